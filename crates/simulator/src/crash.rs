@@ -1,6 +1,6 @@
 //! Crash points, and the states that a crash leaves.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use ubtrfs_format::SUPERBLOCK_COPIES;
@@ -14,7 +14,7 @@ const WINDOW: usize = 6;
 /// The loss of writes that no barrier had made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fates {
-    /// As [`random_fates`] of this seed decides.
+    /// As [`random_fates`] of this seed decides, for each device by itself.
     Random(u64),
     /// Each is whole or lost: bit by bit, the oldest first.
     Subset(u64),
@@ -32,7 +32,7 @@ pub struct CrashPoint {
 /// The writes that are open after so many events.
 pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
     let mut open = Vec::new();
-    recording.crash_state(event, &mut |write| {
+    recording.crash_states(event, &mut |write| {
         open.push(*write);
         Fate::Lost
     });
@@ -40,17 +40,18 @@ pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
 }
 
 impl CrashPoint {
-    /// What the crash leaves, and a number that distinguishes states between the same two barriers
-    /// from each other.
-    pub fn state(&self, recording: &RecordingDevice) -> (OverlayDevice, u64) {
+    /// What the crash leaves on all devices, and a number that distinguishes states between the same
+    /// two barriers from each other.
+    pub fn state(&self, recording: &RecordingDevice) -> (Vec<OverlayDevice>, u64) {
         let mut hasher = DefaultHasher::new();
-        let mut random = match self.fates {
-            Fates::Random(seed) => Some(random_fates(seed)),
-            Fates::Subset(_) => None,
+        // Each device loses what it loses by itself.
+        let mut random: Vec<_> = match self.fates {
+            Fates::Random(seed) => (0..recording.devices() as u64).map(|device| random_fates(seed ^ device)).collect(),
+            Fates::Subset(_) => Vec::new(),
         };
         let mut number = 0;
-        let device = recording.crash_state(self.event, &mut |write| {
-            let fate = match (&mut random, self.fates) {
+        let devices = recording.crash_states(self.event, &mut |write| {
+            let fate = match (random.get_mut(write.device), self.fates) {
                 (Some(random), _) => random(write),
                 (None, Fates::Subset(bits)) if bits.checked_shr(number).is_some_and(|rest| rest & 1 == 1) => {
                     Fate::Whole
@@ -71,7 +72,7 @@ impl CrashPoint {
             }
             fate
         });
-        (device, hasher.finish())
+        (devices, hasher.finish())
     }
 }
 
@@ -92,7 +93,7 @@ impl<'a> Crashes<'a> {
     pub fn new(recording: &'a RecordingDevice, seed: u64, budget: usize) -> Self {
         let mut random = Random::new(seed ^ 0xc4a5);
         let events = recording.events();
-        let is_barrier = |event: &usize| matches!(events.get(*event), Some(Event::Flush));
+        let is_barrier = |event: &usize| matches!(events.get(*event), Some((_, Event::Flush)));
         let barriers = (0..events.len()).filter(is_barrier).collect();
         let mut planned = Vec::new();
         for event in around_superblocks(&events) {
@@ -115,46 +116,58 @@ impl<'a> Crashes<'a> {
     }
 }
 
-/// From each superblock's write to the barrier behind it.
-fn around_superblocks(events: &[Event]) -> Vec<usize> {
+/// From each superblock's write to the barrier behind it, of the same device.
+fn around_superblocks(events: &[(usize, Event)]) -> Vec<usize> {
     let mut found = Vec::new();
-    let mut inside = false;
-    for (number, event) in events.iter().enumerate() {
+    let mut open = BTreeSet::new();
+    for (number, (device, event)) in events.iter().enumerate() {
         match event {
             Event::Write(write) if SUPERBLOCK_COPIES.contains(&write.at) => {
-                if !inside {
+                if open.is_empty() {
                     found.push(number);
                 }
-                inside = true;
+                open.insert(device);
             }
             _ => {}
         }
-        if inside {
+        if !open.is_empty() {
             found.push(number + 1);
         }
         if matches!(event, Event::Flush) {
-            inside = false;
+            open.remove(device);
         }
     }
     found
 }
 
-impl Iterator for Crashes<'_> {
-    type Item = (CrashPoint, OverlayDevice);
+impl Crashes<'_> {
+    /// The states of all devices.
+    pub fn of_all(mut self) -> impl Iterator<Item = (CrashPoint, Vec<OverlayDevice>)> {
+        std::iter::from_fn(move || self.advance())
+    }
 
-    fn next(&mut self) -> Option<Self::Item> {
+    fn advance(&mut self) -> Option<(CrashPoint, Vec<OverlayDevice>)> {
         while self.tries_left > 0 {
             self.tries_left -= 1;
             let point = self.planned.pop().unwrap_or_else(|| CrashPoint {
                 event: self.random.below(self.recording.len() as u64 + 1) as usize,
                 fates: Fates::Random(self.random.number()),
             });
-            let (device, key) = point.state(self.recording);
+            let (devices, key) = point.state(self.recording);
             let barriers = self.barriers.partition_point(|barrier| *barrier < point.event);
             if self.seen.insert((barriers, key)) {
-                return Some((point, device));
+                return Some((point, devices));
             }
         }
         None
+    }
+}
+
+impl Iterator for Crashes<'_> {
+    type Item = (CrashPoint, OverlayDevice);
+
+    /// The next state of the first device, for volumes that have one.
+    fn next(&mut self) -> Option<Self::Item> {
+        self.advance().map(|(point, mut devices)| (point, devices.swap_remove(0)))
     }
 }

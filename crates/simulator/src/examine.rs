@@ -1,13 +1,14 @@
 //! One state that a crash left: is it clean, and is it what was promised?
 
+use std::slice;
 use std::sync::Arc;
 
 use ubtrfs::{InactivationStats, Options};
 use ubtrfs_check::FaultKind;
-use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
+use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::compare::compare_nameless;
-use crate::mounting::{frees_in_steps, mount, open, open_volume};
+use crate::mounting::{forks, frees_in_steps, mount, open, open_volume};
 use crate::trace::{Commit, Trace};
 use crate::window::Window;
 use crate::{Model, look};
@@ -28,10 +29,9 @@ pub struct Judge {
 }
 
 /// The faults of a volume, as a sentence; and how many inodes it has.
-pub(crate) fn check(device: &OverlayDevice) -> Result<u64, String> {
-    let devices: [Arc<dyn Device>; 1] = [Arc::new(device.fork())];
+pub(crate) fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
-    let report = ubtrfs_check::check(&devices, &options).map_err(|error| format!("check could not check: {error}"))?;
+    let report = ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check could not check: {error}"))?;
     // Copies of the superblock differ after a crash between their writes; every other oddity is
     // ours.
     let odd = report.warnings.iter().filter(|fault| !matches!(fault.kind, FaultKind::SuperblockCopyStale { .. }));
@@ -45,7 +45,7 @@ pub(crate) fn check(device: &OverlayDevice) -> Result<u64, String> {
 impl Judge {
     /// A judge without promises for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
-        let inodes = check(&fresh.current())?;
+        let inodes = check(&fresh.all_current())?;
         let unknown_orphans = frees_in_steps(&options);
         Ok(Self { trace: Trace::default(), options, own_inodes: inodes - 1, unknown_orphans })
     }
@@ -82,8 +82,24 @@ pub struct Found {
 /// Without a log the volume has the whole state of a commit. With one it has a state that the
 /// promises allow, for each inode and name.
 pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Found, String> {
-    let inodes = check(device)?;
-    let volume = open_volume(Arc::new(device.fork()), true)?;
+    examine_devices(judge, slice::from_ref(device), event)
+}
+
+/// The same of a volume of several devices.
+pub fn examine_devices(judge: &Judge, devices: &[OverlayDevice], event: usize) -> Result<Found, String> {
+    let inodes = check(devices)?;
+    examine_as_it_is(judge, devices, event, Some(inodes))
+}
+
+/// The same of devices that have not all that they should have. How many inodes the volume has is
+/// known where it has been checked.
+pub(crate) fn examine_as_it_is(
+    judge: &Judge,
+    devices: &[OverlayDevice],
+    event: usize,
+    inodes: Option<u64>,
+) -> Result<Found, String> {
+    let volume = open_volume(forks(devices), true)?;
     let superblock = volume.superblock();
     let has_log = superblock.log_root.0 != 0;
     let commit = judge.commit(superblock.generation.0, event)?;
@@ -92,7 +108,9 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
     let model = look(&fs)?;
     judge.judge(&model, base, event)?;
     if has_log {
-        recovers(judge, device, &model)?;
+        if inodes.is_some() {
+            recovers(judge, devices, &model)?;
+        }
         return Ok(Found { model, base, has_log });
     }
     let mut first = None;
@@ -100,8 +118,11 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
         let wanted = version.model.nodes.len() as u64 + judge.own_inodes;
         let same = match model.difference_except_nodatacow(&version.model) {
             Some(difference) => Err(difference),
-            None if judge.unknown_orphans => recovers(judge, device, &model),
-            None if inodes != wanted => Err(format!("{inodes} inodes are there, not {wanted}")),
+            None if judge.unknown_orphans && inodes.is_some() => recovers(judge, devices, &model),
+            None if judge.unknown_orphans => Ok(()),
+            None if inodes.is_some_and(|inodes| inodes != wanted) => {
+                Err(format!("{} inodes are there, not {wanted}", inodes.unwrap_or_default()))
+            }
             None => compare_nameless(&fs, &version.model),
         };
         match same {
@@ -114,27 +135,28 @@ pub fn examine(judge: &Judge, device: &OverlayDevice, event: usize) -> Result<Fo
 
 /// Mounts a volume with a log for writing: it shows the same as before, and is clean after the log
 /// has been committed.
-fn recovers(judge: &Judge, device: &OverlayDevice, found: &Model) -> Result<(), String> {
-    match found.difference(&shown_when_mounted(judge, device)?) {
+fn recovers(judge: &Judge, devices: &[OverlayDevice], found: &Model) -> Result<(), String> {
+    match found.difference(&shown_when_mounted(judge, devices)?) {
         Some(difference) => Err(format!("a mount for writing shows something else than one for reading: {difference}")),
         None => Ok(()),
     }
 }
 
-/// What a mount for writing shows, on a volume that is clean before it and after it. The device
-/// stays as it is.
-pub(crate) fn shown_when_mounted(judge: &Judge, device: &OverlayDevice) -> Result<Model, String> {
-    check(device)?;
-    let device = Arc::new(device.fork());
-    let fs = open(device.clone(), judge.options.clone())?;
+/// What a mount for writing shows, on a volume that is clean before it and after it. The devices
+/// stay as they are.
+pub(crate) fn shown_when_mounted(judge: &Judge, devices: &[OverlayDevice]) -> Result<Model, String> {
+    check(devices)?;
+    let devices: Vec<Arc<OverlayDevice>> = devices.iter().map(|device| Arc::new(device.fork())).collect();
+    let is_clean = || check(&devices.iter().map(|device| device.fork()).collect::<Vec<_>>());
+    let fs = open(devices.iter().map(|device| Arc::clone(device) as _).collect(), judge.options.clone())?;
     let shown = look(&fs)?;
     let has_orphans = |stats: &InactivationStats| stats.orphans_left || stats.inodes > 0;
     while has_orphans(&fs.stats().inactivation) || !fs.deleted_subvolumes().is_empty() {
         fs.sync().map_err(|error| format!("freeing orphans failed: {error}"))?;
-        check(&device)?;
+        is_clean()?;
     }
     fs.close().map_err(|error| format!("unmounting after a crash failed: {error}"))?;
     drop(fs);
-    let (inodes, wanted) = (check(&device)?, shown.nodes.len() as u64 + judge.own_inodes);
+    let (inodes, wanted) = (is_clean()?, shown.nodes.len() as u64 + judge.own_inodes);
     if inodes == wanted { Ok(shown) } else { Err(format!("after a mount {inodes} inodes are there, not {wanted}")) }
 }

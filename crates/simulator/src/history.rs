@@ -8,7 +8,7 @@ use ubtrfs_volume::{Device, RecordingDevice};
 
 use crate::generate::FILLER;
 use crate::perform::Tolerance;
-use crate::{Failure, Generator, Habits, Judge, Operation, Path, Random, Session, VolumePlan, What, make_volume};
+use crate::{Failure, Generator, Habits, Judge, Operation, Path, Profiles, Random, Session, VolumePlan, What, make_devices};
 
 /// A history to be.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ const LONG: usize = 230;
 pub struct Recorded {
     /// The seed.
     pub seed: u64,
-    /// What happened to the device.
+    /// What happened to the devices: the first of them, which has the timeline of all.
     pub recording: Arc<RecordingDevice>,
     /// What was promised.
     pub judge: Judge,
@@ -96,6 +96,15 @@ impl History {
         Self { seed, plan, options, habits, faults: false }
     }
 
+    /// The history of this seed on a volume of several devices.
+    pub fn on_devices(seed: u64, profiles: Profiles) -> Self {
+        let mut history = Self::new(seed);
+        history.plan = history.plan.with_profiles(profiles);
+        history.habits.large = false;
+        history.habits.privileges = true;
+        history
+    }
+
     /// Operations that the history has by itself.
     pub fn length(&self) -> usize {
         if self.habits.eager { LONG } else { LENGTH }
@@ -106,8 +115,18 @@ impl History {
         self.run_on(length, &|recording| recording)
     }
 
-    /// The same on a device that `wrap` makes.
+    /// The same on devices that `wrap` makes.
     pub fn run_on(&self, length: usize, wrap: Wrap<'_>) -> Result<Recorded, Failure> {
+        self.run_with(length, wrap, &mut |_| ())
+    }
+
+    /// The same; `before` is called before each operation with its number.
+    pub fn run_with(
+        &self,
+        length: usize,
+        wrap: Wrap<'_>,
+        before: &mut dyn FnMut(usize),
+    ) -> Result<Recorded, Failure> {
         let mut generator = Generator::new(self.seed ^ 0x5eed, self.habits);
         let mut done = 0;
         let mut filler = self.plan.tight.then(Filler::default);
@@ -117,6 +136,7 @@ impl History {
             }
             filler = None;
             done += 1;
+            before(done);
             match done {
                 _ if done < length => Some(generator.next(&session.worker.model, session.worker.handles.len())),
                 _ if done == length => Some(Operation::Look),
@@ -138,12 +158,15 @@ impl History {
             crash: None,
             what: format!("{what}\nvolume: {:?}\nmount: {:?}", self.plan, self.options),
         };
-        let recording = Arc::new(RecordingDevice::new(make_volume(&self.plan.options)));
+        let recordings = RecordingDevice::together(&make_devices(&self.plan.options));
+        let recordings: Vec<_> = recordings.into_iter().map(Arc::new).collect();
+        let recording = Arc::clone(&recordings[0]);
         let tolerance = Tolerance { no_space: self.plan.tight, faults: self.faults };
         let fresh = Judge::new(self.options.clone(), &recording).map_err(|what| fail(&[], what))?;
-        let device = wrap(Arc::clone(&recording));
-        let mut session = Session::open(Arc::clone(&recording), device, self.options.clone(), None, tolerance)
-            .map_err(|what| fail(&[], what))?;
+        let devices = recordings.into_iter().map(wrap).collect();
+        let mut session =
+            Session::open_devices(Arc::clone(&recording), devices, self.options.clone(), None, tolerance)
+                .map_err(|what| fail(&[], what))?;
         while let Some(operation) = next(&session) {
             session.perform(&operation).map_err(|what| fail(&session.operations, what))?;
             if session.is_aborted() {

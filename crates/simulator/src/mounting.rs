@@ -3,11 +3,16 @@
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_volume::{Device, OpenOptions, Volume};
+use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 
-/// Opens the volume on a device.
-pub(crate) fn open_volume(device: Arc<dyn Device>, read_only: bool) -> Result<Arc<Volume>, String> {
-    let volume = Volume::open(vec![device], OpenOptions { read_only });
+/// Devices with the same content as these, each with pages of its own for what is written.
+pub(crate) fn forks(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| Arc::new(device.fork()) as _).collect()
+}
+
+/// Opens the volume on these devices, though some of its devices may be missing.
+pub(crate) fn open_volume(devices: Vec<Arc<dyn Device>>, read_only: bool) -> Result<Arc<Volume>, String> {
+    let volume = Volume::open_degraded(devices, OpenOptions { read_only });
     volume.map(Arc::new).map_err(|error| format!("the volume does not open: {error}"))
 }
 
@@ -16,9 +21,9 @@ pub(crate) fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesys
     Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {error}"))
 }
 
-/// Opens the engine on a device.
-pub(crate) fn open(device: Arc<dyn Device>, options: Options) -> Result<Arc<Filesystem>, String> {
-    mount(open_volume(device, options.read_only)?, options)
+/// Opens the engine on devices.
+pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Filesystem>, String> {
+    mount(open_volume(devices, options.read_only)?, options)
 }
 
 /// Whether inodes are freed in steps that histories are large enough for.

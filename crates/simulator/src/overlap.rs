@@ -5,9 +5,9 @@
 //! there is one order of versions; calls that make something durable run concurrently with them and
 //! with each other.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, slice};
 
 use parking_lot::Mutex;
 use ubtrfs::{Errno, Filesystem, NewInode, Options};
@@ -137,13 +137,13 @@ struct Found {
 }
 
 fn find(judge: &Judge, device: &OverlayDevice) -> Result<Found, String> {
-    check(device)?;
-    let volume = open_volume(Arc::new(device.fork()), true)?;
+    check(slice::from_ref(device))?;
+    let volume = open_volume(vec![Arc::new(device.fork())], true)?;
     let superblock = volume.superblock();
     let fs = mount(volume, Options { read_only: true, ..judge.options.clone() })?;
     let model = look(&fs)?;
     let has_log = superblock.log_root.0 != 0;
-    if has_log && let Some(difference) = model.difference(&shown_when_mounted(judge, device)?) {
+    if has_log && let Some(difference) = model.difference(&shown_when_mounted(judge, slice::from_ref(device))?) {
         return Err(format!("a mount for writing shows something else than one for reading: {difference}"));
     }
     Ok(Found { model, generation: superblock.generation.0, has_log })
@@ -194,7 +194,7 @@ pub(crate) fn work(
         commit_interval: Duration::from_millis(3),
         ..history.options.clone()
     };
-    let fs = open(Arc::new(SlowDevice(device)), options).map_err(fail)?;
+    let fs = open(vec![Arc::new(SlowDevice(device))], options).map_err(fail)?;
     let tolerance = Tolerance { no_space: history.plan.tight, faults: fault.is_some() };
     let tops = match sharing {
         Sharing::Files => vec![fs.root()],

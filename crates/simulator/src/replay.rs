@@ -1,5 +1,6 @@
 //! A second crash, while a crashed volume is being mounted.
 
+use std::slice;
 use std::sync::Arc;
 
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
@@ -19,14 +20,14 @@ pub fn crash_in_replay(
     budget: usize,
 ) -> Result<usize, String> {
     let recording = Arc::new(RecordingDevice::on(device));
-    let fs = open(recording.clone(), judge.options.clone())?;
+    let fs = open(vec![recording.clone()], judge.options.clone())?;
     if let Some(difference) = found.difference(&look(&fs)?) {
         return Err(format!("a mount for writing shows something else than one for reading: {difference}"));
     }
     fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, budget) {
-        let same = shown_when_mounted(judge, &device).and_then(|shown| match found.difference(&shown) {
+        let same = shown_when_mounted(judge, slice::from_ref(&device)).and_then(|shown| match found.difference(&shown) {
             Some(difference) => Err(format!("the next mount shows something else: {difference}")),
             None => Ok(()),
         });

@@ -8,7 +8,7 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Device, RecordingDevice};
 
 use crate::look::look;
-use crate::mounting::{frees_in_steps, mount, open, open_volume};
+use crate::mounting::{forks, frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker};
 use crate::trace::{Commit, Promise, Trace};
 use crate::version::Version;
@@ -27,7 +27,7 @@ pub struct Session {
     /// Whether files without names were open when it was unmounted: some later commit of the next
     /// mount frees them.
     left_orphans: bool,
-    device: Arc<dyn Device>,
+    devices: Vec<Arc<dyn Device>>,
     options: Options,
 }
 
@@ -41,7 +41,19 @@ impl Session {
         model: Option<Model>,
         tolerance: Tolerance,
     ) -> Result<Self, String> {
-        let volume = open_volume(Arc::clone(&device), options.read_only)?;
+        Self::open_devices(recording, vec![device], options, model, tolerance)
+    }
+
+    /// The same on several devices, whose common timeline `recording` has. Some of the volume's may
+    /// be missing.
+    pub fn open_devices(
+        recording: Arc<RecordingDevice>,
+        devices: Vec<Arc<dyn Device>>,
+        options: Options,
+        model: Option<Model>,
+        tolerance: Tolerance,
+    ) -> Result<Self, String> {
+        let volume = open_volume(devices.clone(), options.read_only)?;
         let generation = volume.superblock().generation.0;
         let fs = mount(volume, options.clone())?;
         let mut model = match model {
@@ -56,7 +68,7 @@ impl Session {
         }
         model.drop_orphans();
         let worker = Worker::new(fs, model, tolerance, true);
-        Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, device, options })
+        Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, devices, options })
     }
 
     /// Does an operation on engine and model, and notes what it makes durable. A sentence if the
@@ -115,7 +127,7 @@ impl Session {
     /// What the volume holds if an operation on a subvolume has been done though it has failed.
     fn done_all_the_same(&self, operation: &Operation) -> Option<Model> {
         let options = Options { read_only: true, ..self.options.clone() };
-        let found = open(Arc::new(self.recording.current()), options).and_then(|fs| look(&fs)).ok()?;
+        let found = open(forks(&self.recording.all_current()), options).and_then(|fs| look(&fs)).ok()?;
         self.worker.done_all_the_same(operation, &found)
     }
 
@@ -188,7 +200,7 @@ impl Session {
 
     fn remount(&mut self) -> Result<(), String> {
         self.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
-        let fs = open(Arc::clone(&self.device), self.options.clone())?;
+        let fs = open(self.devices.clone(), self.options.clone())?;
         self.worker.fs = fs;
         self.worker.handles.clear();
         self.left_orphans |= !self.worker.model.orphans().is_empty();

@@ -1,5 +1,6 @@
 //! A small committed volume on which sequences of operations are tried.
 
+use std::slice;
 use std::sync::{Arc, LazyLock};
 
 use ubtrfs::Options;
@@ -57,7 +58,7 @@ impl Stage {
         }
         session.worker.fs.close().map_err(|error| error.to_string())?;
         let device = recording.current();
-        check(&device)?;
+        check(slice::from_ref(&device))?;
         Ok(Self { device, model: session.worker.model, judge, wrap })
     }
 
@@ -66,8 +67,8 @@ impl Stage {
         let recording = Arc::new(RecordingDevice::new(bytes));
         let mount = Options { background_commits: false, ..Options::default() };
         let device = recording.current();
-        let inodes = check(&device)?;
-        let fs = mount_volume(open_volume(recording, true)?, Options { read_only: true, ..mount.clone() })?;
+        let inodes = check(slice::from_ref(&device))?;
+        let fs = mount_volume(open_volume(vec![recording], true)?, Options { read_only: true, ..mount.clone() })?;
         let model = look(&fs)?;
         let own_inodes = inodes - model.nodes.len() as u64;
         let judge = Judge { trace: Trace::default(), options: mount, own_inodes, unknown_orphans: false };

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ubtrfs_volume::{OverlayDevice, RecordingDevice};
+use ubtrfs_volume::OverlayDevice;
 
 use crate::perform::Tolerance;
-use crate::{Crashes, Failure, Found, Generator, Habits, Judge, Operation, Recorded, Session, examine};
+use crate::redundancy::{MODEST, record};
+use crate::{Crashes, Failure, Found, Generator, Judge, Operation, Recorded, Session, examine_devices};
 
 /// Every so many states one is mounted and worked on, and crashes again.
 const RECOVER_EVERY: usize = 20;
@@ -40,20 +41,20 @@ impl Recorded {
     /// Examines about `budget` crash states.
     pub fn survey(&self, budget: usize) -> Result<Survey, Failure> {
         let mut survey = Survey::default();
-        for (point, device) in Crashes::new(&self.recording, self.seed, budget) {
+        for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
             let fail = |what| Failure {
                 seed: self.seed,
                 operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
                 crash: Some(point),
                 what,
             };
-            let found = examine(&self.judge, &device, point.event).map_err(fail)?;
+            let found = examine_devices(&self.judge, &devices, point.event).map_err(fail)?;
             survey.states += 1;
             survey.with_orphans += usize::from(!found.model.orphans().is_empty());
             survey.with_log += usize::from(found.has_log);
             if survey.states.is_multiple_of(RECOVER_EVERY) {
                 let seed = self.seed ^ (survey.states as u64) << 32;
-                survey.states += recover(&self.judge, &device, found, seed)
+                survey.states += recover(&self.judge, &devices, found, seed)
                     .map_err(|what| fail(format!("after the crash: {what}")))?;
                 survey.recoveries += 1;
             }
@@ -63,23 +64,13 @@ impl Recorded {
 }
 
 /// Mounts what a crash left, works there, and crashes again. Returns the number of states examined.
-fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Result<usize, String> {
-    let recording = Arc::new(RecordingDevice::on(device));
+fn recover(judge: &Judge, devices: &[OverlayDevice], found: Found, seed: u64) -> Result<usize, String> {
+    let (recording, recorded) = record(devices);
     let tolerance = Tolerance { no_space: true, faults: false };
     let unknown_orphans = judge.unknown_orphans || found.has_log || !found.model.orphans().is_empty();
     let mut session =
-        Session::open(Arc::clone(&recording), recording.clone(), judge.options.clone(), Some(found.model), tolerance)?;
-    let habits = Habits {
-        remount: false,
-        privileges: false,
-        large: false,
-        huge: false,
-        eager: false,
-        fsyncs: true,
-        shares: false,
-        subvolumes: false,
-    };
-    let mut generator = Generator::new(seed, habits);
+        Session::open_devices(Arc::clone(&recording), recorded, judge.options.clone(), Some(found.model), tolerance)?;
+    let mut generator = Generator::new(seed, MODEST);
     session.perform(&Operation::Look)?;
     for _ in 0..6 {
         let operation = generator.next(&session.worker.model, session.worker.handles.len());
@@ -88,8 +79,8 @@ fn recover(judge: &Judge, device: &OverlayDevice, found: Found, seed: u64) -> Re
     session.perform(&Operation::Sync)?;
     let after = Judge { trace: session.trace, unknown_orphans, ..judge.clone() };
     let mut states = 0;
-    for (point, device) in Crashes::new(&recording, seed, 6) {
-        examine(&after, &device, point.event)
+    for (point, devices) in Crashes::new(&recording, seed, 6).of_all() {
+        examine_devices(&after, &devices, point.event)
             .map_err(|what| format!("second crash at {point:?} of {:?}: {what}", session.operations))?;
         states += 1;
     }

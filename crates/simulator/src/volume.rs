@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ubtrfs_format::{ChecksumType, Physical, Uuid};
-use ubtrfs_mkfs::{Medium, MkfsOptions, Profile, layout};
+use ubtrfs_mkfs::{Medium, MkfsOptions, NewDevice, Profile, layout};
+use ubtrfs_volume::OverlayDevice;
 
 use crate::Random;
 
@@ -64,6 +65,63 @@ impl VolumePlan {
     }
 }
 
+/// How many devices a volume has, and how it keeps data and metadata on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profiles {
+    /// The number of devices.
+    pub devices: u64,
+    /// The profile of data.
+    pub data: Profile,
+    /// The profile of metadata.
+    pub metadata: Profile,
+}
+
+impl Profiles {
+    /// Those that histories are tried on.
+    pub const ALL: [Self; 7] = [
+        Self::on(2, Profile::Raid1, Profile::Raid1),
+        Self::on(3, Profile::Raid1, Profile::Raid1),
+        Self::on(3, Profile::Raid1c3, Profile::Raid1c3),
+        Self::on(4, Profile::Raid10, Profile::Raid10),
+        Self::on(2, Profile::Single, Profile::Raid1),
+        Self::on(2, Profile::Raid0, Profile::Raid0),
+        Self::on(1, Profile::Single, Profile::Dup),
+    ];
+
+    const fn on(devices: u64, data: Profile, metadata: Profile) -> Self {
+        Self { devices, data, metadata }
+    }
+
+    /// Whether any one device can be lost.
+    pub fn are_redundant(&self) -> bool {
+        let is_kept = |profile: Profile| profile != Profile::Dup && profile.copies() > 1;
+        is_kept(self.data) && is_kept(self.metadata)
+    }
+}
+
+impl VolumePlan {
+    /// The same volume on so many devices, and with these profiles.
+    #[must_use]
+    pub fn with_profiles(mut self, profiles: Profiles) -> Self {
+        let mut random = Random::new(u64::from_le_bytes(std::array::from_fn(|at| self.options.fsid.0[at])));
+        let size = if profiles.devices == 1 { 110 } else { 64 };
+        let mut bytes = || (size + random.below(16)) << 20;
+        self.tight = false;
+        self.options.mixed = false;
+        self.options.total_bytes = bytes();
+        self.options.data_profile = Some(profiles.data);
+        self.options.metadata_profile = Some(profiles.metadata);
+        self.options.more_devices = (1..profiles.devices)
+            .map(|number| {
+                let mut uuid = self.options.device_uuid;
+                uuid.0[15] ^= number as u8;
+                NewDevice { total_bytes: bytes(), uuid }
+            })
+            .collect();
+        self
+    }
+}
+
 struct Memory(Vec<u8>);
 
 impl Medium for Memory {
@@ -79,15 +137,28 @@ impl Medium for Memory {
     }
 }
 
-/// The bytes of a new volume.
+/// The bytes of a new volume on one device.
 ///
 /// # Panics
 /// If mkfs can't make one of these options.
 pub fn make_volume(options: &MkfsOptions) -> Arc<[u8]> {
-    let mut medium = Memory(vec![0; options.total_bytes as usize]);
+    make_media(options).swap_remove(0).0.into()
+}
+
+/// The devices of a new volume.
+///
+/// # Panics
+/// If mkfs can't make one of these options.
+pub fn make_devices(options: &MkfsOptions) -> Vec<OverlayDevice> {
+    make_media(options).into_iter().map(|medium| OverlayDevice::new(medium.0.into())).collect()
+}
+
+fn make_media(options: &MkfsOptions) -> Vec<Memory> {
+    let mut media: Vec<Memory> =
+        options.devices().map(|(_, device)| Memory(vec![0; device.total_bytes as usize])).collect();
     layout(options)
         .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"))
-        .write(&mut [&mut medium])
+        .write(&mut media.iter_mut().map(|medium| medium as _).collect::<Vec<_>>())
         .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"));
-    medium.0.into()
+    media
 }

@@ -77,25 +77,24 @@ impl Volume {
     }
 
     /// Which devices lag, given how many commits each is behind.
+    ///
+    /// One that is a single commit behind may have missed what the others have, or a crash came
+    /// while the superblocks were written, after all that they refer to. If all of those can't be
+    /// done without, it was the crash: devices that can't be done without are not given up. So that
+    /// commit was not acknowledged, and each of them has all that was.
     fn judge_stale_devices(&self, behind: &[(DeviceId, u64)]) -> Result<()> {
-        let stale = || behind.iter().filter(|(_, commits)| *commits > 0);
-        let lost = |devid: DeviceId| {
-            stale().any(|(stale, _)| *stale == devid) || self.member(devid).is_ok_and(Member::is_missing)
+        let lost = |least: u64| {
+            move |devid: DeviceId| {
+                behind.iter().any(|(stale, commits)| *stale == devid && *commits >= least)
+                    || self.member(devid).is_ok_and(Member::is_missing)
+            }
         };
-        if stale().next().is_none() {
-            return self.require_data(|devid| self.member(devid).is_ok_and(Member::is_missing));
-        }
-        let is_redundant = self.survives(lost);
-        if !is_redundant && stale().all(|(_, commits)| *commits == 1) {
-            // The crash came while the superblocks were written, after all that they refer to: a
-            // device that failed would have ended the volume.
-            return self.require_data(|devid| self.member(devid).is_ok_and(Member::is_missing));
-        }
-        for (devid, commits) in stale() {
+        let least = if self.survives(lost(1)) { 1 } else { 2 };
+        for (devid, commits) in behind.iter().filter(|(_, commits)| *commits >= least) {
             tracing::warn!(device = devid.0, "it is {commits} commits behind the other devices");
             self.member(*devid)?.set_lagging(true);
         }
-        self.require_data(lost)
+        self.require_data(lost(least))
     }
 
     /// An error if the volume is to be written and devices are lost that have data which no other

@@ -1,5 +1,6 @@
 //! The device of the crash tests: keeps every write and barrier in order, and makes the images that
-//! a crash could leave.
+//! a crash could leave. Several of them may have one timeline: a barrier of one then orders only
+//! its own writes, as each device has a queue of its own.
 
 use std::io;
 use std::ops::Range;
@@ -55,6 +56,8 @@ impl RecordedWrite {
 pub struct OpenWrite {
     /// The number of its event.
     pub event: usize,
+    /// The device, by its place among those of one timeline.
+    pub device: usize,
     /// Where.
     pub at: Physical,
     /// 4 KiB sectors: each is written or not. A discard counts as one.
@@ -76,17 +79,20 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct RecordingDevice {
     recording: Arc<Mutex<Recording>>,
+    /// Its place among the devices of one timeline.
+    number: usize,
     size: u64,
     counters: CounterCells,
 }
 
 #[derive(Debug)]
 struct Recording {
-    /// Before the first event.
-    start: Image,
+    /// What each device held before the first event.
+    start: Vec<Image>,
     /// After the last.
-    current: Image,
-    events: Vec<Event>,
+    current: Vec<Image>,
+    /// What happened, each to the device of this number.
+    events: Vec<(usize, Event)>,
     /// How often the events so far were forgotten.
     histories: u64,
 }
@@ -94,22 +100,49 @@ struct Recording {
 impl RecordingDevice {
     /// A device that holds what `base` holds.
     pub fn new(base: Arc<[u8]>) -> Self {
-        Self::starting_with(Image::new(base))
+        Self::alone(Image::new(base))
     }
 
     /// A device that holds what `image` holds.
     pub fn on(image: &OverlayDevice) -> Self {
-        Self::starting_with(image.image())
+        Self::alone(image.image())
     }
 
-    fn starting_with(start: Image) -> Self {
+    fn alone(start: Image) -> Self {
         let size = start.size();
-        let recording = Recording { current: start.clone(), start, events: Vec::new(), histories: 0 };
-        Self { recording: Arc::new(Mutex::new(recording)), size, counters: CounterCells::default() }
+        let recording =
+            Recording { current: vec![start.clone()], start: vec![start], events: Vec::new(), histories: 0 };
+        Self { recording: Arc::new(Mutex::new(recording)), number: 0, size, counters: CounterCells::default() }
     }
 
-    /// All events so far.
-    pub fn events(&self) -> Vec<Event> {
+    /// Devices of one timeline, each of which holds what one of these images holds. What one of
+    /// them says of events is of all of them.
+    pub fn together(images: &[OverlayDevice]) -> Vec<Self> {
+        let start: Vec<Image> = images.iter().map(OverlayDevice::image).collect();
+        let sizes: Vec<u64> = start.iter().map(Image::size).collect();
+        let recording =
+            Arc::new(Mutex::new(Recording { current: start.clone(), start, events: Vec::new(), histories: 0 }));
+        let device = |(number, size)| Self {
+            recording: Arc::clone(&recording),
+            number,
+            size,
+            counters: CounterCells::default(),
+        };
+        sizes.into_iter().enumerate().map(device).collect()
+    }
+
+    /// Its place among the devices of one timeline.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// How many devices the timeline has.
+    pub fn devices(&self) -> usize {
+        self.recording.lock().start.len()
+    }
+
+    /// All events so far, each with the number of its device.
+    pub fn events(&self) -> Vec<(usize, Event)> {
         self.recording.lock().events.clone()
     }
 
@@ -125,7 +158,12 @@ impl RecordingDevice {
 
     /// The current content, as running programs see it.
     pub fn current(&self) -> OverlayDevice {
-        OverlayDevice::from_image(self.recording.lock().current.clone())
+        OverlayDevice::from_image(self.recording.lock().current[self.number].clone())
+    }
+
+    /// The current content of all devices of the timeline.
+    pub fn all_current(&self) -> Vec<OverlayDevice> {
+        self.recording.lock().current.iter().cloned().map(OverlayDevice::from_image).collect()
     }
 
     /// Makes the content of now the start, and forgets all events: bounds the memory of long runs.
@@ -141,13 +179,20 @@ impl RecordingDevice {
     /// any subset of sectors is possible. (Any order too: of two open writes to the same sector,
     /// losing the later one is the same as its coming first.)
     pub fn crash_state(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> OverlayDevice {
+        self.crash_states(at_event, chooser).swap_remove(self.number)
+    }
+
+    /// The same of all devices of the timeline. A barrier of one device says nothing of writes to
+    /// the others.
+    pub fn crash_states(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> Vec<OverlayDevice> {
         let recording = self.recording.lock();
         let events = &recording.events[..at_event.min(recording.events.len())];
-        let is_durable = durable(events);
-        let mut image = recording.start.clone();
-        for (event, (what, durable)) in events.iter().zip(is_durable).enumerate() {
+        let is_durable = durable(events, recording.start.len());
+        let mut images = recording.start.clone();
+        for (event, ((device, what), durable)) in events.iter().zip(is_durable).enumerate() {
+            let device = *device;
             let mut fate = |at, sectors| {
-                if durable { Fate::Whole } else { chooser(&OpenWrite { event, at, sectors }) }
+                if durable { Fate::Whole } else { chooser(&OpenWrite { event, device, at, sectors }) }
             };
             match what {
                 Event::Write(write) => {
@@ -160,32 +205,33 @@ impl RecordingDevice {
                             Fate::Torn(kept) => kept.get(index).copied().unwrap_or(false),
                         };
                         if is_kept {
-                            image.set(first + index as u64, Arc::clone(page));
+                            images[device].set(first + index as u64, Arc::clone(page));
                         }
                     }
                 }
                 Event::Discard { at, len } => {
                     if fate(*at, 1) != Fate::Lost {
-                        image.clear(at.0, *len);
+                        images[device].clear(at.0, *len);
                     }
                 }
                 Event::Completed(_) | Event::Flush => {}
             }
         }
-        OverlayDevice::from_image(image)
+        images.into_iter().map(OverlayDevice::from_image).collect()
     }
 }
 
-/// For each event, whether it is a write or discard that a barrier has made durable.
-fn durable(events: &[Event]) -> Vec<bool> {
-    let last_flush = events.iter().rposition(|event| matches!(event, Event::Flush)).unwrap_or(0);
+/// For each event, whether it is a write or discard that a barrier of its device has made durable.
+fn durable(events: &[(usize, Event)], devices: usize) -> Vec<bool> {
     let mut durable = vec![false; events.len()];
-    for (number, event) in events[..last_flush].iter().enumerate() {
+    let mut flushed = vec![false; devices];
+    for (number, (device, event)) in events.iter().enumerate().rev() {
         match event {
-            Event::Completed(writes) => durable[writes.clone()].fill(true),
+            Event::Flush => flushed[*device] = true,
+            Event::Completed(writes) if flushed[*device] => durable[writes.clone()].fill(true),
             // A discard is synchronous: it had completed.
-            Event::Discard { .. } => durable[number] = true,
-            Event::Write(_) | Event::Flush => {}
+            Event::Discard { .. } if flushed[*device] => durable[number] = true,
+            Event::Write(_) | Event::Completed(_) | Event::Discard { .. } => {}
         }
     }
     durable
@@ -218,7 +264,7 @@ impl Device for RecordingDevice {
 
     fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
         check_range(at, buf.len(), self.size)?;
-        self.recording.lock().current.read(at.0, buf);
+        self.recording.lock().current[self.number].read(at.0, buf);
         self.counters.read(buf.len());
         Ok(())
     }
@@ -234,16 +280,21 @@ impl Device for RecordingDevice {
             self.counters.write(write.data.len());
             let recorded = RecordedWrite { at: write.at, pages: pages_of(&write.data).collect() };
             pages.extend((write.at.0 / ALIGNMENT as u64..).zip(recorded.pages.iter().cloned()));
-            recording.events.push(Event::Write(recorded));
+            recording.events.push((self.number, Event::Write(recorded)));
         }
         let writes = first..recording.events.len();
         let (history, is_known) = (recording.histories, AtomicBool::new(false));
-        let recording = Arc::clone(&self.recording);
-        DeviceTicket::new(RecordingTicket { recording, history, writes, pages, is_known })
+        let (recording, device) = (Arc::clone(&self.recording), self.number);
+        DeviceTicket::new(RecordingTicket { recording, device, history, writes, pages, is_known })
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.recording.lock().events.push(Event::Flush);
+        let mut recording = self.recording.lock();
+        // Several devices are flushed by as many threads: their order is not to depend on those, so
+        // that one seed gives one history.
+        let is_later = |(device, event): &(usize, Event)| *device > self.number && matches!(event, Event::Flush);
+        let place = recording.events.iter().rposition(|event| !is_later(event)).map_or(0, |last| last + 1);
+        recording.events.insert(place, (self.number, Event::Flush));
         self.counters.flush();
         Ok(())
     }
@@ -251,8 +302,8 @@ impl Device for RecordingDevice {
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         check_range(at, len as usize, self.size)?;
         let mut recording = self.recording.lock();
-        recording.current.clear(at.0, len);
-        recording.events.push(Event::Discard { at, len });
+        recording.current[self.number].clear(at.0, len);
+        recording.events.push((self.number, Event::Discard { at, len }));
         self.counters.discard();
         Ok(())
     }
@@ -267,6 +318,8 @@ impl Device for RecordingDevice {
 #[derive(Debug)]
 struct RecordingTicket {
     recording: Arc<Mutex<Recording>>,
+    /// The number of the device.
+    device: usize,
     /// How many histories had been forgotten when the writes came.
     history: u64,
     writes: Range<usize>,
@@ -281,7 +334,7 @@ impl RecordingTicket {
             let mut recording = self.recording.lock();
             self.take_place(&mut recording);
             if self.history == recording.histories {
-                recording.events.push(Event::Completed(self.writes.clone()));
+                recording.events.push((self.device, Event::Completed(self.writes.clone())));
             }
         }
     }
@@ -289,9 +342,9 @@ impl RecordingTicket {
     fn take_place(&self, recording: &mut Recording) {
         let is_forgotten = self.history != recording.histories;
         for (number, page) in &self.pages {
-            recording.current.set(*number, Arc::clone(page));
+            recording.current[self.device].set(*number, Arc::clone(page));
             if is_forgotten {
-                recording.start.set(*number, Arc::clone(page));
+                recording.start[self.device].set(*number, Arc::clone(page));
             }
         }
     }
@@ -396,6 +449,31 @@ mod tests {
         late.wait().unwrap();
         assert!(device.is_empty());
         assert_eq!(lost(&device), [1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn a_barrier_orders_the_writes_of_its_own_device_only() {
+        let images = [0; 2].map(|_| OverlayDevice::new(vec![0; 16 * ALIGNMENT].into()));
+        let devices = RecordingDevice::together(&images);
+        let [one, other] = &devices[..] else { panic!("two were asked for") };
+        write(one, 0, &[1]).wait().unwrap();
+        write(other, 0, &[2]).wait().unwrap();
+        let lost = |event| -> Vec<u8> {
+            one.crash_states(event, &mut |_| Fate::Lost).iter().map(|device| pages(device, 1)[0]).collect()
+        };
+        other.flush().unwrap();
+        assert_eq!(lost(one.len()), [0, 2], "each has a queue of its own");
+        one.flush().unwrap();
+        assert_eq!(lost(one.len()), [1, 2]);
+        assert_eq!((one.len(), lost(5)), (6, vec![1, 0]), "flushes next to each other are in order of the devices");
+        let mut asked = Vec::new();
+        one.crash_states(4, &mut |write| {
+            asked.push((write.event, write.device));
+            Fate::Whole
+        });
+        assert_eq!(asked, [(0, 0), (2, 1)]);
+        let current: Vec<u8> = other.all_current().iter().map(|device| pages(device, 1)[0]).collect();
+        assert_eq!((current, other.number()), (vec![1, 2], 1));
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod any_failed_read_write_or_flush_is_reported;
 mod crashes_keep_committed_files;
 mod crashes_keep_promises;
 mod data_written_over_data_is_kept;
+mod devices_are_lost_by_crashes;
 mod failing_devices_leave_the_last_commit;
 mod faults_of_commits_and_devices_are_detected;
 mod files_that_share_extents;

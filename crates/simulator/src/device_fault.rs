@@ -1,0 +1,127 @@
+//! What is wrong with one of the devices of a volume when it is opened after a crash.
+
+use std::collections::BTreeSet;
+
+use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_volume::{ALIGNMENT, Device, DeviceWrite, Fate, OverlayDevice, RecordingDevice, SharedBuffer};
+
+use crate::mounting::{forks, open_volume};
+use crate::{CrashPoint, Random};
+
+/// What is wrong with a device, which is given by its place among those of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceFault {
+    /// It is not there.
+    Gone(usize),
+    /// It has what it had after so many events of the timeline, and nothing that came later. Its
+    /// superblock is of an older commit than that of any other.
+    Stale {
+        /// The device.
+        device: usize,
+        /// The events that it has seen.
+        event: usize,
+    },
+    /// Blocks that have another copy read as noise. Only checksums can tell.
+    Garbage {
+        /// The device.
+        device: usize,
+        /// Determines which blocks, and the noise.
+        seed: u64,
+    },
+}
+
+/// Attempts to find an older state of a device.
+const TRIES: usize = 6;
+
+impl DeviceFault {
+    /// A device that is gone or stale, of those that a crash left.
+    pub fn lost(random: &mut Random, recording: &RecordingDevice, point: CrashPoint, crashed: &[OverlayDevice]) -> Self {
+        let device = random.below(crashed.len() as u64) as usize;
+        if random.one_in(2) {
+            return Self::Gone(device);
+        }
+        let others = crashed.iter().enumerate().filter(|(other, _)| *other != device);
+        let oldest = others.filter_map(|(_, other)| generation(other)).min();
+        for _ in 0..TRIES {
+            let event = random.below(point.event as u64 + 1) as usize;
+            if generation(&at_event(recording, device, event)) < oldest {
+                return Self::Stale { device, event };
+            }
+        }
+        Self::Gone(device)
+    }
+
+    /// A device of which some blocks are noise.
+    pub fn garbage(random: &mut Random, devices: usize) -> Self {
+        Self::Garbage { device: random.below(devices as u64) as usize, seed: random.number() }
+    }
+
+    /// The device.
+    pub fn device(self) -> usize {
+        match self {
+            Self::Gone(device) | Self::Stale { device, .. } | Self::Garbage { device, .. } => device,
+        }
+    }
+
+    /// The devices with this fault.
+    pub fn of(self, recording: &RecordingDevice, crashed: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> {
+        let mut devices: Vec<OverlayDevice> = crashed.iter().map(OverlayDevice::fork).collect();
+        match self {
+            Self::Gone(device) => drop(devices.remove(device)),
+            Self::Stale { device, event } => devices[device] = at_event(recording, device, event),
+            Self::Garbage { device, seed } => spoil(&devices, device, seed)?,
+        }
+        Ok(devices)
+    }
+}
+
+/// What a device has after so many events, all of them whole.
+fn at_event(recording: &RecordingDevice, device: usize, event: usize) -> OverlayDevice {
+    recording.crash_states(event, &mut |_| Fate::Whole).swap_remove(device)
+}
+
+/// The commit that a device's superblock is of.
+fn generation(device: &OverlayDevice) -> Option<u64> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
+    Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.generation.0)
+}
+
+/// Overwrites blocks of a device with noise: of chunks that have other copies, one copy alone where
+/// both are on one device.
+fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let volume = open_volume(forks(devices), true)?;
+    let devid = DeviceId(device as u64 + 1);
+    let mut used = BTreeSet::new();
+    for (_, chunk) in volume.chunks() {
+        let raid = chunk.flags.raid().filter(|raid| raid.copies > 1);
+        let Some(raid) = raid else { continue };
+        let length = chunk.length / raid.data_stripes(chunk.stripes.len());
+        let is_dup = chunk.flags.contains(BlockGroupFlags::DUP);
+        let stripes = chunk.stripes.iter().take(if is_dup { 1 } else { usize::MAX });
+        for stripe in stripes.filter(|stripe| stripe.devid == devid) {
+            used.extend(pages_in_use(&devices[device], stripe.offset.0, length));
+        }
+    }
+    let used: Vec<u64> = used.into_iter().collect();
+    let count = 1 + random.below(used.len() as u64);
+    for _ in 0..count {
+        let Some(at) = random.pick(&used) else { return Ok(()) };
+        let data = SharedBuffer::from(Random::noise(seed ^ at, ALIGNMENT));
+        let written = devices[device].submit(vec![DeviceWrite { at: Physical(*at), data }]).wait();
+        written.map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Where a range of a device holds anything but zeroes and superblocks.
+fn pages_in_use(device: &OverlayDevice, start: u64, length: u64) -> Vec<u64> {
+    let is_superblock = |at: u64| SUPERBLOCK_COPIES.iter().any(|copy| copy.0 == at);
+    let mut page = [0; ALIGNMENT];
+    let is_used = |at: &u64| {
+        device.read_at(Physical(*at), &mut page).is_ok() && page.iter().any(|byte| *byte != 0) && !is_superblock(*at)
+    };
+    (start..start + length).step_by(ALIGNMENT).filter(is_used).collect()
+}

@@ -1,0 +1,145 @@
+//! Crash states of volumes of several devices, and what is found when one of these is at fault.
+
+use ubtrfs_mkfs::Profile;
+use ubtrfs_volume::OverlayDevice;
+
+use crate::examine::examine_as_it_is;
+use crate::mounting::{forks, open_volume};
+use crate::redundancy::Trial;
+use crate::{CrashPoint, Crashes, DeviceFault, Failure, Found, Node, Profiles, Random, Recorded, examine_devices};
+
+/// Of so many states one is also looked at with a device at fault.
+const FAULT_EVERY: u64 = 4;
+
+/// What a survey of several devices saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSurvey {
+    /// States of all devices, those with a device at fault included.
+    pub states: usize,
+    /// Volumes that held more than their last commit.
+    pub with_log: usize,
+    /// States with a device gone.
+    pub gone: usize,
+    /// States with a device of an earlier time.
+    pub stale: usize,
+    /// States with a device that returned noise.
+    pub garbage: usize,
+    /// States in which a device had refused requests before the crash.
+    pub failed: usize,
+    /// Volumes that were mended, and had all copies afterwards.
+    pub mended: usize,
+}
+
+impl DeviceSurvey {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            states: self.states + other.states,
+            with_log: self.with_log + other.with_log,
+            gone: self.gone + other.gone,
+            stale: self.stale + other.stale,
+            garbage: self.garbage + other.garbage,
+            failed: self.failed + other.failed,
+            mended: self.mended + other.mended,
+        }
+    }
+}
+
+impl Recorded {
+    /// Examines about `budget` crash states of a volume with these profiles, and some of them with
+    /// one device at fault. `has_failed`: a device has refused requests, and may lack what the
+    /// others have.
+    pub fn survey_devices(
+        &self,
+        profiles: Profiles,
+        budget: usize,
+        has_failed: bool,
+    ) -> Result<DeviceSurvey, Failure> {
+        let mut random = Random::new(self.seed ^ 0xde71);
+        let mut sum = DeviceSurvey::default();
+        for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
+            let fail = |what| Failure {
+                seed: self.seed,
+                operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
+                crash: Some(point),
+                what,
+            };
+            let mut one = DeviceSurvey { states: 1, ..DeviceSurvey::default() };
+            let found = if has_failed {
+                one.failed = 1;
+                examine_as_it_is(&self.judge, &devices, point.event, None)
+            } else {
+                examine_devices(&self.judge, &devices, point.event)
+            };
+            let found = found.map_err(fail)?;
+            one.with_log = usize::from(found.has_log);
+            if random.one_in(FAULT_EVERY) {
+                let is_redundant = profiles.are_redundant();
+                let trial = Trial { judge: &self.judge, event: point.event, seed: random.number(), is_redundant };
+                if has_failed {
+                    trial.endure(&devices, None).map_err(fail)?;
+                    one.mended = 1;
+                } else if let Some(fault) = self.fault(&mut random, profiles, point, &devices, &found) {
+                    let of_fault = |what| fail(format!("{fault:?}: {what}"));
+                    let after = self.with_fault(&trial, fault, profiles, &devices, &found).map_err(of_fault)?;
+                    one = one.plus(after);
+                }
+            }
+            sum = sum.plus(one);
+        }
+        Ok(sum)
+    }
+
+    /// What is wrong with a device, if these profiles say what must be so all the same.
+    fn fault(
+        &self,
+        random: &mut Random,
+        profiles: Profiles,
+        point: CrashPoint,
+        devices: &[OverlayDevice],
+        found: &Found,
+    ) -> Option<DeviceFault> {
+        // Nothing tells what is right of data without checksums.
+        let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));
+        let is_garbage = is_proven && profiles.metadata.copies() > 1 && random.one_in(3);
+        match profiles.data {
+            _ if is_garbage => Some(DeviceFault::garbage(random, devices.len())),
+            Profile::Raid0 => Some(DeviceFault::Gone(random.below(devices.len() as u64) as usize)),
+            _ if profiles.are_redundant() => Some(DeviceFault::lost(random, &self.recording, point, devices)),
+            _ => None,
+        }
+    }
+
+    fn with_fault(
+        &self,
+        trial: &Trial<'_>,
+        fault: DeviceFault,
+        profiles: Profiles,
+        devices: &[OverlayDevice],
+        found: &Found,
+    ) -> Result<DeviceSurvey, String> {
+        let mut survey = DeviceSurvey { states: 1, ..DeviceSurvey::default() };
+        match fault {
+            DeviceFault::Gone(_) => survey.gone = 1,
+            DeviceFault::Stale { .. } => survey.stale = 1,
+            DeviceFault::Garbage { .. } => survey.garbage = 1,
+        }
+        let broken = fault.of(&self.recording, devices)?;
+        if profiles.data == Profile::Raid0 {
+            return match open_volume(forks(&broken), false) {
+                Ok(_) => Err("a volume is written that has lost data".into()),
+                Err(_) => Ok(survey),
+            };
+        }
+        let seen = trial.endure(&broken, Some((fault, &devices[fault.device()])))?;
+        survey.with_log = usize::from(seen.has_log);
+        survey.mended = 1;
+        if let DeviceFault::Garbage { .. } = fault
+            && let Some(difference) = seen.model.difference(&found.model)
+        {
+            return Err(format!("it is noticed by readers: {difference}"));
+        }
+        Ok(survey)
+    }
+}

@@ -1,0 +1,150 @@
+//! Volumes of several devices, one of which is gone, stale or damaged after a crash: nothing that was
+//! promised is lost, and afterwards the volume is as redundant as before.
+
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem, Options, ScrubOptions};
+use ubtrfs_format::DeviceId;
+use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
+
+use crate::examine::examine_as_it_is;
+use crate::mounting::{forks, open};
+use crate::perform::Tolerance;
+use crate::words::file;
+use crate::{DeviceFault, Found, Generator, Habits, Judge, Model, Operation, Session, look};
+
+/// Operations on a volume with such a device.
+const OPERATIONS: usize = 5;
+
+/// Devices that record what is done to what these hold; and the first of them, which has the
+/// timeline of all.
+pub(crate) fn record(devices: &[OverlayDevice]) -> (Arc<RecordingDevice>, Vec<Arc<dyn Device>>) {
+    let recorded: Vec<_> = RecordingDevice::together(devices).into_iter().map(Arc::new).collect();
+    (Arc::clone(&recorded[0]), recorded.into_iter().map(|device| device as _).collect())
+}
+
+/// What few operations are like, that are done to what a crash left.
+pub(crate) const MODEST: Habits = Habits {
+    remount: false,
+    privileges: false,
+    large: false,
+    huge: false,
+    eager: false,
+    fsyncs: true,
+    shares: false,
+    subvolumes: false,
+};
+
+/// A crash state that is tried.
+pub(crate) struct Trial<'a> {
+    /// What was promised.
+    pub judge: &'a Judge,
+    /// Events before the crash.
+    pub event: usize,
+    /// Determines what is done to the volume.
+    pub seed: u64,
+    /// Any device can be lost.
+    pub is_redundant: bool,
+}
+
+impl Trial<'_> {
+    /// Judges a volume, one of whose devices may be at fault; given with it is what it has without
+    /// the fault. Returns what is found; a sentence if that is not what was promised.
+    ///
+    /// Then the volume is worked on as it is, the device comes back if it was gone, and is brought
+    /// up to the others. After that all copies of everything are right, and any device can be lost.
+    pub(crate) fn endure(
+        &self,
+        broken: &[OverlayDevice],
+        fault: Option<(DeviceFault, &OverlayDevice)>,
+    ) -> Result<Found, String> {
+        let seen = examine_as_it_is(self.judge, broken, self.event, None)?;
+        let (model, mut devices) = self.work(broken, &seen.model)?;
+        if let Some((DeviceFault::Gone(place), back)) = fault {
+            devices.insert(place, back.fork());
+        }
+        let lagging = fault.filter(|(fault, _)| !matches!(fault, DeviceFault::Garbage { .. }));
+        self.mend(&devices, &model, lagging.map(|(fault, _)| DeviceId(fault.device() as u64 + 1)))?;
+        Ok(seen)
+    }
+
+    /// Mounts a volume, works there, and unmounts. Returns what it holds then.
+    fn work(&self, devices: &[OverlayDevice], found: &Model) -> Result<(Model, Vec<OverlayDevice>), String> {
+        let (recording, recorded) = record(devices);
+        let options = self.judge.options.clone();
+        let tolerance = Tolerance { no_space: true, faults: false };
+        let timeline = Arc::clone(&recording);
+        let mut session = Session::open_devices(timeline, recorded, options, Some(found.clone()), tolerance)?;
+        let mut generator = Generator::new(self.seed, MODEST);
+        let generation = session.worker.fs.generation();
+        session.perform(&Operation::Look)?;
+        for _ in 0..OPERATIONS {
+            let operation = generator.next(&session.worker.model, session.worker.handles.len());
+            session.perform(&operation)?;
+        }
+        session.perform(&file("a change"))?;
+        session.perform(&Operation::Sync)?;
+        if session.worker.fs.generation() == generation {
+            return Err("a change is not committed".into());
+        }
+        session.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        let mut model = session.worker.model.clone();
+        model.drop_orphans();
+        Ok((model, recording.all_current()))
+    }
+
+    /// Brings devices that lag up to the others, and mends all else. Then all copies are right, and
+    /// what is left without any one device shows the same. `lagging` is known to lag.
+    fn mend(&self, devices: &[OverlayDevice], model: &Model, lagging: Option<DeviceId>) -> Result<(), String> {
+        let (recording, recorded) = record(devices);
+        let fs = open(recorded, self.judge.options.clone())?;
+        if let Some(difference) = model.difference_except_nodatacow(&look(&fs)?) {
+            return Err(format!("with all devices something else is shown: {difference}"));
+        }
+        if lagging.is_some_and(|devid| !fs.volume().lagging_devices().contains(&devid)) {
+            return Err(format!("device {lagging:?} is taken for one that has all that the others have"));
+        }
+        let failed = |error| format!("mending failed: {error}");
+        fs.catch_up(&mut |_| true).map_err(failed)?;
+        let still = fs.volume().lagging_devices();
+        if !still.is_empty() {
+            return Err(format!("devices {still:?} still lag when they have been brought up to the others"));
+        }
+        let scrub = |fs: &Filesystem| fs.scrub(ScrubOptions::default(), &mut |_| true);
+        let found = scrub(&fs).map_err(failed)?;
+        let again = scrub(&fs).map_err(failed)?;
+        if found.uncorrectable() > 0 || again.errors() > 0 {
+            return Err(format!("a scrub does not mend everything: {found:?}, and then {again:?}"));
+        }
+        fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        drop(fs);
+        let mended = recording.all_current();
+        all_copies_are_right(&mended)?;
+        let lost = if self.is_redundant { 0..mended.len() } else { 0..0 };
+        lost.map(|lost| shows_without(self.judge, &mended, lost, model)).collect()
+    }
+}
+
+/// A check of all copies, which has nothing to complain of.
+fn all_copies_are_right(devices: &[OverlayDevice]) -> Result<(), String> {
+    let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
+    let report = ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check failed: {error}"))?;
+    let listed: Vec<String> = report.faults.iter().chain(&report.warnings).map(ToString::to_string).collect();
+    if !listed.is_empty() || !report.is_clean() {
+        return Err(format!("check found {} faults after all was mended:
+  {}", report.fault_count, listed.join("
+  ")));
+    }
+    Ok(())
+}
+
+/// Without this device the volume shows the same.
+fn shows_without(judge: &Judge, devices: &[OverlayDevice], lost: usize, model: &Model) -> Result<(), String> {
+    let rest: Vec<OverlayDevice> = (0..devices.len()).filter(|at| *at != lost).map(|at| devices[at].fork()).collect();
+    let options = Options { read_only: true, ..judge.options.clone() };
+    let shown = look(&*open(forks(&rest), options)?)?;
+    match model.difference_except_nodatacow(&shown) {
+        Some(difference) => Err(format!("without device {}: {difference}", lost + 1)),
+        None => Ok(()),
+    }
+}
