@@ -48,13 +48,13 @@ impl DeviceSurvey {
 
 impl Recorded {
     /// Examines about `budget` crash states of a volume with these profiles, and some of them with
-    /// one device at fault. `has_failed`: a device has refused requests, and may lack what the
-    /// others have.
+    /// one device at fault. `failed` is a device that refused requests, and may lack what the others
+    /// have.
     pub fn survey_devices(
         &self,
         profiles: Profiles,
         budget: usize,
-        has_failed: bool,
+        failed: Option<usize>,
     ) -> Result<DeviceSurvey, Failure> {
         let mut random = Random::new(self.seed ^ 0xde71);
         let mut sum = DeviceSurvey::default();
@@ -66,7 +66,7 @@ impl Recorded {
                 what,
             };
             let mut one = DeviceSurvey { states: 1, ..DeviceSurvey::default() };
-            let found = if has_failed {
+            let found = if failed.is_some() {
                 one.failed = 1;
                 examine_as_it_is(&self.judge, &devices, point.event, None)
             } else {
@@ -77,10 +77,10 @@ impl Recorded {
             if random.one_in(FAULT_EVERY) {
                 let is_redundant = profiles.are_redundant();
                 let trial = Trial { judge: &self.judge, event: point.event, seed: random.number(), is_redundant };
-                if has_failed {
+                if failed.is_some() && random.one_in(2) {
                     trial.endure(&devices, None).map_err(fail)?;
                     one.mended = 1;
-                } else if let Some(fault) = self.fault(&mut random, profiles, point, &devices, &found) {
+                } else if let Some(fault) = self.fault(&mut random, profiles, point, &devices, &found, failed) {
                     let of_fault = |what| fail(format!("{fault:?}: {what}"));
                     let after = self.with_fault(&trial, fault, profiles, &devices, &found).map_err(of_fault)?;
                     one = one.plus(after);
@@ -99,7 +99,12 @@ impl Recorded {
         point: CrashPoint,
         devices: &[OverlayDevice],
         found: &Found,
+        failed: Option<usize>,
     ) -> Option<DeviceFault> {
+        if let Some(failed) = failed {
+            // The others have everything.
+            return Some(DeviceFault::Gone(failed));
+        }
         // Nothing tells what is right of data without checksums.
         let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));
         let is_garbage = is_proven && profiles.metadata.copies() > 1 && random.one_in(3);

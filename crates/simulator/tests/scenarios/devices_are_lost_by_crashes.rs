@@ -3,8 +3,13 @@
 //! requests takes nothing away that was promised, no program sees an error, and afterwards the
 //! volume has all its copies again (invariant 34).
 
-use ubtrfs_simulator::{DeviceSurvey, Failure, History, Profiles};
+use std::sync::{Arc, OnceLock};
+
+use ubtrfs_simulator::{DeviceSurvey, Failure, History, Profiles, Random};
 use ubtrfs_testkit::seeds::{many_seeds, soaks};
+use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice};
+
+const EIO: i32 = 5;
 
 /// Crash states of a history.
 fn budget() -> usize {
@@ -37,8 +42,57 @@ fn each_device_loses_what_it_had_not_flushed() {
         let history = History::on_devices(seed, profiles);
         let in_profiles = |failure: Failure| Failure { what: format!("{profiles:?}: {}", failure.what), ..failure };
         let recorded = history.run(history.length()).map_err(in_profiles)?;
-        recorded.survey_devices(profiles, budget(), false).map_err(in_profiles)
+        recorded.survey_devices(profiles, budget(), None).map_err(in_profiles)
     });
     let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
     assert!(!is_usual || (sum.gone > 5 && sum.stale > 5 && sum.garbage > 5), "{sum:?}");
+}
+
+/// A history in which one device of several begins to refuse requests of one kind. Nobody notices
+/// where it can be done without; elsewhere the volume turns read-only.
+fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
+    let mut random = Random::new(seed ^ 0xde5c);
+    let profiles = profiles(seed);
+    let mut history = History::on_devices(seed, profiles);
+    let kind = random.one_of([Operation::Write, Operation::Flush, Operation::Read]);
+    let most = match kind {
+        Operation::Read => 20,
+        Operation::Write => 80,
+        Operation::Flush => 12,
+    };
+    let device = random.below(profiles.devices) as usize;
+    let (successes, lasting) = (random.below(most), random.one_of([Lasting::Once, Lasting::Forever]));
+    let first = 1 + random.below(20) as usize;
+    // What can't be read at all can't be mounted without `degraded`.
+    history.habits.remount &= kind != Operation::Read;
+    history.faults = !profiles.are_redundant();
+    if history.faults {
+        // What fails may have been done in part.
+        (history.habits.remount, history.habits.privileges) = (false, false);
+    }
+    let faulty: OnceLock<Arc<FaultyDevice>> = OnceLock::new();
+    let wrap = |recording: Arc<RecordingDevice>| -> Arc<dyn Device> {
+        let is_it = recording.number() == device;
+        if is_it { faulty.get_or_init(|| Arc::new(FaultyDevice::new(recording))).clone() } else { recording }
+    };
+    let mut begun = 0;
+    let mut before = |number| {
+        if let (true, Some(faulty)) = (number == first, faulty.get()) {
+            begun = faulty.asked(kind);
+            faulty.fail(kind, successes, EIO, lasting);
+        }
+    };
+    let story = format!("{profiles:?}, device {}: {kind:?} fails after {successes}, {lasting:?}", device + 1);
+    let in_story = |failure: Failure| Failure { what: format!("{story}: {}", failure.what), ..failure };
+    let recorded = history.run_with(history.length(), &wrap, &mut before).map_err(in_story)?;
+    let has_failed = faulty.get().is_some_and(|faulty| faulty.asked(kind) > begun + successes);
+    let failed = (has_failed && profiles.are_redundant()).then_some(device);
+    recorded.survey_devices(profiles, budget(), failed).map_err(in_story)
+}
+
+#[test]
+fn a_device_that_refuses_requests_takes_nothing_away() {
+    let sum = run_all("refused requests", &many_seeds(21, 10), &one_refuses);
+    let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
+    assert!(!is_usual || (sum.failed > 50 && sum.mended > 5), "{sum:?}");
 }

@@ -9,7 +9,7 @@ use ubtrfs::testing::LogFault;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
-use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Random, Stage};
+use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Profiles, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice};
 
 /// Runs histories on lying devices. Returns how many of them lied, and how many of those were found
@@ -70,6 +70,43 @@ fn a_lost_write() {
     // One that a later commit replaced before the power cut may be undetected.
     let (lied, noticed) = found_out(1..12, |seed| Lie::LostWrite(seed as usize * 3));
     assert!(lied >= 6 && noticed * 3 >= lied * 2);
+}
+
+/// In how many of some histories on several devices it is noticed that one of these lies; the
+/// others do not.
+fn found_out_of_several(lie: Lie) -> (usize, usize) {
+    let (mut lied, mut noticed) = (0, 0);
+    for profiles in Profiles::ALL.into_iter().filter(Profiles::are_redundant) {
+        let seed = profiles.devices + 10;
+        let device = Mutex::new(None);
+        let wrap = |recording: Arc<RecordingDevice>| -> Arc<dyn Device> {
+            if recording.number() != 1 {
+                return recording;
+            }
+            let lying = Arc::new(LyingDevice::new(recording, lie));
+            *device.lock().unwrap() = Some(lying.clone());
+            lying
+        };
+        let history = History::on_devices(seed, profiles);
+        let failure = history.run_on(40, &wrap).and_then(|it| it.survey_devices(profiles, 60, None)).err();
+        lied += usize::from(device.lock().unwrap().as_ref().is_some_and(|device| device.has_lied()));
+        noticed += usize::from(failure.is_some());
+        let what = failure.map_or("not noticed".into(), |failure| failure.what);
+        eprintln!("{profiles:?}, {lie:?}: {}", what.lines().take(2).collect::<Vec<_>>().join(" "));
+    }
+    (lied, noticed)
+}
+
+/// Of invariant 1, of one device among several.
+#[test]
+fn a_device_among_others_whose_barriers_do_nothing() {
+    assert_eq!(found_out_of_several(Lie::NoBarriers), (4, 4));
+}
+
+/// The same.
+#[test]
+fn a_device_among_others_whose_superblock_comes_first() {
+    assert_eq!(found_out_of_several(Lie::SuperblockFirst), (4, 4));
 }
 
 /// Of invariant 3: what is written over a block that a durable superblock refers to looks the same,
