@@ -152,7 +152,7 @@ impl FsInfo {
         mounted_subvolume: TreeId,
     ) -> Self {
         // A generation that a crash left in a copy of the superblock alone stays that commit's.
-        let skips = !read_only && volume.has_copy_ahead();
+        let skips = !read_only && volume.may_have_copy_ahead();
         let next = committed.generation.next();
         let first = if skips { next.next() } else { next };
         Self {

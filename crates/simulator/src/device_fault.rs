@@ -36,7 +36,12 @@ const TRIES: usize = 6;
 
 impl DeviceFault {
     /// A device that is gone or stale, of those that a crash left.
-    pub fn lost(random: &mut Random, recording: &RecordingDevice, point: CrashPoint, crashed: &[OverlayDevice]) -> Self {
+    pub fn lost(
+        random: &mut Random,
+        recording: &RecordingDevice,
+        point: CrashPoint,
+        crashed: &[OverlayDevice],
+    ) -> Self {
         let device = random.below(crashed.len() as u64) as usize;
         if random.one_in(2) {
             return Self::Gone(device);

@@ -101,9 +101,9 @@ impl Recorded {
         found: &Found,
         failed: Option<usize>,
     ) -> Option<DeviceFault> {
-        if let Some(failed) = failed {
+        if failed.is_some() {
             // The others have everything.
-            return Some(DeviceFault::Gone(failed));
+            return failed.map(DeviceFault::Gone);
         }
         // Nothing tells what is right of data without checksums.
         let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));

@@ -31,7 +31,8 @@ pub struct Judge {
 /// The faults of a volume, as a sentence; and how many inodes it has.
 pub(crate) fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
-    let report = ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check could not check: {error}"))?;
+    let report =
+        ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check could not check: {error}"))?;
     // Copies of the superblock differ after a crash between their writes; every other oddity is
     // ours.
     let odd = report.warnings.iter().filter(|fault| !matches!(fault.kind, FaultKind::SuperblockCopyStale { .. }));

@@ -8,7 +8,9 @@ use ubtrfs_volume::{Device, RecordingDevice};
 
 use crate::generate::FILLER;
 use crate::perform::Tolerance;
-use crate::{Failure, Generator, Habits, Judge, Operation, Path, Profiles, Random, Session, VolumePlan, What, make_devices};
+use crate::{
+    Failure, Generator, Habits, Judge, Operation, Path, Profiles, Random, Session, VolumePlan, What, make_devices,
+};
 
 /// A history to be.
 #[derive(Clone, Debug)]
@@ -121,12 +123,7 @@ impl History {
     }
 
     /// The same; `before` is called before each operation with its number.
-    pub fn run_with(
-        &self,
-        length: usize,
-        wrap: Wrap<'_>,
-        before: &mut dyn FnMut(usize),
-    ) -> Result<Recorded, Failure> {
+    pub fn run_with(&self, length: usize, wrap: Wrap<'_>, before: &mut dyn FnMut(usize)) -> Result<Recorded, Failure> {
         let mut generator = Generator::new(self.seed ^ 0x5eed, self.habits);
         let mut done = 0;
         let mut filler = self.plan.tight.then(Filler::default);
@@ -164,9 +161,8 @@ impl History {
         let tolerance = Tolerance { no_space: self.plan.tight, faults: self.faults };
         let fresh = Judge::new(self.options.clone(), &recording).map_err(|what| fail(&[], what))?;
         let devices = recordings.into_iter().map(wrap).collect();
-        let mut session =
-            Session::open_devices(Arc::clone(&recording), devices, self.options.clone(), None, tolerance)
-                .map_err(|what| fail(&[], what))?;
+        let mut session = Session::open_devices(Arc::clone(&recording), devices, self.options.clone(), None, tolerance)
+            .map_err(|what| fail(&[], what))?;
         while let Some(operation) = next(&session) {
             session.perform(&operation).map_err(|what| fail(&session.operations, what))?;
             if session.is_aborted() {

@@ -85,7 +85,8 @@ impl Trial<'_> {
         session.perform(&file("a change"))?;
         session.perform(&Operation::Sync)?;
         if session.worker.fs.generation() == generation {
-            return Err("a change is not committed".into());
+            let (tolerated, reason) = (session.worker.tolerated, session.worker.fs.abort_reason());
+            return Err(format!("a change is not committed: {tolerated} operations found no space; {reason:?}"));
         }
         session.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
         let mut model = session.worker.model.clone();
@@ -131,9 +132,15 @@ fn all_copies_are_right(devices: &[OverlayDevice]) -> Result<(), String> {
     let report = ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check failed: {error}"))?;
     let listed: Vec<String> = report.faults.iter().chain(&report.warnings).map(ToString::to_string).collect();
     if !listed.is_empty() || !report.is_clean() {
-        return Err(format!("check found {} faults after all was mended:
-  {}", report.fault_count, listed.join("
-  ")));
+        return Err(format!(
+            "check found {} faults after all was mended:
+  {}",
+            report.fault_count,
+            listed.join(
+                "
+  "
+            )
+        ));
     }
     Ok(())
 }

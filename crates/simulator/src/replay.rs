@@ -27,10 +27,11 @@ pub fn crash_in_replay(
     fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
     let mut states = 0;
     for (point, device) in Crashes::new(&recording, seed, budget) {
-        let same = shown_when_mounted(judge, slice::from_ref(&device)).and_then(|shown| match found.difference(&shown) {
-            Some(difference) => Err(format!("the next mount shows something else: {difference}")),
-            None => Ok(()),
-        });
+        let same =
+            shown_when_mounted(judge, slice::from_ref(&device)).and_then(|shown| match found.difference(&shown) {
+                Some(difference) => Err(format!("the next mount shows something else: {difference}")),
+                None => Ok(()),
+            });
         same.map_err(|what| format!("second crash at {point:?}, while it was mounted: {what}"))?;
         states += 1;
     }

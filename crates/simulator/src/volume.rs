@@ -108,6 +108,9 @@ impl VolumePlan {
         let mut bytes = || (size + random.below(16)) << 20;
         self.tight = false;
         self.options.mixed = false;
+        // The first chunk of metadata has no room for larger ones, and on few devices there may be
+        // no second.
+        self.options.node_size = self.options.node_size.map(|size| size.min(16384));
         self.options.total_bytes = bytes();
         self.options.data_profile = Some(profiles.data);
         self.options.metadata_profile = Some(profiles.metadata);

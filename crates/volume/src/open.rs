@@ -136,10 +136,14 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Whether a copy of the superblock is of the commit after the one that counts: a crash came
-    /// after that copy was written and before the primary was. The next commit must not use that
-    /// generation for something else.
-    pub fn has_copy_ahead(&self) -> bool {
+    /// Whether a copy of the superblock may be of the commit after the one that counts: a crash came
+    /// after that copy was written and before the primary was, or one on a device that is missing.
+    /// The next commit must not use that generation for something else: when the device comes back,
+    /// it would be taken for one that has that commit.
+    pub fn may_have_copy_ahead(&self) -> bool {
+        if self.members.iter().any(Member::is_missing) {
+            return true;
+        }
         let ahead = self.superblock().generation.next();
         let copies = self
             .members

@@ -258,7 +258,13 @@ impl Volume {
         let right = right.share();
         let mut scratch = Buffer::for_reading(len);
         for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
-            if !matches!(examine(&pieces, copy, &mut scratch), State::Bad) {
+            let is_bad = match examine(&pieces, copy, &mut scratch) {
+                State::Bad => true,
+                // It has missed what the others have.
+                State::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
+                State::Newer => false,
+            };
+            if !is_bad {
                 continue;
             }
             let mut done = 0;

@@ -93,8 +93,16 @@ struct Recording {
     current: Vec<Image>,
     /// What happened, each to the device of this number.
     events: Vec<(usize, Event)>,
+    /// So many events have been counted by somebody: nothing comes before them any more.
+    counted: usize,
     /// How often the events so far were forgotten.
     histories: u64,
+}
+
+impl Recording {
+    fn new(start: Vec<Image>) -> Self {
+        Self { current: start.clone(), start, events: Vec::new(), counted: 0, histories: 0 }
+    }
 }
 
 impl RecordingDevice {
@@ -110,9 +118,8 @@ impl RecordingDevice {
 
     fn alone(start: Image) -> Self {
         let size = start.size();
-        let recording =
-            Recording { current: vec![start.clone()], start: vec![start], events: Vec::new(), histories: 0 };
-        Self { recording: Arc::new(Mutex::new(recording)), number: 0, size, counters: CounterCells::default() }
+        let recording = Arc::new(Mutex::new(Recording::new(vec![start])));
+        Self { recording, number: 0, size, counters: CounterCells::default() }
     }
 
     /// Devices of one timeline, each of which holds what one of these images holds. What one of
@@ -120,8 +127,7 @@ impl RecordingDevice {
     pub fn together(images: &[OverlayDevice]) -> Vec<Self> {
         let start: Vec<Image> = images.iter().map(OverlayDevice::image).collect();
         let sizes: Vec<u64> = start.iter().map(Image::size).collect();
-        let recording =
-            Arc::new(Mutex::new(Recording { current: start.clone(), start, events: Vec::new(), histories: 0 }));
+        let recording = Arc::new(Mutex::new(Recording::new(start)));
         let device = |(number, size)| Self {
             recording: Arc::clone(&recording),
             number,
@@ -148,7 +154,9 @@ impl RecordingDevice {
 
     /// How many events there are so far.
     pub fn len(&self) -> usize {
-        self.recording.lock().events.len()
+        let mut recording = self.recording.lock();
+        recording.counted = recording.events.len();
+        recording.counted
     }
 
     /// Whether nothing has happened yet.
@@ -171,6 +179,7 @@ impl RecordingDevice {
         let mut recording = self.recording.lock();
         recording.start = recording.current.clone();
         recording.events.clear();
+        recording.counted = 0;
         recording.histories += 1;
     }
 
@@ -293,8 +302,9 @@ impl Device for RecordingDevice {
         // Several devices are flushed by as many threads: their order is not to depend on those, so
         // that one seed gives one history.
         let is_later = |(device, event): &(usize, Event)| *device > self.number && matches!(event, Event::Flush);
-        let place = recording.events.iter().rposition(|event| !is_later(event)).map_or(0, |last| last + 1);
-        recording.events.insert(place, (self.number, Event::Flush));
+        let counted = recording.counted;
+        let place = recording.events[counted..].iter().rposition(|event| !is_later(event)).map_or(0, |last| last + 1);
+        recording.events.insert(counted + place, (self.number, Event::Flush));
         self.counters.flush();
         Ok(())
     }
@@ -462,10 +472,13 @@ mod tests {
             one.crash_states(event, &mut |_| Fate::Lost).iter().map(|device| pages(device, 1)[0]).collect()
         };
         other.flush().unwrap();
-        assert_eq!(lost(one.len()), [0, 2], "each has a queue of its own");
+        assert_eq!(lost(5), [0, 2], "each has a queue of its own");
         one.flush().unwrap();
-        assert_eq!(lost(one.len()), [1, 2]);
-        assert_eq!((one.len(), lost(5)), (6, vec![1, 0]), "flushes next to each other are in order of the devices");
+        assert_eq!((lost(5), lost(6)), (vec![1, 0], vec![1, 2]), "flushes at once are in order of the devices");
+        assert_eq!(one.len(), 6);
+        other.flush().unwrap();
+        one.flush().unwrap();
+        assert_eq!(lost(one.len()), lost(6), "what has been counted stays");
         let mut asked = Vec::new();
         one.crash_states(4, &mut |write| {
             asked.push((write.event, write.device));

@@ -70,7 +70,9 @@ impl ScrubScope {
 }
 
 impl Volume {
-    /// Compares the copies of a tree block, of which level and generation are known.
+    /// Compares the copies of a tree block, of which level and generation are known. What a device
+    /// that lags has may be of an attempt at that commit before a crash, with all of that right; so
+    /// it is compared with what the others have.
     pub fn scrub_node(
         &self,
         at: Logical,
@@ -86,9 +88,16 @@ impl Volume {
         let mut block = Buffer::for_reading(self.node_size() as usize);
         for copy in self.present_copies(&pieces, scope) {
             found.bytes += block.len() as u64;
-            if let Err(error) = self.read_node_copy(&expected, &pieces, copy, &mut block) {
-                found.note(&error);
-                self.note_bad_copy(&pieces, copy, &error);
+            match self.read_node_copy(&expected, &pieces, copy, &mut block) {
+                Err(error) => {
+                    found.note(&error);
+                    self.note_bad_copy(&pieces, copy, &error);
+                }
+                Ok(()) if self.has_laggard(&pieces, copy) => {
+                    let right = self.read_node(&expected)?;
+                    found.checksum_errors += u64::from(*right != *block);
+                }
+                Ok(()) => {}
             }
         }
         if found.read_errors + found.checksum_errors > 0 {
@@ -171,9 +180,14 @@ impl Volume {
         place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(Member::lags))
     }
 
+    /// Whether a part of a copy is on a device that lags.
+    pub(crate) fn has_laggard(&self, pieces: &[MappedRange], copy: usize) -> bool {
+        pieces.iter().any(|piece| self.is_of_a_laggard(piece, copy))
+    }
+
     /// What makes a copy good of data that has no checksums: that its device has all that was
     /// written.
     pub(crate) fn state_without_sums(&self, pieces: &[MappedRange], copy: usize) -> State {
-        if pieces.iter().any(|piece| self.is_of_a_laggard(piece, copy)) { State::Bad } else { State::Good }
+        if self.has_laggard(pieces, copy) { State::Bad } else { State::Good }
     }
 }

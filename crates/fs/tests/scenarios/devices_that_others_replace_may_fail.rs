@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, ScrubOptions, WriteAt};
-use ubtrfs_format::items::InodeFlags;
-use ubtrfs_format::{DeviceId, Ino, Physical, TreeId};
+use ubtrfs_format::items::{BlockGroupFlags, InodeFlags};
+use ubtrfs_format::{DeviceId, Header, Ino, Physical, TreeId};
 use ubtrfs_testkit::fixture::Fixture;
 use ubtrfs_volume::{Device, DeviceErrorKind, DeviceWrite, OpenOptions, Volume};
 
@@ -204,4 +204,51 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
     assert_clean(&inner, "brought up at last");
     let alone = open(vec![inner[1].clone()], true).unwrap();
     assert!(shown(&alone) == expected);
+}
+
+/// Changes a byte of tree blocks that nothing reads, and corrects their checksums: those of the
+/// subvolume of which both devices have the same. Returns how many.
+fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Volume) -> usize {
+    let size = volume.node_size() as usize;
+    let mut altered = 0;
+    for (_, chunk) in volume.chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)) {
+        for at in (0..chunk.length).step_by(size) {
+            let place =
+                |devid: u64| chunk.stripes.iter().find(|stripe| stripe.devid == DeviceId(devid)).unwrap().offset;
+            let mut blocks = [1, 2].map(|devid| {
+                let mut block = vec![0; size];
+                inner[devid as usize - 1].read_at(place(devid).plus(at), &mut block).unwrap();
+                block
+            });
+            let owner = Header::parse(&blocks[0]).map(|header| header.owner);
+            if blocks[0] != blocks[1] || owner.ok() != Some(TreeId::FS) {
+                continue;
+            }
+            let block = &mut blocks[1];
+            // Between the items and their data.
+            block[size / 3] ^= 0x5a;
+            let sum = volume.checksum().compute(&block[32..]).0;
+            block[..volume.checksum().size()].copy_from_slice(&sum[..volume.checksum().size()]);
+            inner[1].submit(vec![DeviceWrite { at: place(2).plus(at), data: block.clone().into() }]).wait().unwrap();
+            altered += 1;
+        }
+    }
+    altered
+}
+
+/// A block that a device lacks may be there all the same, of an attempt at the same commit that a
+/// crash ended: right in itself, and other than what the others have (invariant 34).
+#[test]
+fn a_device_that_lags_has_nothing_of_an_earlier_attempt_when_it_is_current() {
+    let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
+    let faulty = Arc::new(FaultyDevice::new(inner[1].clone()));
+    let fs = open(vec![inner[0].clone(), faulty.clone()], false).unwrap();
+    faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
+    change(&fs).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert!(alter_blocks_of_an_earlier_attempt(&inner, fs.volume()) > 0);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    drop(fs);
+    assert_clean(&inner, "brought up");
 }

@@ -86,7 +86,9 @@ fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
     let in_story = |failure: Failure| Failure { what: format!("{story}: {}", failure.what), ..failure };
     let recorded = history.run_with(history.length(), &wrap, &mut before).map_err(in_story)?;
     let has_failed = faulty.get().is_some_and(|faulty| faulty.asked(kind) > begun + successes);
-    let failed = (has_failed && profiles.are_redundant()).then_some(device);
+    // Without redundancy a device that has nothing alone can be done without, too.
+    let is_given_up = recorded.aborted.is_none() && recorded.tolerated == 0 && kind != Operation::Read;
+    let failed = (has_failed && (profiles.are_redundant() || is_given_up)).then_some(device);
     recorded.survey_devices(profiles, budget(), failed).map_err(in_story)
 }
 
