@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ubtrfs_format::{ChecksumType, Physical, Uuid};
 use ubtrfs_mkfs::{Medium, MkfsOptions, NewDevice, Profile, layout};
-use ubtrfs_volume::OverlayDevice;
+use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, SharedBuffer};
 
 use crate::Random;
 
@@ -125,14 +125,12 @@ impl VolumePlan {
     }
 }
 
-struct Memory(Vec<u8>);
+struct Memory(OverlayDevice);
 
 impl Medium for Memory {
     fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()> {
-        let start = at.0 as usize;
-        let place = self.0.get_mut(start..start + bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        place.copy_from_slice(bytes);
-        Ok(())
+        let written = self.0.submit(vec![DeviceWrite { at, data: SharedBuffer::from(bytes.to_vec()) }]).wait();
+        written.map_err(|error| error.source)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -145,7 +143,7 @@ impl Medium for Memory {
 /// # Panics
 /// If mkfs can't make one of these options.
 pub fn make_volume(options: &MkfsOptions) -> Arc<[u8]> {
-    make_media(options).swap_remove(0).0.into()
+    make_devices(options).swap_remove(0).to_bytes().into()
 }
 
 /// The devices of a new volume.
@@ -153,15 +151,11 @@ pub fn make_volume(options: &MkfsOptions) -> Arc<[u8]> {
 /// # Panics
 /// If mkfs can't make one of these options.
 pub fn make_devices(options: &MkfsOptions) -> Vec<OverlayDevice> {
-    make_media(options).into_iter().map(|medium| OverlayDevice::new(medium.0.into())).collect()
-}
-
-fn make_media(options: &MkfsOptions) -> Vec<Memory> {
     let mut media: Vec<Memory> =
-        options.devices().map(|(_, device)| Memory(vec![0; device.total_bytes as usize])).collect();
+        options.devices().map(|(_, device)| Memory(OverlayDevice::zeroed(device.total_bytes))).collect();
     layout(options)
         .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"))
         .write(&mut media.iter_mut().map(|medium| medium as _).collect::<Vec<_>>())
         .unwrap_or_else(|error| panic!("mkfs {options:?}: {error}"));
-    media
+    media.into_iter().map(|medium| medium.0).collect()
 }

@@ -18,24 +18,27 @@ static ZERO_PAGE: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; ALIGNMENT]
 /// A shared image and the pages that differ from it.
 #[derive(Clone)]
 pub(crate) struct Image {
+    /// What is behind its end is zeroes.
     base: Arc<[u8]>,
+    size: u64,
     pages: HashMap<u64, Arc<Page>>,
 }
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Image").field("size", &self.base.len()).field("changed_pages", &self.pages.len()).finish()
+        f.debug_struct("Image").field("size", &self.size).field("changed_pages", &self.pages.len()).finish()
     }
 }
 
 impl Image {
     /// An image with nothing changed; a last part of less than 4096 bytes is left off.
     pub(crate) fn new(base: Arc<[u8]>) -> Self {
-        Self { base, pages: HashMap::new() }
+        let size = (base.len() - base.len() % ALIGNMENT) as u64;
+        Self { base, size, pages: HashMap::new() }
     }
 
     pub(crate) fn size(&self) -> u64 {
-        (self.base.len() - self.base.len() % ALIGNMENT) as u64
+        self.size
     }
 
     /// Fills `buf` from `at`; the range is within the image.
@@ -46,11 +49,12 @@ impl Image {
             let within = from % ALIGNMENT;
             let len = (ALIGNMENT - within).min(buf.len() - done);
             let page = from / ALIGNMENT;
-            let source = match self.pages.get(&(page as u64)) {
-                Some(page) => &page[within..within + len],
-                None => &self.base[from..from + len],
-            };
-            buf[done..done + len].copy_from_slice(source);
+            let part = &mut buf[done..done + len];
+            match (self.pages.get(&(page as u64)), self.base.get(from..from + len)) {
+                (Some(page), _) => part.copy_from_slice(&page[within..within + len]),
+                (None, Some(base)) => part.copy_from_slice(base),
+                (None, None) => part.fill(0),
+            }
             done += len;
         }
     }
@@ -89,6 +93,12 @@ impl OverlayDevice {
     /// A device with the content of `base`; writes go to pages of its own.
     pub fn new(base: Arc<[u8]>) -> Self {
         Self::from_image(Image::new(base))
+    }
+
+    /// A device of zeroes, which takes no memory: a last part of less than 4096 bytes is left off.
+    pub fn zeroed(size: u64) -> Self {
+        let size = size - size % ALIGNMENT as u64;
+        Self::from_image(Image { base: Arc::default(), size, pages: HashMap::new() })
     }
 
     pub(crate) fn from_image(image: Image) -> Self {
@@ -188,5 +198,7 @@ mod tests {
         assert_eq!(read(&fork), ([7, 1], [1; 8]));
         assert_eq!(read(&other), ([7, 7], [7; 8]));
         assert!(one.read_at(Physical(5 * 4096 - 1), &mut [0; 2]).is_err());
+        let empty = OverlayDevice::zeroed(5 * 4096 + 100);
+        assert_eq!((empty.size(), read(&empty), empty.to_bytes().len()), (5 * 4096, ([0; 2], [0; 8]), 5 * 4096));
     }
 }

@@ -37,7 +37,7 @@ fn profiles(seed: u64) -> Profiles {
 
 #[test]
 fn each_device_loses_what_it_had_not_flushed() {
-    let sum = run_all("crashes", &many_seeds(21, 10), &|seed| {
+    let sum = run_all("crashes", &many_seeds(63, 10), &|seed| {
         let profiles = profiles(seed);
         let history = History::on_devices(seed, profiles);
         let in_profiles = |failure: Failure| Failure { what: format!("{profiles:?}: {}", failure.what), ..failure };
@@ -94,7 +94,7 @@ fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
 
 #[test]
 fn a_device_that_refuses_requests_takes_nothing_away() {
-    let sum = run_all("refused requests", &many_seeds(21, 10), &one_refuses);
+    let sum = run_all("refused requests", &many_seeds(63, 10), &one_refuses);
     let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
     assert!(!is_usual || (sum.failed > 50 && sum.mended > 5), "{sum:?}");
 }
