@@ -41,6 +41,12 @@ impl LoopDevice {
         name.to_string_lossy().into_owned()
     }
 
+    /// Has the kernel forget which volume it is of: it remembers devices of several that it has
+    /// seen, and refuses an older state of one of them.
+    fn forget(&self) {
+        run(command("btrfs", &["device", "scan", "--forget"]).arg(&self.path));
+    }
+
     /// Waits, for a while, until nothing is mounted from it any more, wherever that was. A mount
     /// namespace that another test makes meanwhile has what was mounted then for as long as it
     /// lasts, though it is unmounted here.
@@ -118,6 +124,8 @@ fn fsid_of(image: &Path) -> String {
 pub struct KernelMount {
     dir: tempfile::TempDir,
     mounted: bool,
+    /// The volume has several devices.
+    has_several: bool,
     devices: Vec<LoopDevice>,
     log: KernelLog,
     _lock: FsidLock,
@@ -133,7 +141,8 @@ impl KernelMount {
         let log = KernelLog::watch();
         let read_only = options.split(',').any(|word| word == "ro");
         let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image, read_only)).collect();
-        let mut mount = Self { dir: scratch_dir(), mounted: false, devices, log, _lock: lock };
+        let has_several = images.len() > 1 || options.split(',').any(|word| word == "degraded");
+        let mut mount = Self { dir: scratch_dir(), mounted: false, has_several, devices, log, _lock: lock };
         let mut words: Vec<String> =
             mount.devices[1..].iter().map(|device| format!("device={}", device.path().display())).collect();
         words.extend((!options.is_empty()).then(|| options.to_owned()));
@@ -184,6 +193,9 @@ impl KernelMount {
             if outcome.success() {
                 self.mounted = false;
                 self.devices.iter().for_each(LoopDevice::wait_until_free);
+                if self.has_several {
+                    self.devices.iter().for_each(LoopDevice::forget);
+                }
                 return Ok(());
             }
             tries -= 1;

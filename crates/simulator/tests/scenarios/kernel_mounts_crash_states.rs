@@ -98,16 +98,15 @@ pub fn write_image(device: &OverlayDevice, path: &Path) {
     }
 }
 
-/// Mounts what a crash left: the kernel shows what we show, complains of nothing, and leaves a
-/// clean volume.
-fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<(), String> {
-    write_image(device, image);
+/// Mounts what a crash left on these devices: the kernel shows what we show. Returns what it
+/// complains of.
+pub fn kernel_shows(images: &[&Path], options: &str, model: &Model) -> Result<Vec<String>, String> {
     // The kernel's clock is as fine as its tick.
     std::thread::sleep(Duration::from_millis(10));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mounted = (now.as_secs() as i64, now.subsec_nanos());
     std::thread::sleep(Duration::from_millis(10));
-    let mount = KernelMount::try_new(&[image], "").map_err(|outcome| outcome.report())?;
+    let mount = KernelMount::try_new(images, options).map_err(|outcome| outcome.report())?;
     let mut seen = walk(mount.path());
     let complaints = mount.unmount();
     for entry in seen.entries.values_mut() {
@@ -119,6 +118,14 @@ fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<
     if !differences.is_empty() {
         return Err(format!("left: ours, right: the kernel's:\n  {}", differences.join("\n  ")));
     }
+    Ok(complaints)
+}
+
+/// Mounts what a crash left: the kernel shows what we show, complains of nothing, and leaves a
+/// clean volume.
+fn kernel_agrees(device: &OverlayDevice, model: &Model, image: &Path) -> Result<(), String> {
+    write_image(device, image);
+    let complaints = kernel_shows(&[image], "", model)?;
     // On a full volume the kernel has no room for its own bookkeeping of subvolumes, which nothing
     // depends on.
     let harmless = |what: &String| what.contains("btrfs_uuid_scan_kthread failed -28");

@@ -16,6 +16,7 @@ mod full_volumes_fail_with_enospc;
 mod items_fit_their_leaves;
 mod kernel_mounts_crash_states;
 mod kernel_mounts_full_volumes;
+mod kernel_mounts_several_devices;
 mod reserved_and_shared_extents_keep_data;
 mod short_sequences;
 mod small_histories;
