@@ -102,6 +102,9 @@ pub(crate) fn examine_as_it_is(
 ) -> Result<Found, String> {
     let volume = open_volume(forks(devices), true)?;
     let superblock = volume.superblock();
+    // What was checked is the newest commit. After a crash between the superblocks of several
+    // devices the one before it may count.
+    let inodes = inodes.filter(|_| devices.len() == 1 || !volume.may_have_copy_ahead());
     let has_log = superblock.log_root.0 != 0;
     let commit = judge.commit(superblock.generation.0, event)?;
     let base = commit.versions.start;

@@ -45,7 +45,8 @@ impl Volume {
     ///
     /// The primary superblock is the one believed. Where it is damaged and another copy is good, a
     /// read-only open uses that. Of several devices the newest superblock counts: a crash can leave
-    /// some of them one commit behind.
+    /// some of them one commit behind. But the one before it counts if it is certain that a crash
+    /// came before the newest was acknowledged, and not that all devices have what it refers to.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         Self::open_some(devices, options, false)
     }
@@ -58,30 +59,46 @@ impl Volume {
     }
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
-        let mut found = Vec::with_capacity(devices.len());
-        for device in devices {
-            let superblock = find_superblock(&*device, options)?;
-            found.push((device, superblock));
+        let found = find_superblocks(&devices, options)?;
+        let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
+        let behind = behind(&found, &newest);
+        let volume = Self::open_by(found, newest.clone(), options, degraded)?;
+        if !volume.is_unfinished(&behind) {
+            volume.judge_stale_devices(&behind)?;
+            return Ok(volume);
         }
-        found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
-        // Within a generation a log is only added; one that not all devices have was not
-        // acknowledged.
-        let age = |found: &Found| (found.superblock.generation, found.superblock.log_root.0 != 0);
-        let newest = found.iter().max_by_key(|(_, found)| age(found)).ok_or(Error::NoDevice)?;
-        let superblock = newest.1.superblock.clone();
-        let behind = |found: &Found| superblock.generation.0.saturating_sub(found.superblock.generation.0);
-        let behind: Vec<_> = found.iter().map(|(_, found)| (found.superblock.dev_item.devid, behind(found))).collect();
-        let volume = Self::open_by(found, superblock, options, degraded)?;
+        let found = find_superblocks(&devices, options)?;
+        let is_older = |found: &&(Arc<dyn Device>, Found)| found.1.superblock.generation < newest.generation;
+        let older = newest_of(found.iter().filter(is_older)).ok_or(Error::NoDevice)?;
+        let behind = self::behind(&found, &older);
+        let volume = Self::open_by(found, older, options, degraded)?;
         volume.judge_stale_devices(&behind)?;
         Ok(volume)
+    }
+
+    /// Whether the newest commit does not count, given how many commits each device is behind it.
+    ///
+    /// A crash came while its superblocks were written if not all devices that are behind can be
+    /// done without: those are not given up. So nobody was told of it. If one of them may have been
+    /// given up during it all the same, that one has not all that the commit refers to, and nothing
+    /// says which one it is. All have what was acknowledged before.
+    fn is_unfinished(&self, behind: &[(DeviceId, u64)]) -> bool {
+        let is_last = |devid: DeviceId| behind.iter().any(|it| *it == (devid, 1));
+        let is_behind = |devid: DeviceId| behind.iter().any(|(it, commits)| *it == devid && *commits > 0);
+        let is_lost = |devid: DeviceId| is_behind(devid) && !is_last(devid);
+        self.members.iter().all(|member| !member.is_missing())
+            && !self.survives(is_behind)
+            && self
+                .members
+                .iter()
+                .any(|one| is_last(one.devid) && self.survives(|devid: DeviceId| devid == one.devid || is_lost(devid)))
     }
 
     /// Which devices lag, given how many commits each is behind.
     ///
     /// One that is a single commit behind may have missed what the others have, or a crash came
     /// while the superblocks were written, after all that they refer to. If all of those can't be
-    /// done without, it was the crash: devices that can't be done without are not given up. So that
-    /// commit was not acknowledged, and each of them has all that was.
+    /// done without, it was the crash.
     fn judge_stale_devices(&self, behind: &[(DeviceId, u64)]) -> Result<()> {
         let lost = |least: u64| {
             move |devid: DeviceId| {
@@ -148,7 +165,7 @@ impl Volume {
         let copies = self
             .members
             .iter()
-            .flat_map(|member| SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(&*member.device, *at).ok()));
+            .flat_map(|member| SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(&*member.device, *at).ok()));
         copies.into_iter().any(|found| found.superblock.fsid == self.fsid() && found.superblock.generation == ahead)
     }
 
@@ -229,6 +246,30 @@ impl Walk<'_> {
         }
         Ok(header.chunk_tree_uuid)
     }
+}
+
+/// The superblocks that devices are opened by, in the order of the devices' numbers.
+fn find_superblocks(devices: &[Arc<dyn Device>], options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
+    let mut found = Vec::with_capacity(devices.len());
+    for device in devices {
+        found.push((Arc::clone(device), find_superblock(&**device, options)?));
+    }
+    found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
+    Ok(found)
+}
+
+/// The newest superblock of some devices. Within a generation a log is only added; one that not all
+/// devices have was not acknowledged.
+fn newest_of<'a>(found: impl Iterator<Item = &'a (Arc<dyn Device>, Found)>) -> Option<Superblock> {
+    let superblocks = found.map(|(_, found)| &found.superblock);
+    superblocks.max_by_key(|found| (found.generation, found.log_root.0 != 0)).cloned()
+}
+
+/// How many commits each device is behind this superblock.
+fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(DeviceId, u64)> {
+    let commits = |own: &Superblock| newest.generation.0.saturating_sub(own.generation.0);
+    let of = |(_, found): &(Arc<dyn Device>, Found)| (found.superblock.dev_item.devid, commits(&found.superblock));
+    found.iter().map(of).collect()
 }
 
 /// The superblock that a device is opened by.
