@@ -40,8 +40,8 @@ pub fn window_at(recording: &RecordingDevice, event: usize) -> Vec<OpenWrite> {
 }
 
 impl CrashPoint {
-    /// What the crash leaves on all devices, and a number that distinguishes states between the same
-    /// two barriers from each other.
+    /// What the crash leaves on all devices, and a number that distinguishes states between the
+    /// same two barriers from each other.
     pub fn state(&self, recording: &RecordingDevice) -> (Vec<OverlayDevice>, u64) {
         let mut hasher = DefaultHasher::new();
         // Each device loses what it loses by itself.

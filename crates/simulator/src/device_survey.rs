@@ -48,8 +48,8 @@ impl DeviceSurvey {
 
 impl Recorded {
     /// Examines about `budget` crash states of a volume with these profiles, and some of them with
-    /// one device at fault. `failed` is a device that refused requests, and may lack what the others
-    /// have.
+    /// one device at fault. `failed` is a device that refused requests, and may lack what the
+    /// others have.
     pub fn survey_devices(
         &self,
         profiles: Profiles,

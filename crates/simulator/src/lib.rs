@@ -9,6 +9,8 @@
 //! * [`examine`] judges one: clean by `ubtrfs_check`, and without a log exactly as the last commit,
 //!   data included; with one each inode and each name is as it was at some time since it was last
 //!   promised.
+//! * On several devices each has a queue of its own; [`DeviceSurvey`] counts what was seen of them,
+//!   also with a [`DeviceFault`]: redundancy hides it, and is restored afterwards.
 //! * [`Stage`] tries given sequences of operations, [`enumerate`] makes every short one over a
 //!   handful of names.
 //! * [`overlap`] does the same while several threads work, each for itself or all on the same

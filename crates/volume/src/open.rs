@@ -59,7 +59,7 @@ impl Volume {
     }
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
-        let found = find_superblocks(&devices, options)?;
+        let found = find_superblocks(devices.clone(), options)?;
         let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
         let behind = behind(&found, &newest);
         let volume = Self::open_by(found, newest.clone(), options, degraded)?;
@@ -67,7 +67,7 @@ impl Volume {
             volume.judge_stale_devices(&behind)?;
             return Ok(volume);
         }
-        let found = find_superblocks(&devices, options)?;
+        let found = find_superblocks(devices, options)?;
         let is_older = |found: &&(Arc<dyn Device>, Found)| found.1.superblock.generation < newest.generation;
         let older = newest_of(found.iter().filter(is_older)).ok_or(Error::NoDevice)?;
         let behind = self::behind(&found, &older);
@@ -79,11 +79,11 @@ impl Volume {
     /// Whether the newest commit does not count, given how many commits each device is behind it.
     ///
     /// A crash came while its superblocks were written if not all devices that are behind can be
-    /// done without: those are not given up. So nobody was told of it. If one of them may have been
-    /// given up during it all the same, that one has not all that the commit refers to, and nothing
-    /// says which one it is. All have what was acknowledged before.
+    /// done without: those are not given up. So it was not acknowledged. If one of them may have
+    /// been given up during it all the same, that one has not all that the commit refers to, and
+    /// nothing says which one it is. All have what was acknowledged before.
     fn is_unfinished(&self, behind: &[(DeviceId, u64)]) -> bool {
-        let is_last = |devid: DeviceId| behind.iter().any(|it| *it == (devid, 1));
+        let is_last = |devid: DeviceId| behind.contains(&(devid, 1));
         let is_behind = |devid: DeviceId| behind.iter().any(|(it, commits)| *it == devid && *commits > 0);
         let is_lost = |devid: DeviceId| is_behind(devid) && !is_last(devid);
         self.members.iter().all(|member| !member.is_missing())
@@ -153,10 +153,10 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Whether a copy of the superblock may be of the commit after the one that counts: a crash came
-    /// after that copy was written and before the primary was, or one on a device that is missing.
-    /// The next commit must not use that generation for something else: when the device comes back,
-    /// it would be taken for one that has that commit.
+    /// Whether a copy of the superblock may be of the commit after the one that counts: a crash
+    /// came after that copy was written and before the primary was, or other devices' primaries;
+    /// and those that are missing may have it. The next commit must not use that generation for
+    /// something else: when the device comes back, it would be taken for one that has that commit.
     pub fn may_have_copy_ahead(&self) -> bool {
         if self.members.iter().any(Member::is_missing) {
             return true;
@@ -249,10 +249,11 @@ impl Walk<'_> {
 }
 
 /// The superblocks that devices are opened by, in the order of the devices' numbers.
-fn find_superblocks(devices: &[Arc<dyn Device>], options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
+fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
-        found.push((Arc::clone(device), find_superblock(&**device, options)?));
+        let superblock = find_superblock(&*device, options)?;
+        found.push((device, superblock));
     }
     found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
     Ok(found)

@@ -26,7 +26,10 @@ pub(crate) struct Image {
 
 impl std::fmt::Debug for Image {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Image").field("size", &self.size).field("changed_pages", &self.pages.len()).finish()
+        f.debug_struct("Image")
+            .field("size", &self.size)
+            .field("changed_pages", &self.pages.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -177,7 +177,8 @@ impl RecordingDevice {
     /// Makes the content of now the start, and forgets all events: bounds the memory of long runs.
     pub fn forget_history(&self) {
         let mut recording = self.recording.lock();
-        recording.start = recording.current.clone();
+        let recording = &mut *recording;
+        recording.start.clone_from(&recording.current);
         recording.events.clear();
         recording.counted = 0;
         recording.histories += 1;
