@@ -1,5 +1,6 @@
 //! The command line.
 
+pub mod balance;
 pub mod device;
 pub mod edit;
 pub mod filesystem;
@@ -54,6 +55,7 @@ pub enum Command {
     Property(subvolume::Property),
     #[command(visible_alias = "fi")]
     Filesystem(filesystem::FilesystemArguments),
+    Balance(balance::BalanceArguments),
     Device(device::DeviceArguments),
     #[command(hide = true)]
     Defragment(filesystem::Defragment),

@@ -10,7 +10,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
 use ubtrfs::Defragmentation;
+use ubtrfs_format::items::BalanceItem;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
+use ubtrfs_server::balance;
 use ubtrfs_server::control::RESET_SUBVOLUME;
 use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
 use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
@@ -236,6 +238,28 @@ impl Mounted {
     pub fn cancel_scrub(&self) -> Done<()> {
         // SAFETY: this command has no argument.
         unsafe { ioctl(&self.0, NoArg::<SCRUB_CANCEL>::new()) }
+    }
+
+    /// Balances the volume, or goes on with that; returns when it is done.
+    pub fn balance(&self, balance: &BalanceItem) -> Done<()> {
+        let mut argument = [0; balance::ARGUMENT_SIZE];
+        argument.copy_from_slice(&balance::encode(balance, None));
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>::new(&mut argument)) }
+    }
+
+    /// How far a balance of the volume is.
+    pub fn balance_progress(&self) -> Done<[u8; balance::ARGUMENT_SIZE]> {
+        // SAFETY: this command fills in an argument of the size that its number encodes.
+        let getter = unsafe { Getter::<{ balance::BALANCE_PROGRESS }, [u8; balance::ARGUMENT_SIZE]>::new() };
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, getter) }
+    }
+
+    /// Has a balance of the volume pause or end.
+    pub fn control_balance(&self, wish: u64) -> Done<()> {
+        // SAFETY: this command reads a number.
+        unsafe { ioctl(&self.0, Setter::<{ balance::BALANCE_CONTROL }, u64>::new(wish)) }
     }
 
     /// Makes all changes of the volume durable.

@@ -1,6 +1,7 @@
 //! The ubtrfs command.
 
 mod args;
+mod balance;
 mod browse;
 mod check;
 mod commits;
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
             FilesystemCommand::Usage(place) => devices::usage(place),
         },
         Command::Device(arguments) => devices::run(arguments),
+        Command::Balance(arguments) => balance::run(arguments),
         Command::Defragment(arguments) => defragment::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{RootFlags, RootItem};
-use ubtrfs_format::{Generation, ItemType, Key, Superblock, TreeId};
-use ubtrfs_tree::{NodeCache, NodeRef, Reader, Root, Snapshot};
+use ubtrfs_format::{Generation, ItemType, Key, Logical, Superblock, TreeId};
+use ubtrfs_tree::{Block, NodeCache, NodeRef, Reader, Root, Snapshot};
 
 use crate::error::{Errno, Error, Result};
 use crate::options::Rescue;
@@ -114,6 +114,13 @@ impl Committed {
             let _ = self.first.set(tree.clone());
         }
         Ok(tree)
+    }
+
+    /// The node at this address, of whatever tree.
+    pub(crate) fn node_at(&self, bytenr: Logical, generation: Generation, level: u8) -> Result<Block> {
+        // Nodes of the trees of a kernel's balance are of any tree.
+        let tree = TreeId::RELOC;
+        Ok(self.cache.get(&NodeRef { tree, bytenr, generation, level, first_key: None, upper: None })?)
     }
 
     /// Whether there is such a tree.

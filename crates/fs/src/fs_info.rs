@@ -22,6 +22,7 @@ use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::compression_mode::CompressionMode;
 use crate::error::{Errno, Error, Result};
+use crate::file::moved::MovedExtents;
 use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
@@ -120,6 +121,8 @@ pub(crate) struct FsInfo {
     publishing: RwLock<()>,
     /// The transaction that is being committed.
     frozen: ArcSwapOption<Transaction>,
+    /// The extents that the commit in progress moves.
+    moved: ArcSwapOption<MovedExtents>,
     subvolumes: ArcSwap<RedBlackTreeMapSync<TreeId, Arc<Subvolume>>>,
     /// Subvolumes whose entries were removed: nothing of them is shown or changed any more.
     deleted_subvolumes: RwLock<HashSet<TreeId>>,
@@ -169,6 +172,7 @@ impl FsInfo {
             committed: ArcSwap::from_pointee(committed),
             publishing: RwLock::default(),
             frozen: ArcSwapOption::empty(),
+            moved: ArcSwapOption::empty(),
             subvolumes: ArcSwap::from_pointee(RedBlackTreeMapSync::new_sync()),
             deleted_subvolumes: RwLock::default(),
             has_deleted_subvolumes: AtomicBool::new(false),
@@ -600,6 +604,32 @@ impl FsInfo {
         let ended = self.frozen.swap(None);
         let is_its_own = ended.is_none_or(|transaction| transaction.generation == published.generation());
         assert!(is_its_own, "invariant 6: a commit ends its own transaction");
+    }
+
+    /// Extents are about to be elsewhere by the commit that will be published next: what comes into
+    /// a map in memory from now on has their new addresses.
+    pub(crate) fn set_moved(&self, moved: Option<Arc<MovedExtents>>) {
+        self.moved.store(moved);
+    }
+
+    /// A piece of an extent, at the place that the extent has now.
+    pub(crate) fn follow(&self, extent: ExtentPiece) -> ExtentPiece {
+        self.moved.load().as_ref().map_or(extent, |moved| moved.follow(extent))
+    }
+
+    /// Has all maps in memory say where extents are that the commit just published has moved. A
+    /// thread that holds an inode's lock may have looked them up before that, so each lock is
+    /// waited for; after that nobody knows an old address any more (invariant 40).
+    pub(crate) fn follow_moved(&self) {
+        let Some(moved) = self.moved.load_full() else { return };
+        for inode in self.inodes.all() {
+            let mut state = inode.write();
+            if !state.pending.is_clean() && !state.pending.layout.is_empty() {
+                state.pending.layout.follow(&moved);
+            }
+        }
+        self.gate.current().follow_shared(&moved);
+        self.moved.store(None);
     }
 
     /// Refuses changes until the next remount.

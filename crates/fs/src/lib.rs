@@ -143,6 +143,7 @@ mod names;
 mod ops;
 mod options;
 mod paths;
+mod relocation;
 mod replay;
 mod reserve;
 pub mod scheduling;
@@ -179,6 +180,7 @@ pub use ops::{
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
+pub use relocation::{BalanceProgress, BalanceStatus};
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;

@@ -78,6 +78,8 @@ pub struct Options {
     pub subvolume_id: Option<u64>,
     /// Never change access times, instead of the rules of `relatime`.
     pub no_atime: bool,
+    /// Go on with a balance that an earlier mount left, in the background.
+    pub resume_balance: bool,
     /// Commit in the background, and when the [`Filesystem`](crate::Filesystem) is dropped. Off for
     /// those who decide themselves when a commit happens.
     pub background_commits: bool,
@@ -134,6 +136,7 @@ impl Default for Options {
             subvolume: None,
             subvolume_id: None,
             no_atime: false,
+            resume_balance: false,
             background_commits: true,
             tree_log: true,
             max_inline: 2048,

@@ -112,6 +112,14 @@ impl Reserver {
         })
     }
 
+    /// Makes a chunk of this kind, if there is room for one.
+    pub(crate) fn add_chunk(&self, kind: BlockGroupFlags) -> Result<bool> {
+        let mut space = self.info.space.lock();
+        let Some(made) = space.add_chunk(kind, &self.info.volume) else { return Ok(false) };
+        self.info.volume.add_chunk(made.start, made.chunk)?;
+        Ok(true)
+    }
+
     /// Makes a chunk for what is short, if there is room for one.
     fn grow(&self, space: &mut SpaceInner, shortage: Shortage) -> Result<bool> {
         let kind = match shortage {

@@ -32,6 +32,7 @@ use ubtrfs_volume::{CountedRwLock, LockCounters};
 
 use crate::change_memory::{self, Account, TransactionMemory};
 use crate::error::Result;
+use crate::file::moved::MovedExtents;
 use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::lock_order::{Noted, Ordered, is_held};
@@ -255,6 +256,13 @@ impl Transaction {
         }
     }
 
+    /// What [`Self::add_shared`] noted of extents counts for their new places.
+    pub(crate) fn follow_shared(&self, moved: &MovedExtents) {
+        let mut shared = self.shared.lock();
+        let new: Vec<Logical> = shared.iter().filter_map(|extent| moved.get(*extent)).collect();
+        shared.extend(new);
+    }
+
     /// Whether [`Self::add_shared`] was called for an extent.
     pub(crate) fn is_shared(&self, extent: Logical) -> bool {
         self.shared.lock().contains(&extent)
@@ -402,9 +410,22 @@ impl Gate {
     /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes,
     /// while no operation is inside.
     pub(crate) fn swap(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
+        self.swap_to(Generation::next, at_the_swap)
+    }
+
+    /// The same, but leaves a generation for a commit in between.
+    pub(crate) fn swap_over_one(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
+        self.swap_to(|closed| closed.next().next(), at_the_swap)
+    }
+
+    fn swap_to(
+        &self,
+        next: impl FnOnce(Generation) -> Generation,
+        at_the_swap: impl FnOnce(&Arc<Transaction>),
+    ) -> Arc<Transaction> {
         let mut open = Noted::take(Ordered::Gate, || self.open.write());
         at_the_swap(&open);
-        let next = Arc::new(Transaction::new(open.generation.next()));
+        let next = Arc::new(Transaction::new(next(open.generation)));
         self.shown.store(next.clone());
         std::mem::replace(&mut open, next)
     }

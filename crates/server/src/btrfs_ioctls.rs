@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
+use crate::balance::BalanceIoctl;
 use crate::privileges::{Capability, Powers};
 
 /// An ioctl that queries or trims the volume.
@@ -26,6 +27,8 @@ pub(crate) enum VolumeIoctl {
     Label,
     /// `BTRFS_IOC_SET_FSLABEL`, which is `FS_IOC_SETFSLABEL`.
     SetLabel(Vec<u8>),
+    /// Those of a balance.
+    Balance(BalanceIoctl),
 }
 
 /// What to search for.
@@ -96,7 +99,7 @@ impl VolumeIoctl {
             // Without a zero in it there is no end.
             SET_LABEL => data.iter().position(|byte| *byte == 0).map(|end| Self::SetLabel(data[..end].to_vec())),
             TREE_SEARCH => Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))),
-            _ => return None,
+            _ => return BalanceIoctl::parse(command, data).map(|read| read.map(Self::Balance)),
         };
         Some(read.ok_or_else(|| Errno::INVAL.into()))
     }
@@ -119,7 +122,7 @@ impl VolumeIoctl {
         match self {
             // Trees hold all files, those that the caller may not see too.
             Self::TreeSearch(_) => powers().administers(),
-            Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
+            Self::Trim { .. } | Self::SetLabel(_) | Self::Balance(_) | Self::DeviceErrors { reset: true, .. } => {
                 powers().has(Capability::Administrator)
             }
             Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label => true,
@@ -150,6 +153,7 @@ impl VolumeIoctl {
                 Ok(label)
             }
             Self::SetLabel(label) => engine.set_label(&label).map(|()| Vec::new()),
+            Self::Balance(asked) => asked.answer(engine),
         }
     }
 }

@@ -12,6 +12,7 @@
 pub mod acl;
 mod answers;
 mod attributes;
+pub mod balance;
 mod btrfs_ioctls;
 pub mod change_records;
 pub mod control;

@@ -1,9 +1,11 @@
 //! The content of a file of the model: pages that share memory between snapshots, and holes that
 //! take none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 
 const PAGE: u64 = 4096;
 
@@ -11,9 +13,10 @@ const PAGE: u64 = 4096;
 #[derive(Clone, Default)]
 pub struct Content {
     size: u64,
-    pages: Arc<BTreeMap<u64, Arc<[u8]>>>,
+    /// Copies share what is equal: of a truncation in steps there is one for each step.
+    pages: Arc<RedBlackTreeMapSync<u64, Arc<[u8]>>>,
     /// Where something was written, reserved, punched, or the end, in whole pages.
-    bounds: Arc<BTreeSet<u64>>,
+    bounds: RedBlackTreeSetSync<u64>,
     nodatacow: bool,
 }
 
@@ -36,7 +39,7 @@ impl Eq for Content {}
 
 impl std::fmt::Debug for Content {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes in {} pages", self.size, self.pages.len())
+        write!(f, "{} bytes in {} pages", self.size, self.pages.size())
     }
 }
 
@@ -88,7 +91,9 @@ impl Content {
 
     fn note_bounds(&mut self, bounds: [u64; 2]) {
         let bounds = bounds.map(|at| [at - at % PAGE, at.next_multiple_of(PAGE)]);
-        Arc::make_mut(&mut self.bounds).extend(bounds.as_flattened());
+        for bound in bounds.into_iter().flatten() {
+            self.bounds.insert_mut(bound);
+        }
     }
 
     /// Writes, and extends the file if need be.
@@ -105,7 +110,7 @@ impl Content {
                 _ => vec![0; PAGE as usize],
             };
             bytes[within..within + len].copy_from_slice(&rest[..len]);
-            pages.insert(at / PAGE, bytes.into());
+            pages.insert_mut(at / PAGE, bytes.into());
             at += len as u64;
             rest = &rest[len..];
         }
@@ -116,12 +121,11 @@ impl Content {
     pub fn resize(&mut self, size: u64) {
         self.note_bounds([size, self.size]);
         if size < self.size {
-            let pages = Arc::make_mut(&mut self.pages);
-            pages.retain(|number, _| number * PAGE < size);
-            if let Some(page) = pages.get_mut(&(size / PAGE)) {
+            self.remove_pages(size.div_ceil(PAGE)..u64::MAX);
+            if let Some(page) = self.pages.get(&(size / PAGE)) {
                 let mut bytes = page.to_vec();
                 bytes[(size % PAGE) as usize..].fill(0);
-                *page = bytes.into();
+                Arc::make_mut(&mut self.pages).insert_mut(size / PAGE, bytes.into());
             }
         }
         self.size = size;
@@ -136,15 +140,26 @@ impl Content {
     pub fn punch(&mut self, offset: u64, len: u64) {
         let end = offset.saturating_add(len).min(self.size);
         self.note_bounds([offset.min(end), end]);
-        let pages = Arc::make_mut(&mut self.pages);
-        pages.retain(|number, _| number * PAGE < offset || (number + 1) * PAGE > end);
+        self.remove_pages(offset.div_ceil(PAGE)..end / PAGE);
         let touched = offset / PAGE..end.div_ceil(PAGE).max(offset / PAGE);
-        for (number, page) in pages.range_mut(touched) {
+        let left: Vec<_> = self.pages.range(touched).map(|(number, page)| (*number, page.clone())).collect();
+        for (number, page) in left {
             let start = number * PAGE;
             let mut bytes = page.to_vec();
             let (from, to) = (offset.max(start) - start, end.clamp(start, start + PAGE) - start);
             bytes[from as usize..to.max(from) as usize].fill(0);
-            *page = bytes.into();
+            Arc::make_mut(&mut self.pages).insert_mut(number, bytes.into());
+        }
+    }
+
+    fn remove_pages(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let numbers: Vec<u64> = self.pages.range(range).map(|(number, _)| *number).collect();
+        let pages = Arc::make_mut(&mut self.pages);
+        for number in numbers {
+            pages.remove_mut(&number);
         }
     }
 

@@ -141,6 +141,8 @@ impl Generator {
                 }
             }
             112 if self.habits.remount => Operation::Remount,
+            // As with defragmentation: what comes after it stays.
+            113 => Operation::EmptyBlockGroup { number: self.random.clone().below(64) as usize },
             114 => self.defragment(model, &paths, handles),
             _ => Operation::Look,
         }

@@ -227,6 +227,10 @@ pub enum Operation {
         data_only: bool,
     },
     Sync,
+    /// What is in one of the block groups moves elsewhere; nothing that programs see changes.
+    EmptyBlockGroup {
+        number: usize,
+    },
     /// Unmounts, with all open files, and mounts again.
     Remount,
     /// Compares the engine's visible state with the model.
@@ -286,6 +290,7 @@ impl Operation {
             | Self::ResetSubvolume { .. }
             | Self::SetReadOnly { .. }
             | Self::SetDefault { .. }
+            | Self::EmptyBlockGroup { .. }
             | Self::Sync
             | Self::Remount
             | Self::Look => Default::default(),

@@ -6,6 +6,7 @@
 //! with each other.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{io, slice};
 
@@ -17,7 +18,7 @@ use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDe
 use crate::examine::{check, shown_when_mounted};
 use crate::mounting::{frees_in_steps, mount, open, open_volume};
 use crate::perform::{Tolerance, Worker, make_durable};
-use crate::session::{empty, states_between};
+use crate::session::{clones_between, empty, states_between};
 use crate::trace::{Promise, Trace};
 use crate::version::Version;
 use crate::window::Window;
@@ -43,13 +44,17 @@ pub(crate) struct Part {
     steps: bool,
     /// An operation in steps failed: the number of its completed steps is unknown.
     uncertain: bool,
+    /// What is in block groups was moved, by any of the threads.
+    moves: Arc<AtomicBool>,
 }
 
 impl Part {
     /// The least version of this commit: it was begun when the one before it had been published, so
-    /// it has everything from the time of older ones.
+    /// it has everything from the time of older ones. One that moves what is in a block group has
+    /// no more than the one before it.
     fn least(&self, generation: u64) -> usize {
-        let before = |(seen, _): &&(u64, usize)| seen + 2 <= generation;
+        let commits = if self.moves.load(Ordering::Relaxed) { 3 } else { 2 };
+        let before = |(seen, _): &&(u64, usize)| seen + commits <= generation;
         self.sightings.iter().filter(before).map(|(_, version)| *version).max().unwrap_or(0)
     }
 }
@@ -206,7 +211,7 @@ pub(crate) fn work(
     };
     fs.sync().map_err(|error| fail(error.to_string()))?;
     let steps = frees_in_steps(&history.options);
-    let mut parts = Vec::new();
+    let (mut parts, moves) = (Vec::new(), Arc::<AtomicBool>::default());
     for top in tops {
         let model = empty(&fs, top).map_err(fail)?;
         let mut trace = Trace::new(model.clone(), fs.generation().0);
@@ -219,6 +224,7 @@ pub(crate) fn work(
             operations: Vec::new(),
             steps,
             uncertain: false,
+            moves: moves.clone(),
         }));
     }
     if let Some(fault) = fault {
@@ -264,11 +270,14 @@ fn one_thread(
         if guard.worker.tolerance.faults && (guard.uncertain || fs.abort_reason().is_some()) {
             return Ok(());
         }
-        let Part { worker, trace, sightings, operations, steps, uncertain } = &mut *guard;
+        let Part { worker, trace, sightings, operations, steps, uncertain, moves } = &mut *guard;
         sightings.push((fs.generation().0, trace.now()));
         let operation = generator.next(&worker.model, worker.handles.len());
         let began = recording.len();
         operations.push((began, operation.clone()));
+        if matches!(operation, Operation::EmptyBlockGroup { .. }) {
+            moves.store(true, Ordering::Relaxed);
+        }
         if !matches!(operation, Operation::Sync | Operation::Fsync { .. }) {
             let (before, tolerated) = (worker.model.clone(), worker.tolerated);
             let touched = worker.perform(&operation).map_err(|what| format!("{operation:?}: {what}"))?;
@@ -280,6 +289,7 @@ fn one_thread(
                 *uncertain = *steps;
             }
             let mut states = states_between(&operation, &before, &worker.model, &touched, *steps);
+            states.extend(clones_between(&operation, &before, &worker.model, &touched));
             states.push(worker.model.clone());
             trace.versions.extend(states.into_iter().map(|model| Version { began, model }));
             continue;

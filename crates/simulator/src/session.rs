@@ -240,14 +240,47 @@ fn truncations(before: &Model, size: u64, touched: &[ubtrfs::InodeId]) -> Vec<Mo
     let mut states = Vec::new();
     for id in touched {
         let Some(Body::File(content)) = before.nodes.get(id).map(|node| &node.body) else { continue };
+        let mut left = content.clone();
         for end in content.ends_beyond(size).into_iter().rev() {
+            left.resize(end);
             let mut state = before.clone();
             let node = state.node_mut(*id);
-            node.times = None;
-            if let Body::File(content) = &mut node.body {
-                content.resize(end);
-            }
+            (node.times, node.body) = (None, Body::File(left.clone()));
             states.push(state);
+        }
+    }
+    states
+}
+
+/// What a crash may leave in the middle of a clone while others work: of what is shared its begin,
+/// since data that another thread writes back meanwhile makes more pieces of it.
+pub(crate) fn clones_between(
+    operation: &Operation,
+    before: &Model,
+    after: &Model,
+    touched: &[ubtrfs::InodeId],
+) -> Vec<Model> {
+    const PAGE: u64 = 4096;
+    let Operation::Clone { to_offset, len, .. } = operation else { return Vec::new() };
+    let mut states = Vec::new();
+    for id in touched {
+        let content = |model: &Model| match model.nodes.get(id).map(|node| &node.body) {
+            Some(Body::File(content)) => Some(content.clone()),
+            _ => None,
+        };
+        let (Some(mut part), Some(whole)) = (content(before), content(after)) else { continue };
+        let mut at = *to_offset;
+        while at < whole.size().min(to_offset.saturating_add(*len)) {
+            let page = whole.read(at, PAGE as usize);
+            let is_new = at >= part.size() || part.read(at, PAGE as usize) != page;
+            part.write(at, &page);
+            at += PAGE;
+            if is_new {
+                let mut state = before.clone();
+                let node = state.node_mut(*id);
+                (node.times, node.body) = (None, Body::File(part.clone()));
+                states.push(state);
+            }
         }
     }
     states

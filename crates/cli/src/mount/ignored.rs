@@ -3,7 +3,7 @@
 //! they are refused.
 
 /// Handled by mount(8), systemd or the kernel, or what we do anyway.
-const WITHOUT_MEANING: [&str; 47] = [
+const WITHOUT_MEANING: [&str; 46] = [
     // mount(8), fstab(5), systemd.mount(5).
     "defaults",
     "auto",
@@ -46,7 +46,6 @@ const WITHOUT_MEANING: [&str; 47] = [
     "noflushoncommit",
     "noinode_cache",
     "rescan_uuid_tree",
-    "skip_balance",
     "space_cache",
     "space_cache=v2",
     "ssd",

@@ -1,12 +1,13 @@
 //! Mount options that are nearly what was written.
 
 /// The options that mean something here, with `=` if they have a value.
-const NAMES: [&str; 47] = [
+const NAMES: [&str; 48] = [
     "ro",
     "rw",
     "allow_other",
     "noallow_other",
     "noatime",
+    "skip_balance",
     "atime",
     "dev",
     "nodev",

@@ -19,6 +19,8 @@ pub struct MountRequest {
     pub read_only: bool,
     pub allow_other: Option<bool>,
     pub no_atime: bool,
+    /// A balance that an earlier mount left stays paused.
+    pub skip_balance: bool,
     pub dev: bool,
     pub suid: bool,
     pub no_exec: bool,
@@ -135,6 +137,7 @@ impl MountRequest {
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = Some(true),
             "noallow_other" => self.allow_other = Some(false),
+            "skip_balance" => self.skip_balance = true,
             "noatime" => self.no_atime = true,
             "atime" => self.no_atime = false,
             "dev" => self.dev = true,

@@ -223,6 +223,7 @@ fn engine_options(request: &MountRequest) -> Options {
         subvolume: request.subvolume.clone(),
         subvolume_id: request.subvolume_id,
         no_atime: request.no_atime,
+        resume_balance: !request.skip_balance,
         max_inline: request.max_inline.unwrap_or(usual.max_inline),
         compression: request.compression,
         compression_threads: request.compression_threads.unwrap_or(usual.compression_threads),

@@ -1,5 +1,6 @@
 //! The content of items, by type.
 
+mod balance;
 mod chunk;
 mod csum;
 mod dir;
@@ -12,6 +13,7 @@ mod record;
 mod root;
 mod small;
 
+pub use balance::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, SINGLE};
 pub use chunk::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe, encode_sys_chunk, sys_chunks};
 pub use csum::CsumItem;
 pub use dir::{DIR_ENTRY_HEADER, DirEntry, FileType, MAX_NAME_LEN, dir_entries, encode_dir_entry};

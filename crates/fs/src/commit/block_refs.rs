@@ -80,6 +80,19 @@ impl<'a> BlockRefs<'a> {
         self.new.contains(&bytenr)
     }
 
+    /// A block goes to another address, with all of its references: `gone` is what the extent tree
+    /// is to have of the old address, `refs` what of the new one.
+    pub(super) fn move_block(&mut self, from: Logical, gone: ExtentRefs, to: Logical, refs: ExtentRefs) {
+        self.blocks.insert(from, gone);
+        self.add_new(refs, to);
+    }
+
+    /// A block that stays where it is has another user in place of one.
+    pub(super) fn change_user(&mut self, bytenr: Logical, level: u8, gone: User, new: User) -> Result<()> {
+        self.change(bytenr, level, new, 1)?;
+        self.change(bytenr, level, gone, -1)
+    }
+
     /// Takes the new nodes that were shared, each with whether anybody uses it.
     pub(super) fn take_new(&mut self) -> Vec<(Logical, bool)> {
         let new = std::mem::take(&mut self.new);

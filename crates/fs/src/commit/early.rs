@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::{Generation, Logical};
+use ubtrfs_format::Logical;
 use ubtrfs_tree::Block;
 use ubtrfs_volume::{CompletedWrites, Nodes, Ticket};
 
@@ -33,14 +33,9 @@ impl EarlyLeaves {
     }
 
     /// Submits leaves, and waits for those before them.
-    pub(super) fn submit(
-        &mut self,
-        committer: &Committer,
-        generation: Generation,
-        leaves: Vec<(Logical, Block)>,
-    ) -> Result<()> {
+    pub(super) fn submit(&mut self, committer: &Committer, leaves: Vec<(Logical, Block)>) -> Result<()> {
         committer.info.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
-        let ticket = submit(committer, generation, leaves)?;
+        let ticket = submit(committer, leaves)?;
         self.wait(committer, Some(ticket))
     }
 

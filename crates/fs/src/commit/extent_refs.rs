@@ -83,6 +83,10 @@ impl User {
 /// Type and offset of a keyed reference's key.
 type Slot = (ItemType, u64);
 
+/// The types of keyed references.
+const KEYED: [ItemType; 4] =
+    [ItemType::TREE_BLOCK_REF, ItemType::EXTENT_DATA_REF, ItemType::SHARED_BLOCK_REF, ItemType::SHARED_DATA_REF];
+
 /// An extent item, and the keyed references that changed; `None` is one that is deleted.
 #[derive(Debug)]
 pub(super) struct ExtentRefs {
@@ -110,6 +114,52 @@ impl ExtentRefs {
     pub(super) fn load(tree: &Snapshot, key: Key) -> Result<Option<Self>> {
         let Some(item) = tree.get(&key)? else { return Ok(None) };
         Ok(Some(Self { key, item: ExtentItem::parse(&key, &item)?, keyed: BTreeMap::new() }))
+    }
+
+    /// The same with all keyed references.
+    pub(super) fn load_all(tree: &Snapshot, key: Key) -> Result<Option<Self>> {
+        let Some(mut refs) = Self::load(tree, key)? else { return Ok(None) };
+        let range = Key::new(key.objectid, ItemType::TREE_BLOCK_REF, 0)
+            ..=Key::new(key.objectid, ItemType::SHARED_DATA_REF, u64::MAX);
+        for item in tree.range(range) {
+            let item = item?;
+            let slot = (item.key.item_type, item.key.offset);
+            if KEYED.contains(&slot.0) {
+                refs.keyed.insert(slot, Some(User::parse(slot, &item)?));
+            }
+        }
+        Ok(Some(refs))
+    }
+
+    /// All users, of an extent that was loaded with all of them.
+    pub(super) fn users(&self) -> impl Iterator<Item = User> + '_ {
+        let inline = self.item.inline_refs.iter().filter_map(User::of);
+        inline.chain(self.keyed.values().flatten().map(|(user, _)| *user))
+    }
+
+    /// Gives an extent that was loaded with all its references another key, and its users the names
+    /// that `renamed` gives them. Returns what the extent tree is to have under the old one:
+    /// nothing.
+    pub(super) fn move_to(&mut self, key: Key, renamed: &dyn Fn(User) -> User) -> Self {
+        let mut gone = Self { key: self.key, item: self.item.clone(), keyed: BTreeMap::new() };
+        gone.item.refs = 0;
+        gone.keyed = self.keyed.keys().map(|slot| (*slot, None)).collect();
+        self.key = key;
+        for reference in &mut self.item.inline_refs {
+            if let Some(user) = User::of(reference) {
+                *reference = renamed(user).inline(reference.count() as u32);
+            }
+        }
+        for (slot, reference) in std::mem::take(&mut self.keyed) {
+            let reference = reference.map(|(user, count)| (renamed(user), count));
+            // Those of files are in the slots of their hashes, or behind.
+            let slot = match reference {
+                Some((user @ (User::Block(_) | User::Leaf(_)), _)) => user.slot(),
+                _ => slot,
+            };
+            self.keyed.insert(slot, reference);
+        }
+        gone
     }
 
     pub(super) fn inconsistent(&self, what: &'static str) -> Error {
@@ -180,6 +230,15 @@ impl ExtentRefs {
     /// removed since.
     fn drop_behind_gap(&mut self, tree: Option<&Snapshot>, user: User, count: i64) -> Result<()> {
         let (kind, first) = user.slot();
+        let known = self.keyed.iter().find_map(|(slot, reference)| {
+            let (found, count) = (*reference)?;
+            (found == user).then_some((*slot, count))
+        });
+        if let Some((slot, old)) = known {
+            let new = self.changed(user, old, count)?;
+            self.keyed.insert(slot, (new > 0).then_some((user, new)));
+            return Ok(());
+        }
         let key = |offset| Key::new(self.key.objectid, kind, offset);
         let places = tree.filter(|_| matches!(user, User::File(_)));
         for item in places.into_iter().flat_map(|tree| tree.range(key(first)..=key(u64::MAX))) {

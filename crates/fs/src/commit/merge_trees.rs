@@ -16,6 +16,7 @@ use super::nodes::record_all;
 use super::owner::Committer;
 use super::rebuild_tree::rebuild_tree;
 use super::relocate_trees::{relocate_trees, trees_to_relocate};
+use super::relocation::Plan;
 use super::roots::NewRoots;
 use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
@@ -56,6 +57,11 @@ pub(super) struct Merging<'a> {
     pub(super) freed: Vec<(Logical, u64)>,
     /// Edits of the root tree other than root items of trees that change.
     pub(super) root_edits: EditBatch,
+    /// The roots of the two trees that no root item is of, before their items are merged.
+    pub(super) root_tree: Root,
+    pub(super) chunk_tree: Root,
+    /// Extents of data that are elsewhere from this commit on: old place, length, new place.
+    pub(super) moved_data: Vec<(Logical, u64, Logical)>,
 }
 
 impl MergedTrees {
@@ -65,6 +71,7 @@ impl MergedTrees {
         committed: &Arc<Committed>,
         transaction: &Transaction,
         inodes: &[Arc<Inode>],
+        plan: Option<Plan>,
     ) -> Result<Self> {
         let extent_tree = committed.tree(TreeId::EXTENT)?;
         ensure_metadata(committer)?;
@@ -80,7 +87,13 @@ impl MergedTrees {
             root_edits: EditBatch::new(),
             nbytes: Vec::with_capacity(inodes.len()),
             freed: Vec::new(),
+            root_tree: committed.root_tree,
+            chunk_tree: committed.chunk_tree,
+            moved_data: Vec::new(),
         };
+        if let Some(plan) = plan {
+            merging.relocate(plan)?;
+        }
         merging.merge_subvolumes(inodes)?;
         merging.make_subvolumes()?;
         merging.drop_subvolumes()?;
@@ -167,7 +180,7 @@ impl Merging<'_> {
         }
         let (chunks, removed_groups) = ChunkChanges::take(committer, has_free_space_tree)?;
         self.tree.nodes.chunks_closed = true;
-        let mut chunk_tree = committed.chunk_tree;
+        let mut chunk_tree = self.chunk_tree;
         if !chunks.is_empty() || recounted {
             let (chunk_edits, device_edits) = chunks.edits(committer);
             chunk_tree = self.tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
@@ -190,7 +203,8 @@ impl Merging<'_> {
         }
         let mut edits = self.roots.placeholders()?;
         edits.append(std::mem::take(&mut self.root_edits))?;
-        self.tree.merge(Some(self.committed.root_tree), TreeId::ROOT, &edits)
+        self.committer.take_balance_edit(&mut edits);
+        self.tree.merge(Some(self.root_tree), TreeId::ROOT, &edits)
     }
 
     /// Merges extent, block-group and free-space trees until no edit is left. The records of space
@@ -285,6 +299,10 @@ impl Merging<'_> {
         new_sums.put(&mut csums)?;
         record_all(committer, &used, true)?;
         let unused = freed.len();
+        let mut new_places: Vec<_> = self.moved_data.iter().map(|(_, length, to)| (*to, *length)).collect();
+        new_places.sort_unstable();
+        record_all(committer, &new_places, true)?;
+        freed.extend(self.moved_data.iter().map(|(from, length, _)| (*from, *length)));
         for delta in old.into_iter().chain(deltas) {
             if data_refs::change_extent(self.extent_tree, &delta, node_size, extent_edits)? {
                 freed.push((delta.start, delta.length));

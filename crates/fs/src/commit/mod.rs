@@ -43,6 +43,7 @@
 //! `block_refs` (invariant 20). It never finds too little space, for operations have reserved
 //! (invariant 8). One that fails turns the file system read-only (invariant 13).
 
+mod balance_item;
 mod block_refs;
 mod build;
 mod chunks;
@@ -59,6 +60,7 @@ mod nodes;
 mod owner;
 mod rebuild_tree;
 mod relocate_trees;
+mod relocation;
 mod roots;
 mod sequence;
 mod shrink;
@@ -71,5 +73,7 @@ mod uuid_tree;
 mod worker;
 mod write;
 
+pub(crate) use balance_item::BALANCE;
 pub(crate) use device_stats::load as load_device_stats;
 pub(crate) use owner::Committer;
+pub(crate) use relocation::{DataTarget, Plan, Step as RelocationStep};

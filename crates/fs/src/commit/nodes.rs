@@ -24,6 +24,8 @@ pub(super) struct CommitNodes<'a> {
     pending_refs: BTreeMap<Logical, PendingRef>,
     /// New nodes whose references have been applied.
     applied: BTreeMap<Logical, (TreeId, u8)>,
+    /// Nodes of older commits that this one has moved, by their new addresses.
+    pub(super) moved: BTreeMap<Logical, (TreeId, u8)>,
     /// Nodes of this commit that were freed again after their references had been applied.
     taken_back: Vec<(Logical, u8)>,
     /// Nodes of earlier commits without users, whose freeing is pending in the extent tree.
@@ -62,6 +64,7 @@ impl<'a> CommitNodes<'a> {
             generation,
             pending_refs: BTreeMap::new(),
             applied: BTreeMap::new(),
+            moved: BTreeMap::new(),
             taken_back: Vec::new(),
             freed: Vec::new(),
             unpin_later: Vec::new(),
@@ -84,6 +87,9 @@ impl<'a> CommitNodes<'a> {
         }
         let (used, unused): (Vec<_>, Vec<_>) = self.refs.take_new().into_iter().partition(|(_, is_used)| *is_used);
         let mut allocated: Vec<Logical> = used.into_iter().map(|(bytenr, _)| bytenr).collect();
+        for bytenr in &allocated {
+            self.applied.extend(self.moved.remove(bytenr).map(|moved| (*bytenr, moved)));
+        }
         self.unpin_later.extend(unused.into_iter().map(|(bytenr, _)| (bytenr, node_size)));
         self.refs.take_edits(edits);
         self.unpin_later.extend(self.freed.iter().map(|bytenr| (*bytenr, node_size)));
@@ -108,7 +114,7 @@ impl<'a> CommitNodes<'a> {
         Ok(())
     }
 
-    fn key_of(&self, bytenr: Logical, level: u8, node_size: u64) -> Key {
+    pub(super) fn key_of(&self, bytenr: Logical, level: u8, node_size: u64) -> Key {
         if self.skinny {
             Key::new(bytenr.0, ItemType::METADATA_ITEM, level.into())
         } else {
@@ -123,7 +129,7 @@ impl<'a> CommitNodes<'a> {
         let nodes = dirty.take_all();
         let first_keys: BTreeMap<Logical, Key> =
             nodes.iter().filter_map(|(bytenr, block)| Some((*bytenr, first_key_of(block)?))).collect();
-        self.early.submit(self.committer, self.generation, nodes)?;
+        self.early.submit(self.committer, nodes)?;
         for (bytenr, PendingRef { owner, level, first_key }) in std::mem::take(&mut self.pending_refs) {
             let first_key = first_key.or_else(|| first_keys.get(&bytenr).copied()).unwrap_or(Key::MIN);
             let tree_block = (!self.skinny).then_some((first_key, level));
@@ -136,6 +142,16 @@ impl<'a> CommitNodes<'a> {
     /// References to blocks.
     pub(super) fn block_refs(&mut self) -> &mut BlockRefs<'a> {
         &mut self.refs
+    }
+
+    /// A block of an older commit is at another address now.
+    pub(super) fn leave(&mut self, bytenr: Logical) {
+        self.freed.push(bytenr);
+    }
+
+    /// Whether extent items of nodes have no first keys.
+    pub(super) fn is_skinny(&self) -> bool {
+        self.skinny
     }
 
     /// A block of an older commit is used no more.
@@ -231,7 +247,7 @@ impl NodeAllocator for CommitNodes<'_> {
                 pending_refs.first_key = first_key_of(leaf);
             }
         }
-        self.early.submit(self.committer, self.generation, leaves).map_err(ubtrfs_tree::Error::allocator)
+        self.early.submit(self.committer, leaves).map_err(ubtrfs_tree::Error::allocator)
     }
 }
 

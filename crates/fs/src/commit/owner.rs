@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
+use ubtrfs_format::items::BalanceItem;
 
 use crate::discard::Discarder;
 use crate::file_reader::FileReader;
@@ -14,6 +15,12 @@ use crate::writeback::Writeback;
 /// Bytes of a label and the zeroes behind it, one at the least.
 pub(crate) const LABEL_SIZE: usize = 256;
 
+/// What the next commit does with the item of a balance.
+pub(super) enum BalanceEdit {
+    Put(Box<BalanceItem>),
+    Remove,
+}
+
 /// The commits of a mount.
 pub(crate) struct Committer {
     pub(super) info: Arc<FsInfo>,
@@ -23,10 +30,12 @@ pub(crate) struct Committer {
     pub(super) discards: Arc<Discarder>,
     /// Held for a whole commit.
     pub(super) commit_lock: Mutex<()>,
-    /// The volume's next label.
     /// The next commit is made even if nothing has changed.
     pub(super) commit_wanted: AtomicBool,
+    /// The volume's next label.
     pub(super) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
+    /// What the next commit does with the item of a balance.
+    pub(super) new_balance: Mutex<Option<BalanceEdit>>,
 }
 
 impl Committer {
@@ -37,9 +46,9 @@ impl Committer {
         log: Arc<Log>,
         discards: Arc<Discarder>,
     ) -> Self {
-        let (commit_lock, new_label) = (Mutex::default(), Mutex::default());
+        let (commit_lock, new_label, new_balance) = Default::default();
         let commit_wanted = AtomicBool::new(false);
-        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label }
+        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label, new_balance }
     }
 
     /// Waits for the commit in progress, if there is one.

@@ -17,6 +17,8 @@ pub(super) struct NewRoots {
     roots: BTreeMap<TreeId, Root>,
     /// Trees whose root item this commit writes.
     changed: BTreeSet<TreeId>,
+    /// Those of them that were only moved.
+    moved: BTreeSet<TreeId>,
     generation: Generation,
     /// A default subvolume was chosen.
     pub(super) has_default_subvolume: bool,
@@ -28,6 +30,7 @@ impl NewRoots {
             trees: committed.trees.clone(),
             roots: BTreeMap::new(),
             changed: BTreeSet::new(),
+            moved: BTreeSet::new(),
             generation,
             has_default_subvolume: false,
         }
@@ -48,6 +51,12 @@ impl NewRoots {
             self.roots.insert(id, root);
             self.changed.insert(id);
         }
+    }
+
+    /// The root is at another address, and nothing in the tree has changed.
+    pub(super) fn set_moved(&mut self, id: TreeId, root: Root) {
+        self.moved.insert(id);
+        self.set(id, root);
     }
 
     /// The tree's root item will be written whatever happens.
@@ -119,7 +128,8 @@ impl NewRoots {
             item.level = root.level;
             let change = balance.get(id).copied().unwrap_or(0) * node_size;
             item.bytes_used = item.bytes_used.saturating_add_signed(change);
-            if id.is_subvolume() && root.generation == self.generation && item.transids[1] != self.generation.0 {
+            let is_new = root.generation == self.generation && !self.moved.contains(id);
+            if id.is_subvolume() && is_new && item.transids[1] != self.generation.0 {
                 item.transids[0] = self.generation.0;
                 item.times[0] = time;
             }

@@ -10,7 +10,9 @@ use ubtrfs_volume::{CompletedWrites, Data};
 use super::merge_trees::MergedTrees;
 use super::owner::Committer;
 use super::relocate_trees::trees_to_relocate;
-use crate::error::{AtStep, Error, Result, Step};
+use super::relocation::{Plan, Step as RelocationStep};
+use super::write::Fsyncs;
+use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitStep;
 use crate::inode::Inode;
 use crate::log::ClosedGroup;
@@ -19,6 +21,17 @@ use crate::writeback::Cause;
 
 /// Dirty data of an inode from which on its writeback starts before the transaction is closed.
 const EARLY_WRITEBACK: u64 = 64 << 10;
+
+/// What was done before a commit and goes into it, besides its transaction.
+#[derive(Default)]
+struct Built {
+    /// Nodes of the log that it ends.
+    log_nodes: Vec<Logical>,
+    /// What it moves.
+    plan: Option<Plan>,
+    /// The copies of data that moves.
+    written: Option<CompletedWrites<Data>>,
+}
 
 impl Committer {
     /// Makes all changes before the call durable, except for files that wait to be freed. Returns
@@ -42,6 +55,7 @@ impl Committer {
             && !self.info.volume.has_secret_lag()
             && !is_wanted
             && !self.has_unsaved_errors()
+            && self.new_balance.lock().is_none()
             && !self.has_chunks_to_empty();
         // A commit ends a log even if nothing has changed.
         let has_log = self.info.committed().superblock.log_root.0 != 0;
@@ -53,15 +67,15 @@ impl Committer {
         }
         let start = Instant::now();
         let bytes_before = self.info.counters.commit_bytes.load(Ordering::Relaxed);
-        let mut result = self.commit_open_transaction();
+        let mut result = self.commit_open_transaction(None);
         while let Ok(Some(waiting)) = result {
             // Fsyncs that joined during that commit and could not be logged need another.
-            result = self.commit_open_transaction();
+            result = self.commit_open_transaction(None);
             waiting.committed(&self.info, result.as_ref().map(|_| ()).map_err(Arc::clone));
         }
         if result.is_ok() && self.info.volume.has_secret_lag() {
             // By invariant 34: a device failed as its superblock was written.
-            result = self.commit_open_transaction();
+            result = self.commit_open_transaction(None);
         }
         self.info.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
         if result.is_ok() {
@@ -102,23 +116,53 @@ impl Committer {
                 || !trees_to_relocate(self, &self.info.committed()).is_empty())
     }
 
-    /// Commits. Returns fsyncs that wait for another commit; or else the error by which the file
-    /// system has turned read-only.
-    fn commit_open_transaction(&self) -> std::result::Result<Option<ClosedGroup>, Arc<Error>> {
+    /// Commits all that has changed, and then moves extents, in a commit of its own. The first
+    /// result is of the commits, the second says why nothing was moved.
+    pub(crate) fn relocate(&self, step: RelocationStep) -> Result<Result<()>> {
+        let _place = self.commit_lock.lock();
+        if let Some(error) = self.info.aborted() {
+            return Err(Error::Aborted(error));
+        }
+        if self.info.is_read_only() {
+            step.give_up(self);
+            return Ok(Err(Errno::ROFS.into()));
+        }
+        let mut refused = None;
+        self.commit_open_transaction(Some((step, &mut refused))).map_err(Error::Shared)?;
+        self.info.counters.commits.fetch_add(2, Ordering::Relaxed);
+        Ok(refused.map_or(Ok(()), Err))
+    }
+
+    /// Commits; with a step of relocation, does that in the next commit. Returns fsyncs that wait
+    /// for another commit; or else the error by which the file system has turned read-only.
+    fn commit_open_transaction(
+        &self,
+        relocation: Option<(RelocationStep, &mut Option<Error>)>,
+    ) -> std::result::Result<Option<ClosedGroup>, Arc<Error>> {
         self.start_early_writeback().map_err(|error| self.info.abort(error))?;
         let (transaction, log_nodes) = {
             // No log of the transaction that closes is written from here on.
             let mut tree_log = self.log.tree_log();
-            let transaction = self.info.gate.swap(|closed| {
+            let at_the_swap = |closed: &Arc<Transaction>| {
                 self.log.commit_begins();
                 self.info.space.lock().freeze_reservations();
                 self.info.set_frozen_transaction(closed.clone());
-            });
-            let log_nodes = tree_log.end(transaction.generation.next());
+            };
+            let transaction = match relocation {
+                None => self.info.gate.swap(at_the_swap),
+                Some(_) => self.info.gate.swap_over_one(at_the_swap),
+            };
+            let log_nodes = tree_log.end(self.info.gate.current().generation);
             (transaction, log_nodes)
         };
         self.info.options.faults().commit_reached(CommitStep::Frozen);
-        let result = self.commit_frozen(&transaction, log_nodes).at(Step::Commit(transaction.generation));
+        let built = Built { log_nodes, ..Built::default() };
+        let fsyncs = if relocation.is_some() { Fsyncs::Waiting } else { Fsyncs::Logged };
+        let result = self.commit_frozen(&transaction, built, fsyncs).at(Step::Commit(transaction.generation));
+        let result = match (result, relocation) {
+            (Ok(waiting), Some((step, refused))) => self.commit_relocation(step, refused).map(|()| waiting),
+            (result, _) => result,
+        };
         // That commit was itself a reader of the one before.
         self.info.space.unpin();
         self.discards.wake();
@@ -131,17 +175,48 @@ impl Committer {
         result
     }
 
-    fn commit_frozen(&self, transaction: &Arc<Transaction>, log_nodes: Vec<Logical>) -> Result<Option<ClosedGroup>> {
+    /// Moves extents, in a commit that nothing else has joined. If that can't be done, it says why
+    /// and moves nothing.
+    fn commit_relocation(&self, step: RelocationStep, refused: &mut Option<Error>) -> Result<()> {
+        let committed = self.info.committed();
+        let transaction = Arc::new(Transaction::new(committed.generation.next()));
+        let plan = match step.plan(self, &committed) {
+            Ok(mut plan) => {
+                // Until the maps in memory are set right they have old places and new ones.
+                plan.take_sums().into_iter().for_each(|sums| transaction.set_logged_sums(sums));
+                self.info.set_moved(Some(Arc::new(plan.moved_extents())));
+                Some(plan)
+            }
+            Err(error) => {
+                *refused = Some(error);
+                None
+            }
+        };
+        self.info.set_frozen_transaction(transaction.clone());
+        let built = Built { plan, written: Some(step.written), ..Built::default() };
+        self.commit_frozen(&transaction, built, Fsyncs::Free).at(Step::Commit(transaction.generation)).map(drop)
+    }
+
+    fn commit_frozen(
+        &self,
+        transaction: &Arc<Transaction>,
+        built: Built,
+        fsyncs: Fsyncs,
+    ) -> Result<Option<ClosedGroup>> {
+        let Built { log_nodes, plan, written } = built;
         let inodes = transaction.take_inodes();
         self.writeback.write_back_all_frozen(&inodes, transaction)?;
         let committed = self.info.committed();
-        let mut built = MergedTrees::of(self, &committed, transaction, &inodes).at(Step::MergeTrees)?;
-        let data = self.wait_for_data(&inodes)?;
+        let mut built = MergedTrees::of(self, &committed, transaction, &inodes, plan).at(Step::MergeTrees)?;
+        let mut data = self.wait_for_data(&inodes)?;
+        if let Some(written) = written {
+            data = data.merge(written);
+        }
         self.info.options.faults().commit_reached(CommitStep::Merged);
         // They stay in use until no durable superblock refers to them.
         let node_size = u64::from(self.info.volume.node_size());
         built.freed.extend(log_nodes.into_iter().map(|at| (at, node_size)));
-        let waiting = built.write(self, &committed, &inodes, data)?;
+        let waiting = built.write(self, &committed, &inodes, data, fsyncs)?;
         self.unreserve_names(transaction);
         Ok(waiting)
     }

@@ -45,6 +45,7 @@ pub(super) fn next(
     }
     next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().take_cut());
     next.bytes_used = committer.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
+    drop_removed_system_chunks(committer, &mut next, new_chunks);
     for NewChunk { start, chunk } in new_chunks {
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) {
             let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
@@ -71,4 +72,23 @@ pub(super) fn next(
         num_devices: next.num_devices,
     };
     next
+}
+
+/// Takes system chunks that the commit removes out of the superblock's own list.
+fn drop_removed_system_chunks(committer: &Committer, next: &mut Superblock, new_chunks: &[NewChunk]) {
+    let leaving = committer.info.space.lock().leaving_system_chunks();
+    if leaving.is_empty() {
+        return;
+    }
+    // Those of this commit follow; those made since belong to the next.
+    let later: Vec<Logical> = committer.info.space.lock().new_chunks.iter().map(|new| new.start).collect();
+    let is_new = |start| later.contains(&start) || new_chunks.iter().any(|new| new.start == start);
+    next.sys_chunk_array.clear();
+    for (start, chunk) in committer.info.volume.chunks() {
+        let stays = !leaving.contains(&start) && !is_new(start);
+        if chunk.flags.contains(BlockGroupFlags::SYSTEM) && stays {
+            let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
+            encode_sys_chunk(&mut next.sys_chunk_array, key, &chunk);
+        }
+    }
 }

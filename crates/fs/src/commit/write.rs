@@ -15,6 +15,17 @@ use crate::error::{AtStep, Error, Result, Step};
 use crate::inode::Inode;
 use crate::log::{ClosedGroup, PreparedLog};
 
+/// What becomes of fsyncs that come in while a commit is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fsyncs {
+    /// Their log is written along.
+    Logged,
+    /// They wait on: another commit follows before any log can.
+    Waiting,
+    /// They write their log when the commit has ended: maps of files change with it.
+    Free,
+}
+
 impl MergedTrees {
     /// Writes the nodes, then the superblocks; publishes. `data`: all that the nodes refer to.
     /// Fsyncs that came in meanwhile have their log written along. Returns those of them that need
@@ -26,8 +37,9 @@ impl MergedTrees {
         committed: &Arc<Committed>,
         inodes: &[Arc<Inode>],
         data: CompletedWrites<Data>,
+        fsyncs: Fsyncs,
     ) -> Result<Option<ClosedGroup>> {
-        let nodes = submit(committer, self.generation, self.dirty.into_sealed())?;
+        let nodes = submit(committer, self.dirty.into_sealed())?;
         let mut superblock = superblock::next(
             committer,
             committed,
@@ -43,7 +55,10 @@ impl MergedTrees {
         let next = Arc::new(next);
 
         let mut tree_log = committer.log.tree_log();
-        let mut waiting = committer.log.prepare_waiting_log(&mut tree_log, &next)?;
+        let mut waiting = match fsyncs {
+            Fsyncs::Logged => committer.log.prepare_waiting_log(&mut tree_log, &next)?,
+            Fsyncs::Waiting | Fsyncs::Free => None,
+        };
         let log = waiting.as_ref().and_then(|(_, log)| log.as_ref());
         let published = match publish(committer, (data, nodes), self.early, log, &mut superblock) {
             Ok(published) => published,
@@ -63,6 +78,7 @@ impl MergedTrees {
             closed
         });
         let previous = committer.info.publish(next, &published);
+        committer.info.follow_moved();
         committer.info.space.lock().vacate(&committer.info.volume, &published);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {
             let mut state = inode.write();
@@ -81,7 +97,9 @@ impl MergedTrees {
         }
         committer.info.forget_frozen_transaction(&published);
         committer.writeback.forget_ended();
-        committer.log.commit_ended(&mut tree_log);
+        if fsyncs != Fsyncs::Waiting {
+            committer.log.commit_ended(&mut tree_log);
+        }
         drop(tree_log);
         // Those whose log is durable continue.
         let closed = match closed {

@@ -109,6 +109,38 @@ fn csum_key(at: Logical) -> Key {
     Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0)
 }
 
+/// The checksums that a checksum tree has of the sectors of `len` bytes from `at` on, in runs.
+pub(crate) fn sum_runs<R: Reader + Clone>(
+    tree: &Tree<R>,
+    at: Logical,
+    len: u64,
+    checksum: ChecksumType,
+    sector_size: u32,
+) -> Result<Vec<(Logical, Vec<u8>)>> {
+    let (sector, size, end) = (u64::from(sector_size), checksum.size(), at.plus(len));
+    let key = |at: Logical| Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0);
+    let mut runs = Vec::new();
+    for item in tree.range_with_previous(key(at)..=key(Logical(end.0.saturating_sub(1)))) {
+        let item = item?;
+        if item.key < key(Logical(0)) {
+            continue;
+        }
+        let start = Logical(item.key.offset);
+        let run = CsumItem::parse(start, &item, checksum, sector_size).map_err(|source| DataError::Item {
+            what: "checksum item",
+            offset: start.0,
+            source,
+        })?;
+        let (from, to) = (start.max(at), run.end().min(end));
+        if from < to {
+            let position = |address: Logical| ((address.0 - start.0) / sector) as usize * size;
+            let part = item.get(position(from)..position(to)).ok_or(DataError::MissingChecksum(from))?;
+            runs.push((from, part.to_vec()));
+        }
+    }
+    Ok(runs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::test_tree::tree_of;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::moved::MovedExtents;
 use super::piece::{Mapped, Piece};
 use crate::change_memory::PIECE;
 
@@ -100,6 +101,16 @@ impl Layout {
     /// All pieces in order: offset, length, piece.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &Piece)> {
         self.pieces.iter().map(|(&start, (len, piece))| (start, *len, piece))
+    }
+
+    /// Has pieces of extents that are elsewhere now say so.
+    pub(crate) fn follow(&mut self, moved: &MovedExtents) {
+        let of_moved: Vec<_> =
+            self.iter().filter_map(|(start, len, piece)| Some((start, len, moved.followed(piece)?))).collect();
+        for (start, len, piece) in of_moved {
+            self.note_changed(start, start.saturating_add(len));
+            self.pieces.insert(start, (len, piece));
+        }
     }
 
     /// Removes the pieces in `range` and returns them.

@@ -16,6 +16,7 @@ pub(crate) mod extent_reader;
 pub(crate) mod fragments;
 pub(crate) mod layout;
 mod lzo;
+pub(crate) mod moved;
 pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;

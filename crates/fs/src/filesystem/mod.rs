@@ -1,6 +1,7 @@
 //! A mounted volume: the facade of this crate.
 
 mod attributes;
+mod balance;
 mod changes;
 mod content;
 mod durability;
@@ -27,6 +28,7 @@ use crate::inode::InodeId;
 use crate::log::Log;
 use crate::names::Names;
 use crate::ops::Operations;
+use crate::relocation::{Balancer, Relocator};
 use crate::reserve::Reserver;
 use crate::scrub::Scrubber;
 use crate::writeback::Writeback;
@@ -43,6 +45,7 @@ pub struct Filesystem {
     pub(crate) committer: Arc<Committer>,
     pub(crate) inactivator: Arc<Inactivator>,
     pub(crate) ops: Operations,
+    pub(crate) balancer: Arc<Balancer>,
     pub(crate) discards: Arc<Discarder>,
     pub(crate) scrubber: Arc<Scrubber>,
     pub(crate) writeback: Arc<Writeback>,
@@ -69,6 +72,8 @@ impl Filesystem {
             Arc::new(Committer::new(info.clone(), reader.clone(), writeback.clone(), log.clone(), discards.clone()));
         let inactivator = Arc::new(Inactivator::new(info.clone(), committer.clone()));
         let reserver = Reserver::new(info.clone(), committer.clone(), discards.clone(), inactivator.clone());
+        let reserver = Arc::new(reserver);
+        let relocator = Relocator::new(info.clone(), committer.clone(), reserver.clone(), inactivator.clone());
         let names = Arc::new(Names::new(info.clone()));
         let ops = Operations {
             info: info.clone(),
@@ -78,7 +83,7 @@ impl Filesystem {
             log: log.clone(),
             committer: committer.clone(),
             inactivator: inactivator.clone(),
-            reserver: Arc::new(reserver),
+            reserver,
             rename_lock: Mutex::default(),
         };
         let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));
@@ -92,6 +97,7 @@ impl Filesystem {
             committer,
             inactivator,
             ops,
+            balancer: Arc::new(Balancer::new(relocator)),
             threads: Mutex::default(),
             claim: None,
         }

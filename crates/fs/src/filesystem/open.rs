@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{
     CompatRo, Header, Incompat, ItemContext, ItemType, Key, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId,
-    check_chunk, check_header, check_leaf, objectid,
+    check_chunk, check_header, check_leaf,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
@@ -167,6 +167,7 @@ impl Filesystem {
         }
         if !read_only {
             fs.inactivator.find_orphans();
+            fs.balancer.load()?;
         }
         if fs.info.options.discard && !read_only {
             fs.info.space.lock().start_discards();
@@ -177,6 +178,9 @@ impl Filesystem {
             threads.push(fs.committer.start().map_err(failed)?);
             threads.push(fs.inactivator.start().map_err(failed)?);
             threads.extend(fs.scrubber.start().map_err(failed)?);
+            if fs.info.options.resume_balance {
+                threads.extend(fs.balancer.start_what_was_left().map_err(failed)?);
+            }
             if fs.info.options.discard {
                 threads.push(fs.discards.start().map_err(failed)?);
             }
@@ -220,6 +224,7 @@ impl Filesystem {
         self.inactivator.stop();
         self.discards.stop();
         self.scrubber.stop();
+        self.balancer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let this = std::thread::current().id();
         let is_outside = threads.iter().all(|thread| thread.thread().id() != this);
@@ -327,11 +332,6 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     }
     if committed.has_tree(TreeId::RELOC) {
         return refuse("a balance of the volume was interrupted".into());
-    }
-    let root_tree = committed.tree(TreeId::ROOT)?;
-    let balance = Key::new(objectid::BALANCE, ItemType::TEMPORARY_ITEM, 0);
-    if root_tree.get(&balance)?.is_some() {
-        return refuse("a balance of the volume is in progress or paused".into());
     }
     if let Some(item) = committed.tree(TreeId::DEV)?.get(&Key::new(0, ItemType::DEV_REPLACE, 0))?
         && matches!(item.get(16..24), Some(&[1 | 4, 0, 0, 0, 0, 0, 0, 0]))

@@ -111,6 +111,14 @@ impl InodeTable {
         self.shards.iter().map(CountedMutex::counters).sum()
     }
 
+    /// All inodes in memory, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
+        let of_shard = |shard: &CountedMutex<Shard>| {
+            shard.lock().residents.values().map(|resident| resident.inode.clone()).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     /// Inodes in memory.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().residents.len()).sum()

@@ -357,9 +357,10 @@ impl Operations {
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
                     Piece::Extent(extent) if !extent.prealloc => {
+                        let extent = self.info.follow(extent);
                         transaction.add_shared(extent.disk_bytenr);
                         state.item.nbytes = state.item.nbytes.saturating_add(len);
-                        piece
+                        Piece::Extent(extent)
                     }
                     _ => Piece::Hole,
                 };

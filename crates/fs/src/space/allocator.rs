@@ -258,8 +258,8 @@ impl SpaceInner {
             return Some((Logical(start), len));
         }
         let mut best: Option<(Logical, u64, u64)> = None;
-        for group in self.groups.values() {
-            if !group.flags.contains(BlockGroupFlags::DATA) || group.available.total() == 0 {
+        for group in self.preferred(BlockGroupFlags::DATA) {
+            if group.available.total() == 0 {
                 continue;
             }
             if let Some((start, len)) = group.available.find(group.cursor, want, sector) {
@@ -282,19 +282,24 @@ impl SpaceInner {
     fn allocate_node(&mut self, system: bool, known_only: bool) -> Option<Logical> {
         let kind = if system { BlockGroupFlags::SYSTEM } else { BlockGroupFlags::METADATA };
         let node_size = self.node_size;
-        for group in self.groups.values_mut() {
-            if !group.flags.contains(kind) || group.available.total() < node_size || (known_only && group.new) {
-                continue;
-            }
-            if let Some((start, len)) = group.available.find(group.cursor, node_size, node_size)
-                && len == node_size
-            {
-                group.allocate(start, len);
-                group.cursor = start + len;
-                return Some(Logical(start));
-            }
-        }
-        None
+        let has_room = |group: &&BlockGroup| group.available.total() >= node_size && !(known_only && group.new);
+        let (group, start) = self.preferred(kind).filter(has_room).find_map(|group| {
+            let (start, len) = group.available.find(group.cursor, node_size, node_size)?;
+            (len == node_size).then_some((group.start, start))
+        })?;
+        let group = self.groups.get_mut(&group)?;
+        group.allocate(start, node_size);
+        group.cursor = start + node_size;
+        Some(Logical(start))
+    }
+
+    /// The groups of a kind, those of the profile of new ones first: what a balance converts does
+    /// not go to groups that it has yet to convert.
+    fn preferred(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
+        let profile = self.chunk_flags(kind).profile();
+        let groups = || self.groups.values().filter(move |group| group.flags.contains(kind));
+        let has_profile = move |group: &&BlockGroup| group.flags.profile() == profile;
+        groups().filter(has_profile).chain(groups().filter(move |group| !has_profile(group)))
     }
 
     pub(crate) fn make_available(&mut self, start: Logical, len: u64) {
@@ -303,7 +308,7 @@ impl SpaceInner {
                 group.is_free(start, len) == Some(true),
                 "invariant 3: {start}+{len} becomes available, and the trees have it"
             );
-            let fresh = group.available.insert(start.0, len);
+            let fresh = group.give_back(start.0, len);
             debug_assert!(fresh, "invariant 10: {start}+{len} freed twice");
         }
     }
@@ -347,7 +352,7 @@ impl SpaceInner {
                 totals.metadata_total += group.length;
                 totals.metadata_free += group.available.total();
             }
-            totals.used_on_devices += (group.length - group.available.total()) * Self::copies(group.flags);
+            totals.used_on_devices += (group.length - group.unused().total()) * Self::copies(group.flags);
         }
         totals
     }

@@ -41,6 +41,8 @@ pub(crate) struct Reserved {
     pub(super) pending: Demand,
     /// … and of the commit in flight.
     pub(super) frozen: Demand,
+    /// Bytes of metadata for a step of relocation.
+    pub(super) relocation: u64,
     /// The part that belongs to operations that may not have joined a transaction yet.
     pub(super) held: Demand,
 }

@@ -59,6 +59,11 @@ impl DeviceMap {
         self.devices.iter().filter(is_open).map(|(devid, (item, free))| (devid, item, free))
     }
 
+    /// How many devices get chunks.
+    pub(crate) fn open_devices(&self) -> usize {
+        self.open().count()
+    }
+
     /// Takes what a chunk of the volume has.
     pub(crate) fn occupy(&mut self, chunk: &ChunkItem) {
         let length = stripe_length(chunk);

@@ -66,6 +66,9 @@ pub(crate) struct BlockGroup {
     pub(crate) idle_commits: u32,
     /// Where the last allocation ended.
     pub(crate) cursor: u64,
+    /// Of a group that is being emptied: what would be available. Nothing is, so nobody gets space
+    /// there.
+    pub(super) held: Option<FreeMap>,
 }
 
 impl BlockGroup {
@@ -87,6 +90,7 @@ impl BlockGroup {
             new: false,
             idle_commits: 0,
             cursor: start.0,
+            held: None,
         }
     }
 
@@ -96,8 +100,19 @@ impl BlockGroup {
             self.is_free(Logical(start), len) == Some(true),
             "invariant 3: {start}+{len} is given out, and the trees have it"
         );
+        debug_assert!(self.held.is_none(), "invariant 41: {start}+{len} is given out, and the group is being emptied");
         let taken = self.available.remove(start, len);
         debug_assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
+    }
+
+    /// Takes back a range that was given out.
+    pub(super) fn give_back(&mut self, start: u64, len: u64) -> bool {
+        self.held.as_mut().unwrap_or(&mut self.available).insert(start, len)
+    }
+
+    /// What is neither allocated nor pinned, whether it may be given out or not.
+    pub(super) fn unused(&self) -> &FreeMap {
+        self.held.as_ref().unwrap_or(&self.available)
     }
 
     /// Whether what is recorded as used and as free is all of it.

@@ -35,6 +35,7 @@ mod allocator;
 mod demand;
 mod device_map;
 mod discards;
+mod emptying;
 mod free_map;
 mod free_space_tree;
 mod freed;

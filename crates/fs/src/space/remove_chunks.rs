@@ -70,7 +70,8 @@ impl SpaceInner {
         for start in starts {
             let Some(group) = self.groups.get(&start) else { continue };
             let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
-            let goes = idle > 0 && (idle > IDLE_COMMITS || self.wanted.is_some()) && self.may_go(group);
+            let is_due = idle > IDLE_COMMITS || self.wanted.is_some() || group.held.is_some();
+            let goes = idle > 0 && is_due && self.may_go(group);
             if let Some(group) = self.groups.get_mut(&start) {
                 group.idle_commits = idle;
             }
@@ -145,6 +146,9 @@ impl SpaceInner {
     /// reservations. System chunks stay: they are small, and the superblock has a copy of each.
     fn may_go(&self, group: &BlockGroup) -> bool {
         let flags = group.flags;
+        if group.held.is_some() {
+            return self.may_be_emptied(group);
+        }
         !group.new
             && !flags.contains(BlockGroupFlags::SYSTEM)
             && self.groups.values().any(|other| other.flags == flags && other.start != group.start)
@@ -163,5 +167,5 @@ fn is_unused(group: &BlockGroup, volume: &Volume) -> bool {
     for (at, len) in DeviceMap::superblock_ranges(group.start, &chunk) {
         all.remove_any(at.0, len);
     }
-    all.total() == group.available.total()
+    all.total() == group.unused().total()
 }

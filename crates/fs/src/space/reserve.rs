@@ -194,7 +194,7 @@ impl SpaceInner {
             UseOfKept::Half => need += self.kept.bytes / 2,
             UseOfKept::All => {}
         }
-        need += self.metadata_need(self.reserved.frozen);
+        need += self.metadata_need(self.reserved.frozen) + self.reserved.relocation;
         if self.mixed {
             need += data;
         }
@@ -209,7 +209,7 @@ impl SpaceInner {
     /// Bytes of metadata space that neither commits nor deletions may need.
     pub(crate) fn spare_metadata(&self) -> u64 {
         let mut need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
-        need += self.kept.bytes;
+        need += self.kept.bytes + self.reserved.relocation;
         if self.mixed {
             need += self.reserved.data;
         }
@@ -227,7 +227,8 @@ impl SpaceInner {
 
     /// Whether the commit that begins may need more metadata space than there is.
     pub(crate) fn is_metadata_short(&self) -> bool {
-        self.metadata_need(self.reserved.frozen) + self.kept.bytes > self.available(BlockGroupFlags::METADATA)
+        let need = self.metadata_need(self.reserved.frozen) + self.kept.bytes + self.reserved.relocation;
+        need > self.available(BlockGroupFlags::METADATA)
     }
 
     /// Whether the chunk tree has little room to grow.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+mod balances_convert_and_go_on;
+mod block_groups_are_emptied;
 mod changes_are_exact;
 mod changes_of_hostile_volumes_are_bounded;
 mod committed_files_are_kept;

@@ -147,6 +147,19 @@ impl Worker {
         self.agree(operation, expected, self.fs.defragment(id, &how)).map(|_| ())
     }
 
+    pub(super) fn empty_block_group(&mut self, operation: &Operation) -> Result<(), String> {
+        let Operation::EmptyBlockGroup { number } = operation else { return Ok(()) };
+        let chunks = self.fs.volume().chunks();
+        let Some((start, _)) = chunks.get(number % chunks.len().max(1)) else { return Ok(()) };
+        let result = self.fs.empty_block_group(*start, &|| true).map(drop);
+        // There may be no room for what is in it, and one that is empty goes by itself.
+        let result = result.or_else(|error| match error.errno() {
+            Errno::NOSPC | Errno::NOENT | Errno::BUSY => Ok(()),
+            _ => Err(error),
+        });
+        self.agree(operation, Ok(()), result).map(drop)
+    }
+
     /// How many bytes can be shared.
     fn bytes_to_clone(&self, source: InodeId, from: u64, target: InodeId, to: u64, len: u64) -> Result<u64, Errno> {
         const SECTOR: u64 = 4096;

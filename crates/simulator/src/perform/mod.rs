@@ -164,6 +164,7 @@ impl Worker {
             Operation::Allocate { .. } => self.allocate(operation, touched),
             Operation::Clone { .. } => self.clone_range(operation, touched),
             Operation::Defragment { .. } => self.defragment(operation),
+            Operation::EmptyBlockGroup { .. } => self.empty_block_group(operation),
             Operation::Attributes { .. } => self.set_attributes(operation, touched),
             Operation::SetXattr { .. } => self.set_xattr(operation, touched),
             Operation::RemoveXattr { .. } => self.remove_xattr(operation, touched),

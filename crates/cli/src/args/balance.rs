@@ -1,0 +1,174 @@
+//! Arguments of `ubtrfs balance`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BlockGroupFlags, SINGLE};
+
+use super::subvolume::InImage;
+use crate::size::parse_size;
+
+/// Move what chunks hold to other chunks, on a mount or in an image: so that chunks with much free
+/// space become free as a whole, or to have other profiles.
+#[derive(Debug, Args)]
+pub struct BalanceArguments {
+    #[command(subcommand)]
+    pub what: BalanceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BalanceCommand {
+    /// Balance, and return when it is done. Without -d, -m and -s all chunks are emptied, one after
+    /// the other.
+    Start(Box<Start>),
+    /// Show how far a balance is.
+    Status(BalancePlace),
+    /// Have a balance on a mount pause.
+    Pause(BalancePlace),
+    /// Go on with a balance that was paused, or interrupted, and return when it is done.
+    Resume(BalancePlace),
+    /// End a balance.
+    Cancel(BalancePlace),
+}
+
+#[derive(Debug, Args)]
+pub struct Start {
+    /// Data chunks, if FILTERS choose them.
+    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub data: Option<Filters>,
+    /// Metadata chunks.
+    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub metadata: Option<Filters>,
+    /// System chunks [default: as metadata chunks].
+    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub system: Option<Filters>,
+    /// Convert also where fewer copies of metadata remain.
+    #[arg(short, long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub place: BalancePlace,
+}
+
+#[derive(Debug, Args)]
+pub struct BalancePlace {
+    /// A directory on a mounted volume, or an image or device that is not mounted.
+    #[arg(value_name = "PLACE")]
+    pub place: OsString,
+    #[command(flatten)]
+    pub image: InImage,
+}
+
+/// Which chunks of a type.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Filters(pub BalanceArgs);
+
+impl std::str::FromStr for Filters {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut args = BalanceArgs::default();
+        for filter in text.split(',').filter(|filter| !filter.is_empty()) {
+            let (name, value) = filter.split_once('=').unwrap_or((filter, ""));
+            add(&mut args, name, value).map_err(|problem| format!("{filter}: {problem}"))?;
+        }
+        if args.filters & BalanceFilters::SOFT != 0 && args.filters & BalanceFilters::CONVERT == 0 {
+            return Err("soft is for conversions: convert=PROFILE".into());
+        }
+        if args.filters & BalanceFilters::DRANGE != 0 && args.filters & BalanceFilters::DEVID == 0 {
+            return Err("drange is a range of a device: devid=N".into());
+        }
+        Ok(Self(args))
+    }
+}
+
+fn add(args: &mut BalanceArgs, name: &str, value: &str) -> Result<(), String> {
+    let number = |text: &str| text.parse::<u64>().map_err(|_| "a number is missing".to_owned());
+    let halves = |(least, most): (u64, u64)| least.min(u32::MAX.into()) | most.min(u32::MAX.into()) << 32;
+    args.filters |= match name {
+        "usage" if !value.contains("..") => {
+            args.usage = number(value)?;
+            BalanceFilters::USAGE
+        }
+        "usage" => {
+            args.usage = halves(range(value, &number, 100)?);
+            BalanceFilters::USAGE_RANGE
+        }
+        "limit" if !value.contains("..") => {
+            args.limit = number(value)?;
+            BalanceFilters::LIMIT
+        }
+        "limit" => {
+            args.limit = halves(range(value, &number, u32::MAX.into())?);
+            BalanceFilters::LIMIT_RANGE
+        }
+        "stripes" => {
+            args.stripes = halves(range(value, &number, u32::MAX.into())?);
+            BalanceFilters::STRIPES_RANGE
+        }
+        "devid" => {
+            args.devid = number(value)?;
+            BalanceFilters::DEVID
+        }
+        "drange" => {
+            args.device_range = range(value, &parse_size, u64::MAX)?;
+            BalanceFilters::DRANGE
+        }
+        "vrange" => {
+            args.range = range(value, &parse_size, u64::MAX)?;
+            BalanceFilters::VRANGE
+        }
+        "profiles" => {
+            args.profiles = value.split('|').map(profile).try_fold(0, |all, bits| bits.map(|bits| all | bits))?;
+            BalanceFilters::PROFILES
+        }
+        "convert" => {
+            args.target = profile(value)?;
+            BalanceFilters::CONVERT
+        }
+        "soft" => BalanceFilters::SOFT,
+        _ => return Err("there is no such filter".into()),
+    };
+    Ok(())
+}
+
+/// `FROM..TO`, of which one may be left out.
+fn range(text: &str, number: &dyn Fn(&str) -> Result<u64, String>, most: u64) -> Result<(u64, u64), String> {
+    let (from, to) = text.split_once("..").ok_or("a range is written FROM..TO")?;
+    let from = if from.is_empty() { 0 } else { number(from)? };
+    Ok((from, if to.is_empty() { most } else { number(to)? }))
+}
+
+fn profile(name: &str) -> Result<u64, String> {
+    Ok(match name {
+        "single" => SINGLE,
+        "dup" => BlockGroupFlags::DUP.0,
+        "raid0" => BlockGroupFlags::RAID0.0,
+        "raid1" => BlockGroupFlags::RAID1.0,
+        "raid1c3" => BlockGroupFlags::RAID1C3.0,
+        "raid1c4" => BlockGroupFlags::RAID1C4.0,
+        "raid10" => BlockGroupFlags::RAID10.0,
+        "raid5" => BlockGroupFlags::RAID5.0,
+        "raid6" => BlockGroupFlags::RAID6.0,
+        _ => return Err("there is no such profile".into()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_read_as_btrfs_progs_read_them() {
+        let read = |text: &str| text.parse::<Filters>().map(|filters| filters.0);
+        let args = read("usage=50,limit=3,convert=single,soft").unwrap();
+        let filters = BalanceFilters::USAGE | BalanceFilters::LIMIT | BalanceFilters::CONVERT | BalanceFilters::SOFT;
+        assert_eq!((args.usage, args.limit, args.target, args.filters), (50, 3, SINGLE, filters));
+        let args = read("devid=1,drange=1M..2G,vrange=..5,profiles=single|dup,usage=1..,stripes=1..2").unwrap();
+        assert_eq!((args.devid, args.device_range, args.range), (1, (1 << 20, 2 << 30), (0, 5)));
+        assert_eq!((args.usage, args.stripes), ((100 << 32) + 1, (2 << 32) + 1));
+        assert_eq!(args.profiles, SINGLE | BlockGroupFlags::DUP.0);
+        for wrong in ["usage", "usage=x", "soft", "drange=1..2", "convert=raid9", "speed=1", "vrange=5"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! One step of relocation: what moves in one commit.
+
+use std::sync::Arc;
+
+use ubtrfs_format::{Logical, TreeId};
+use ubtrfs_volume::{CompletedWrites, Data};
+
+use super::super::owner::Committer;
+use super::plan::Plan;
+use crate::committed::Committed;
+use crate::error::{Errno, Result};
+use crate::file::csums::sum_runs;
+use crate::file::moved::MovedExtents;
+use crate::file::sum_map::SumMap;
+
+/// An extent of data with its new place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataTarget {
+    pub(crate) from: Logical,
+    pub(crate) length: u64,
+    pub(crate) to: Logical,
+    /// Its content is there. Without that nobody may use it as data.
+    pub(crate) is_copied: bool,
+}
+
+/// What moves in one commit. What is no longer there by then stays out of it.
+pub(crate) struct Step {
+    pub(crate) data: Vec<DataTarget>,
+    /// Nodes, by address and level.
+    pub(crate) nodes: Vec<(Logical, u8)>,
+    /// Proof that the copies are written.
+    pub(crate) written: CompletedWrites<Data>,
+    /// The most nodes that there is room for. Trees that have grown since, and new snapshots, may
+    /// need more: then nothing moves, with `EAGAIN`.
+    pub(crate) most_nodes: usize,
+}
+
+impl Step {
+    /// What has to be done in this state of the volume. Extents of data that are not part of it
+    /// give their new places back.
+    pub(in super::super) fn plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<Plan> {
+        let planned = self.try_plan(committer, committed);
+        for target in &self.data {
+            if !planned.as_ref().is_ok_and(|plan| plan.data.contains_key(&target.from)) {
+                committer.info.space.release(target.to, target.length);
+            }
+        }
+        planned
+    }
+
+    /// Nothing of it is done.
+    pub(in super::super) fn give_up(&self, committer: &Committer) {
+        for target in &self.data {
+            committer.info.space.release(target.to, target.length);
+        }
+    }
+
+    fn try_plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<Plan> {
+        let mut plan = Plan::new(committed)?;
+        for target in &self.data {
+            plan.add_data(target.from, target.length, target.to)?;
+        }
+        for (at, level) in &self.nodes {
+            plan.add_node(*at, *level)?;
+        }
+        let with_data = plan.check()?;
+        let mut copied = self.data.iter().filter(|target| target.is_copied).map(|target| target.from);
+        let is_short = self.data.iter().any(|target| !target.is_copied && with_data.contains(&target.from));
+        if is_short || plan.nodes() > self.most_nodes {
+            return Err(Errno::AGAIN.into());
+        }
+        plan.sums = Some(plan.sums_of_data(&mut copied)?);
+        place_nodes(committer, &mut plan)?;
+        Ok(plan)
+    }
+}
+
+/// Gives all nodes of a plan their new places, or none.
+fn place_nodes(committer: &Committer, plan: &mut Plan) -> Result<()> {
+    let space = &committer.info.space;
+    let mut placed = Vec::with_capacity(plan.nodes.len());
+    for node in plan.nodes.values_mut() {
+        let Some(to) = space.allocate_node(node.owner == TreeId::CHUNK, false) else {
+            for at in placed {
+                space.release(at, space.node_size());
+            }
+            return Err(Errno::NOSPC.into());
+        };
+        node.to = to;
+        placed.push(to);
+    }
+    Ok(())
+}
+
+impl Plan {
+    /// The extents of data that move.
+    pub(in super::super) fn moved_extents(&self) -> MovedExtents {
+        MovedExtents::new(self.data.iter().map(|(from, data)| (*from, data.to)))
+    }
+
+    /// The checksums of the data that is copied, at its old places and at the new ones. Space that
+    /// is only reserved may have some, too, of data that was there before and that nobody uses.
+    fn sums_of_data(&self, copied: &mut dyn Iterator<Item = Logical>) -> Result<SumMap> {
+        let superblock = &self.committed.superblock;
+        let tree = self.committed.tree(TreeId::CSUM)?;
+        let mut sums = SumMap::new(superblock.sector_size, superblock.checksum.size());
+        for from in copied {
+            let Some(data) = self.data.get(&from) else { continue };
+            for (at, run) in sum_runs(&tree, from, data.length, superblock.checksum, superblock.sector_size)? {
+                sums.put(at, &run);
+                sums.put(data.to.plus(at.0 - from.0), &run);
+            }
+        }
+        Ok(sums)
+    }
+}

@@ -1,0 +1,343 @@
+//! A balance: chunks that filters choose are emptied, one after the other, so that what they held
+//! comes to lie in fewer chunks or in chunks of another profile. An item in the root tree says that
+//! one is under way; the next mount can go on with it.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
+use ubtrfs_format::{Logical, TreeId};
+
+use super::Relocator;
+use super::filters::{args_of, extended, limit, takes};
+use super::group::Emptied;
+use crate::commit::BALANCE;
+use crate::error::{Errno, Error, Result};
+use crate::fs_info::FsInfo;
+
+/// How far a balance is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BalanceProgress {
+    /// Chunks that were chosen when it began.
+    pub expected: u64,
+    /// Chunks that were looked at.
+    pub considered: u64,
+    /// Chunks that were emptied.
+    pub completed: u64,
+}
+
+/// A balance as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BalanceStatus {
+    /// What it does.
+    pub balance: BalanceItem,
+    /// Whether it is under way; otherwise it is paused.
+    pub running: bool,
+    /// How far it is.
+    pub progress: BalanceProgress,
+}
+
+/// What a balance that is under way is asked to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wish {
+    #[default]
+    GoOn,
+    Pause,
+    Cancel,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    balance: Option<BalanceItem>,
+    running: bool,
+    wish: Wish,
+    progress: BalanceProgress,
+    /// The mount ends: nothing begins any more.
+    is_ending: bool,
+}
+
+impl State {
+    /// That of a balance that begins, or of none.
+    fn set(&mut self, balance: Option<&BalanceItem>) {
+        let running = balance.is_some();
+        *self = Self { balance: balance.copied(), running, is_ending: self.is_ending, ..Self::default() };
+    }
+}
+
+/// The balance of a mount: one at a time.
+pub(crate) struct Balancer {
+    relocator: Relocator,
+    state: Mutex<State>,
+    /// Signalled when one ends or pauses.
+    ended: Condvar,
+}
+
+impl Balancer {
+    pub(crate) fn new(relocator: Relocator) -> Self {
+        Self { relocator, state: Mutex::default(), ended: Condvar::new() }
+    }
+
+    /// The mechanism below.
+    pub(crate) fn relocator(&self) -> &Relocator {
+        &self.relocator
+    }
+
+    fn info(&self) -> &Arc<FsInfo> {
+        &self.relocator.info
+    }
+
+    /// Takes over what an earlier mount left, which is paused.
+    pub(crate) fn load(&self) -> Result<()> {
+        let item = self.info().committed().tree(TreeId::ROOT)?.get(&BALANCE)?;
+        self.state.lock().balance = item.map(|item| BalanceItem::parse(&item)).transpose()?;
+        Ok(())
+    }
+
+    /// Balances, and returns when it is done. `EINPROGRESS` if there is one, `EINVAL` for arguments
+    /// that make no sense, `ECANCELED` if it was paused or cancelled meanwhile, `ENOSPC` if some
+    /// chunks could not be emptied for want of room.
+    pub(crate) fn start(&self, balance: &BalanceItem) -> Result<()> {
+        self.check(balance)?;
+        {
+            let mut state = self.state.lock();
+            if state.is_ending {
+                return Err(Errno::CANCELED.into());
+            }
+            if state.balance.is_some() {
+                return Err(Errno::INPROGRESS.into());
+            }
+            state.set(Some(balance));
+        }
+        if let Err(error) = self.relocator.committer.set_balance_item(Some(balance)) {
+            self.state.lock().set(None);
+            self.ended.notify_all();
+            return Err(error);
+        }
+        self.run(balance)
+    }
+
+    /// Goes on with one that was paused. `ENOTCONN` if there is none, `EINPROGRESS` if it is under
+    /// way.
+    pub(crate) fn resume(&self) -> Result<()> {
+        let balance = {
+            let mut state = self.state.lock();
+            let balance = state.balance.ok_or(Errno::NOTCONN)?;
+            if state.running {
+                return Err(Errno::INPROGRESS.into());
+            }
+            if state.is_ending {
+                return Err(Errno::CANCELED.into());
+            }
+            self.check(&balance)?;
+            // What was converted already need not be so again.
+            (state.running, state.wish, state.progress) = (true, Wish::GoOn, BalanceProgress::default());
+            balance
+        };
+        let soft = |args: BalanceArgs| match args.filters & BalanceFilters::CONVERT {
+            0 => args,
+            _ => BalanceArgs { filters: args.filters | BalanceFilters::SOFT, ..args },
+        };
+        let BalanceItem { flags, data, metadata, system } = balance;
+        self.run(&BalanceItem { flags, data: soft(data), metadata: soft(metadata), system: soft(system) })
+    }
+
+    /// Starts a thread that goes on with what an earlier mount left, if it left any.
+    pub(crate) fn start_what_was_left(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
+        if self.status().is_none() {
+            return Ok(None);
+        }
+        let balancer = Arc::clone(self);
+        let go_on = move || match balancer.resume() {
+            Ok(()) => tracing::info!("the balance that an earlier mount left is done"),
+            Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN | Errno::INPROGRESS)) => {}
+            Err(error) => tracing::error!("the balance that an earlier mount left has ended: {error}"),
+        };
+        std::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
+    }
+
+    /// Has the one under way pause, if there is one, and waits for it; none begins after that.
+    pub(crate) fn stop(&self) {
+        self.state.lock().is_ending = true;
+        // It may have ended just now.
+        let _ = self.pause();
+    }
+
+    /// Has the one under way pause, and waits for it. `ENOTCONN` if none is.
+    pub(crate) fn pause(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if !state.running {
+            return Err(Errno::NOTCONN.into());
+        }
+        state.wish = Wish::Pause;
+        while state.running {
+            self.ended.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Ends one that is under way or paused. `ENOTCONN` if there is none.
+    pub(crate) fn cancel(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.balance.is_none() {
+            return Err(Errno::NOTCONN.into());
+        }
+        if !state.running {
+            state.set(None);
+            drop(state);
+            return self.relocator.committer.set_balance_item(None);
+        }
+        state.wish = Wish::Cancel;
+        while state.running {
+            self.ended.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// The one there is, if any.
+    pub(crate) fn status(&self) -> Option<BalanceStatus> {
+        let state = self.state.lock();
+        state.balance.map(|balance| BalanceStatus { balance, running: state.running, progress: state.progress })
+    }
+
+    /// Whether what is asked for can be done: profiles are those that the volume can have.
+    fn check(&self, balance: &BalanceItem) -> Result<()> {
+        let (mixed, devices) = {
+            let space = self.info().space.lock();
+            (space.is_mixed(), space.devices.open_devices())
+        };
+        let kinds = [
+            (balance.data, BalanceFlags::DATA, BlockGroupFlags::DATA),
+            (balance.metadata, BalanceFlags::METADATA, BlockGroupFlags::METADATA),
+            (balance.system, BalanceFlags::SYSTEM, BlockGroupFlags::SYSTEM),
+        ];
+        for (args, bit, kind) in kinds {
+            if balance.flags & bit == 0 || args.filters & BalanceFilters::CONVERT == 0 {
+                continue;
+            }
+            let profile = BlockGroupFlags(args.target & !SINGLE);
+            let raid = kind.with(profile).raid().filter(|raid| raid.parities == 0 && raid.least_devices <= devices);
+            let raid = raid.filter(|_| profile.profile() == profile && args.target != 0).ok_or(Errno::INVAL)?;
+            let kept = (raid.copies, raid.tolerated_losses());
+            let loses = kind != BlockGroupFlags::DATA && self.most_copies(kind) > kept;
+            if loses && balance.flags & BalanceFlags::FORCE == 0 {
+                return Err(Errno::INVAL.into());
+            }
+        }
+        if mixed && balance.data != balance.metadata {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(())
+    }
+
+    /// The most copies that chunks of a kind have, and devices that they can lose.
+    fn most_copies(&self, kind: BlockGroupFlags) -> (u64, u64) {
+        let chunks = self.info().volume.chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
+        let raids = chunks.filter_map(|(_, chunk)| chunk.flags.raid());
+        raids.map(|raid| (raid.copies, raid.tolerated_losses())).max().unwrap_or_default()
+    }
+
+    fn run(&self, balance: &BalanceItem) -> Result<()> {
+        let done = self.empty_chunks(balance);
+        let wish = std::mem::take(&mut self.state.lock().wish);
+        let ends = wish != Wish::Pause && !self.info().is_read_only();
+        let noted = if ends { self.relocator.committer.set_balance_item(None) } else { Ok(()) };
+        let mut state = self.state.lock();
+        if ends {
+            state.balance = None;
+        }
+        state.running = false;
+        drop(state);
+        self.ended.notify_all();
+        done.and(noted)
+    }
+
+    /// The chunks that a balance takes, those with the highest addresses first.
+    fn chosen(&self, balance: &BalanceItem) -> Vec<(Logical, BlockGroupFlags)> {
+        let space = self.info().space.lock();
+        let mut left = [limit(&balance.data), limit(&balance.metadata), limit(&balance.system)];
+        let mut chosen = Vec::new();
+        for (start, chunk) in self.info().volume.chunks().into_iter().rev() {
+            let Some((used, _, flags)) = space.usage(start) else { continue };
+            let number = if flags.contains(BlockGroupFlags::DATA) {
+                0
+            } else if flags.contains(BlockGroupFlags::METADATA) {
+                1
+            } else {
+                2
+            };
+            if args_of(balance, flags).is_some_and(|args| takes(&args, start, &chunk, used)) && left[number] > 0 {
+                left[number] -= 1;
+                chosen.push((start, flags));
+            }
+        }
+        chosen
+    }
+
+    fn empty_chunks(&self, balance: &BalanceItem) -> Result<()> {
+        self.set_profiles(balance);
+        let chosen = self.chosen(balance);
+        self.state.lock().progress.expected = chosen.len() as u64;
+        let go_on = || self.state.lock().wish == Wish::GoOn;
+        let mut result = Ok(());
+        for (start, flags) in chosen {
+            if !go_on() {
+                return Err(Errno::CANCELED.into());
+            }
+            self.state.lock().progress.considered += 1;
+            let converts = args_of(balance, flags).is_some_and(|args| args.filters & BalanceFilters::CONVERT != 0);
+            match self.empty_chunk(start, flags, converts, &go_on) {
+                Ok(Emptied::All) => self.state.lock().progress.completed += 1,
+                Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
+                // It went by itself.
+                Err(error) if error.errno() == Errno::NOENT => {}
+                Err(error) if error.errno() == Errno::NOSPC => result = Err(error),
+                Err(error) => return Err(error),
+            }
+        }
+        result
+    }
+
+    fn empty_chunk(
+        &self,
+        start: Logical,
+        flags: BlockGroupFlags,
+        converts: bool,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Emptied> {
+        let in_use = self.info().space.lock().in_use(start).ok_or(Errno::NOENT)?;
+        if converts {
+            self.relocator.make_converted_room(flags, in_use)?;
+        }
+        self.relocator.empty_group(start, go_on)
+    }
+
+    fn set_profiles(&self, balance: &BalanceItem) {
+        let mut space = self.info().space.lock();
+        let mixed = space.is_mixed();
+        let wanted = [
+            (BlockGroupFlags::DATA, BalanceFlags::DATA, balance.data),
+            (BlockGroupFlags::METADATA, BalanceFlags::METADATA, balance.metadata),
+            (BlockGroupFlags::SYSTEM, BalanceFlags::SYSTEM, balance.system),
+        ];
+        for (kind, bit, args) in wanted {
+            if balance.flags & bit != 0 && args.filters & BalanceFilters::CONVERT != 0 {
+                let profile = BlockGroupFlags(args.target & !SINGLE);
+                space.convert_to(kind, profile);
+                if mixed && kind == BlockGroupFlags::DATA {
+                    space.convert_to(BlockGroupFlags::METADATA, profile);
+                }
+            }
+        }
+        debug_assert!(extended(BlockGroupFlags(0)) == SINGLE, "one copy has a name of its own");
+    }
+}
+
+impl Relocator {
+    /// Makes chunks of the profile that new ones have, until what is in a group fits them.
+    fn make_converted_room(&self, flags: BlockGroupFlags, bytes: u64) -> Result<()> {
+        let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
+        let kind = kinds.into_iter().find(|kind| flags.contains(*kind)).ok_or(Errno::NOENT)?;
+        self.take_room(kind, |space| space.has_converted_room(kind, bytes))
+    }
+}

@@ -1,0 +1,87 @@
+//! What goes into one step: the first extents that are left, within limits.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ubtrfs_format::items::{ExtentFlags, ExtentItem};
+use ubtrfs_format::{ItemType, Key, Logical, TreeId};
+
+use super::Relocator;
+use crate::commit::Plan;
+use crate::committed::Committed;
+use crate::error::Result;
+
+/// The most bytes of data of a step, unless one extent has more.
+const MOST_DATA: u64 = 32 << 20;
+/// The most extents of a step.
+const MOST_EXTENTS: usize = 512;
+/// The most nodes of a step, unless one extent needs more.
+const MOST_NODES: u64 = 1000;
+const LEAST_NODES: u64 = 16;
+/// The part of the spare metadata that a step may take for nodes: it changes the extent tree, too.
+const PART_FOR_NODES: u64 = 8;
+
+/// What a step is to move.
+pub(super) struct Batch {
+    /// Extents of data: where, how long, and whether there is anything to copy.
+    pub(super) data: Vec<(Logical, u64, bool)>,
+    /// Nodes, by address and level.
+    pub(super) nodes: Vec<(Logical, u8)>,
+    /// How many nodes move with these.
+    pub(super) moving_nodes: usize,
+    /// Items of the extent tree that may change.
+    pub(super) edits: u64,
+}
+
+/// An extent of a group.
+enum Extent {
+    Data(Logical, u64),
+    Node(Logical, u8),
+}
+
+impl Extent {
+    fn parse(key: &Key, item: &[u8]) -> Result<Option<Self>> {
+        let start = Logical(key.objectid);
+        Ok(match key.item_type {
+            ItemType::METADATA_ITEM => Some(Self::Node(start, key.offset as u8)),
+            ItemType::EXTENT_ITEM => {
+                let extent = ExtentItem::parse(key, item)?;
+                let level = extent.tree_block.map_or(0, |(_, level)| level);
+                let is_node = extent.flags & ExtentFlags::TREE_BLOCK != 0;
+                Some(if is_node { Self::Node(start, level) } else { Self::Data(start, key.offset) })
+            }
+            _ => None,
+        })
+    }
+}
+
+impl Relocator {
+    /// Chooses what the next step moves out of a range.
+    pub(super) fn choose(&self, committed: &Arc<Committed>, start: Logical, end: Logical) -> Result<Batch> {
+        let spare = self.info.space.lock().spare_metadata() / self.info.space.node_size();
+        let most_nodes = (spare / PART_FOR_NODES).clamp(LEAST_NODES, MOST_NODES) as usize;
+        let mut plan = Plan::new(committed)?;
+        let (mut data, mut nodes, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
+        for item in committed.tree(TreeId::EXTENT)?.range(range) {
+            let item = item?;
+            let is_full = plan.nodes() >= most_nodes || bytes >= MOST_DATA || data.len() + nodes.len() >= MOST_EXTENTS;
+            match Extent::parse(&item.key, &item)? {
+                Some(_) if is_full => break,
+                Some(Extent::Data(at, length)) => {
+                    plan.add_data(at, length, Logical(0))?;
+                    bytes += length;
+                    data.push((at, length));
+                }
+                Some(Extent::Node(at, level)) => {
+                    plan.add_node(at, level)?;
+                    nodes.push((at, level));
+                }
+                None => {}
+            }
+        }
+        let with_data: BTreeSet<Logical> = plan.check()?;
+        let data = data.into_iter().map(|(at, length)| (at, length, with_data.contains(&at))).collect();
+        Ok(Batch { data, nodes, moving_nodes: plan.nodes(), edits: plan.edits() })
+    }
+}

@@ -1,0 +1,151 @@
+//! The course of emptying one block group.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::{ItemType, Key, Logical, TreeId};
+
+use super::Relocator;
+use crate::commit::RelocationStep;
+use crate::committed::Committed;
+use crate::error::{Errno, Error, Result};
+
+/// How often a step is begun again because its trees have grown too much meanwhile.
+const TRIES: u32 = 10;
+
+/// What has become of a group that was to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// It is empty. It is gone, unless a reader still has a commit from before.
+    All,
+    /// It was to be left as it is, after some steps.
+    Stopped,
+}
+
+/// A group in which nobody gets space, until this is dropped.
+struct Closed<'a> {
+    relocator: &'a Relocator,
+    start: Logical,
+    is_empty: bool,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        if !self.is_empty {
+            self.relocator.info.space.lock().end_emptying(self.start);
+        }
+    }
+}
+
+impl Relocator {
+    /// Moves all that is in the block group at `start` elsewhere. `go_on` is asked before each
+    /// step. `ENOENT` if there is no such group, `ENOSPC` if there is no room elsewhere, or if it
+    /// is the only one of its type and no other can be made.
+    pub(crate) fn empty_group(&self, start: Logical, go_on: &dyn Fn() -> bool) -> Result<Emptied> {
+        if self.info.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        let chunk = self.info.volume.chunk(start).ok_or(Errno::NOENT)?;
+        let mut closed = self.close(start, chunk.flags)?;
+        // Whatever is on its way to a place in the group is there then.
+        self.committer.commit()?;
+        let end = start.plus(chunk.length);
+        let (mut last, mut tries) = (None, 0);
+        loop {
+            if !go_on() {
+                return Ok(Emptied::Stopped);
+            }
+            self.wait_for_drops()?;
+            let committed = self.info.committed();
+            let Some(first) = first_extent(&committed, start, end)? else { break };
+            if tries == 0 && last.replace(first) == Some(first) {
+                let what = "the extent can't be moved";
+                return Err(Error::Inconsistent { tree: TreeId::EXTENT, key: first, what });
+            }
+            let batch = self.choose(&committed, start, end)?;
+            drop(committed);
+            let step = self.prepare(batch)?;
+            let reserved = step.reserved;
+            let moved = self.committer.relocate(RelocationStep {
+                data: step.data,
+                nodes: step.nodes,
+                written: step.written,
+                most_nodes: step.most_nodes,
+            });
+            self.info.space.lock().unreserve_relocation(reserved);
+            tries = match moved? {
+                Ok(()) => 0,
+                Err(error) if error.errno() == Errno::AGAIN && tries < TRIES => tries + 1,
+                Err(error) => return Err(error),
+            };
+        }
+        closed.is_empty = true;
+        self.give_back(start)?;
+        Ok(Emptied::All)
+    }
+
+    /// Nobody gets space in the group from now on.
+    fn close(&self, start: Logical, flags: BlockGroupFlags) -> Result<Closed<'_>> {
+        let kind = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
+        let kind = kind.into_iter().find(|kind| flags.contains(*kind)).ok_or(Errno::NOENT)?;
+        // One that is empty may go meanwhile.
+        self.take_room(kind, |space| space.in_use(start).is_none() || space.begin_emptying(start))?;
+        if self.info.space.lock().in_use(start).is_none() {
+            return Err(Errno::NOENT.into());
+        }
+        Ok(Closed { relocator: self, start, is_empty: false })
+    }
+
+    /// Lets the rest of subvolumes be dropped of which a part is gone: their nodes point to what is
+    /// not there any more. `EBUSY` if that makes no progress.
+    fn wait_for_drops(&self) -> Result<()> {
+        const ROUNDS: u32 = 3;
+        let (mut last, mut rounds) = (None, 0);
+        loop {
+            let committed = self.info.committed();
+            let is_half_dropped =
+                |id: &TreeId| committed.trees.get(id).is_some_and(|tree| tree.item.drop_progress != Key::default());
+            let Some(id) = committed.deleted_subvolumes().find(is_half_dropped) else { return Ok(()) };
+            if !self.info.subvolumes_to_drop(&committed).any(|other| other == id) {
+                let key = Key::new(id.0, ItemType::ROOT_ITEM, 0);
+                let what = "the deleted subvolume can't be dropped";
+                return Err(Error::Inconsistent { tree: TreeId::ROOT, key, what });
+            }
+            let progress = committed.trees.get(&id).map(|tree| (id, tree.item.drop_progress, tree.item.drop_level));
+            rounds = if last == progress { rounds + 1 } else { 0 };
+            last = progress;
+            if rounds == ROUNDS {
+                return Err(Errno::BUSY.into());
+            }
+            drop(committed);
+            self.inactivator.free_some()?;
+            self.committer.commit()?;
+        }
+    }
+
+    /// Has commits remove the group, which is empty.
+    fn give_back(&self, start: Logical) -> Result<()> {
+        const COMMITS: usize = 3;
+        for _ in 0..COMMITS {
+            self.info.space.unpin();
+            self.committer.commit()?;
+            if self.info.space.lock().in_use(start).is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The key of the first extent in a range that the trees have.
+fn first_extent(committed: &Arc<Committed>, start: Logical, end: Logical) -> Result<Option<Key>> {
+    let extent_tree = committed.tree(TreeId::EXTENT)?;
+    let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType::METADATA_ITEM, u64::MAX);
+    for item in extent_tree.range(range) {
+        let key = item?.key;
+        if [ItemType::EXTENT_ITEM, ItemType::METADATA_ITEM].contains(&key.item_type) {
+            return Ok(Some(key));
+        }
+    }
+    Ok(None)
+}

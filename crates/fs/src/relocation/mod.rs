@@ -1,0 +1,78 @@
+//! Emptying block groups: what is in them is moved elsewhere, in steps, while the volume is in use.
+//!
+//! ```text
+//! in use ── SpaceInner::begin_emptying, and a commit ──▶ emptied ── steps ──▶ empty ── a commit ──▶ gone
+//!    ▲                                                     │
+//!    └──────────── SpaceInner::end_emptying ───────────────┘
+//! ```
+//!
+//! From the beginning nobody gets space in the group, and nothing in it is overwritten in place;
+//! after the commit that follows no such write is under way. So what the trees have there does not
+//! change any more, and can be copied before the commit that makes the copy count. Each step takes
+//! the first extents that are left, as many as there is memory and room for, and is one commit
+//! (`commit/relocation`). After any of them the volume is whole, and nothing of it says that more
+//! was to come.
+
+mod balance;
+mod batch;
+mod copy;
+mod filters;
+mod group;
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::BlockGroupFlags;
+
+use crate::commit::Committer;
+use crate::error::{Errno, Result};
+use crate::fs_info::FsInfo;
+use crate::inactivate::Inactivator;
+use crate::reserve::Reserver;
+use crate::space::SpaceInner;
+
+pub(crate) use balance::Balancer;
+pub use balance::{BalanceProgress, BalanceStatus};
+pub(crate) use group::Emptied;
+
+/// Empties block groups.
+pub(crate) struct Relocator {
+    info: Arc<FsInfo>,
+    committer: Arc<Committer>,
+    reserver: Arc<Reserver>,
+    inactivator: Arc<Inactivator>,
+}
+
+impl Relocator {
+    pub(crate) fn new(
+        info: Arc<FsInfo>,
+        committer: Arc<Committer>,
+        reserver: Arc<Reserver>,
+        inactivator: Arc<Inactivator>,
+    ) -> Self {
+        Self { info, committer, reserver, inactivator }
+    }
+
+    /// Has `take` take what it wants of space, once there is enough: commits free what is pinned,
+    /// and chunks of this kind are made. `ENOSPC` if it never is.
+    fn take_room(&self, kind: BlockGroupFlags, take: impl Fn(&mut SpaceInner) -> bool) -> Result<()> {
+        /// Chunks may be small, and others take of them.
+        const CHUNKS: usize = 16;
+        let is_taken = || take(&mut self.info.space.lock());
+        if is_taken() {
+            return Ok(());
+        }
+        self.reserver.commit()?;
+        self.info.space.unpin();
+        for _ in 0..CHUNKS {
+            if is_taken() {
+                return Ok(());
+            }
+            if !self.reserver.add_chunk(kind)? {
+                break;
+            }
+        }
+        self.reserver.commit()?;
+        self.info.space.unpin();
+        if is_taken() { Ok(()) } else { Err(Errno::NOSPC.into()) }
+    }
+}

@@ -1,0 +1,128 @@
+//! Block groups that are being emptied. Nobody gets space in them, and nothing in them is written
+//! in place, so what is in them stays as it is while it is copied (invariant 41), and can only
+//! become less. Once nothing is left they go as any empty group does.
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::BlockGroupFlags;
+
+use super::allocator::{Space, SpaceInner};
+use super::group::BlockGroup;
+
+/// A group's type, without its profile.
+fn type_of(flags: BlockGroupFlags) -> u64 {
+    flags.0 & BlockGroupFlags::TYPE_MASK.0
+}
+
+impl Space {
+    /// Whether an address is in a group that is being emptied.
+    pub(crate) fn is_being_emptied(&self, address: Logical) -> bool {
+        self.lock().group_of(address).is_some_and(|group| group.held.is_some())
+    }
+}
+
+impl SpaceInner {
+    /// Nobody gets space in a group from now on. `false`, and nothing changes, if the others can't
+    /// satisfy what is reserved, or if there are none of its type.
+    pub(crate) fn begin_emptying(&mut self, start: Logical) -> bool {
+        let Some(group) = self.groups.get(&start).filter(|group| !group.new && group.held.is_none()) else {
+            return false;
+        };
+        let (flags, free) = (group.flags, group.available.total());
+        if !self.has_other_of_type(group) || self.spare_of(flags) < free {
+            return false;
+        }
+        if let Some(group) = self.groups.get_mut(&start) {
+            group.held = Some(std::mem::take(&mut group.available));
+        }
+        true
+    }
+
+    /// Space in the group is given out again.
+    pub(crate) fn end_emptying(&mut self, start: Logical) {
+        if let Some(group) = self.groups.get_mut(&start)
+            && let Some(held) = group.held.take()
+        {
+            group.available = held;
+        }
+    }
+
+    /// Whether a group that is being emptied may go.
+    pub(super) fn may_be_emptied(&self, group: &BlockGroup) -> bool {
+        !group.new && self.has_other_of_type(group)
+    }
+
+    /// Whether another group, which is not being emptied, is of the same type.
+    fn has_other_of_type(&self, group: &BlockGroup) -> bool {
+        let is_other = |other: &BlockGroup| {
+            other.start != group.start && other.held.is_none() && type_of(other.flags) == type_of(group.flags)
+        };
+        self.groups.values().any(is_other)
+    }
+
+    /// Bytes of groups of this type that nothing has reserved.
+    fn spare_of(&self, flags: BlockGroupFlags) -> u64 {
+        let mut spare = u64::MAX;
+        if flags.contains(BlockGroupFlags::DATA) {
+            spare = spare.min(self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data));
+        }
+        if flags.contains(BlockGroupFlags::METADATA) {
+            spare = spare.min(self.spare_metadata());
+        }
+        if flags.contains(BlockGroupFlags::SYSTEM) {
+            spare = spare.min(self.available(BlockGroupFlags::SYSTEM).saturating_sub(8 * self.node_size));
+        }
+        spare
+    }
+
+    /// Has new chunks of these types made in a profile.
+    pub(crate) fn convert_to(&mut self, kind: BlockGroupFlags, profile: BlockGroupFlags) {
+        match kind {
+            BlockGroupFlags::DATA => self.data_profile = profile,
+            BlockGroupFlags::METADATA => self.metadata_profile = profile,
+            _ => self.system_profile = profile,
+        }
+    }
+
+    /// Whether space of this kind in groups of the profile of new ones has so much room.
+    pub(crate) fn has_converted_room(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
+        let flags = self.chunk_flags(kind);
+        let groups = self.groups.values().filter(|group| group.flags == flags);
+        groups.map(|group| group.available.total()).sum::<u64>() >= bytes
+    }
+
+    /// The share of a group that is in use by the trees, its length and its type.
+    pub(crate) fn usage(&self, start: Logical) -> Option<(u64, u64, BlockGroupFlags)> {
+        self.groups.get(&start).map(|group| (group.recorded_used, group.length, group.flags))
+    }
+
+    /// Whether data and metadata share groups.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.mixed
+    }
+
+    /// Reserves metadata for a step of relocation, whichever commit it is in. `false` if there is
+    /// too little.
+    pub(crate) fn reserve_relocation(&mut self, bytes: u64) -> bool {
+        let fits = self.spare_metadata() >= bytes;
+        if fits {
+            self.reserved.relocation += bytes;
+        }
+        fits
+    }
+
+    /// The step is done.
+    pub(crate) fn unreserve_relocation(&mut self, bytes: u64) {
+        self.reserved.relocation = self.reserved.relocation.saturating_sub(bytes);
+    }
+
+    /// System chunks that the commit in progress removes.
+    pub(crate) fn leaving_system_chunks(&self) -> Vec<Logical> {
+        let of_system = self.leaving.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
+        of_system.map(|(start, _)| *start).collect()
+    }
+
+    /// Whether a group is there, and what of it is allocated or pinned.
+    pub(crate) fn in_use(&self, start: Logical) -> Option<u64> {
+        self.groups.get(&start).map(|group| group.length - group.unused().total())
+    }
+}

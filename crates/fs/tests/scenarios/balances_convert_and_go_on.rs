@@ -1,0 +1,125 @@
+//! A balance takes the chunks that its filters name, gives them other profiles, and goes on where
+//! it was paused, also after the end of the mount.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ubtrfs::{Errno, Filesystem, NewInode, Options, WriteAt};
+use ubtrfs_format::TreeId;
+use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
+
+use crate::common::tree::tree_of;
+use crate::common::{image, pattern};
+
+fn options() -> Options {
+    Options { no_atime: true, ..Options::default() }
+}
+
+fn filled(path: &Path) -> Arc<Filesystem> {
+    image::make(path, 1 << 30, |_| {});
+    let fs = image::open(path, options());
+    for number in 0..300 {
+        let name = format!("file{number}");
+        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+        let id = fs.create(fs.root(), name.as_bytes(), &new).unwrap();
+        let len = if number % 10 == 0 { 6 << 20 } else { 30_000 };
+        fs.write(id, WriteAt::Offset(0), &pattern(number, len), false).unwrap();
+    }
+    fs.sync().unwrap();
+    fs.snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
+    fs
+}
+
+fn check(fs: Arc<Filesystem>, path: &Path) -> Arc<Filesystem> {
+    fs.close().unwrap();
+    drop(fs);
+    assert_ubtrfs_check_clean(path);
+    assert_btrfs_check_clean(path);
+    image::open(path, options())
+}
+
+/// The profiles of a type's chunks.
+fn profiles(fs: &Filesystem, kind: BlockGroupFlags) -> Vec<u64> {
+    let chunks = fs.volume().chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
+    let mut profiles: Vec<u64> = chunks.map(|(_, chunk)| chunk.flags.profile().0).collect();
+    profiles.sort_unstable();
+    profiles.dedup();
+    profiles
+}
+
+fn convert(target: u64, flags: u64) -> BalanceItem {
+    let args = BalanceArgs { target, filters: BalanceFilters::CONVERT, ..BalanceArgs::default() };
+    BalanceItem { flags, data: args, metadata: args, system: args }
+}
+
+#[test]
+fn chunks_get_another_profile_and_the_old_one_again() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    let mut fs = filled(&path);
+    let before = tree_of(&fs);
+    let (data, metadata, system) = (BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM);
+    let of_metadata = BalanceFlags::METADATA | BalanceFlags::SYSTEM;
+    let refused = fs.start_balance(&convert(SINGLE, of_metadata)).unwrap_err();
+    assert_eq!(refused.errno(), Errno::INVAL, "fewer copies of metadata are a matter of force");
+    let refused = fs.start_balance(&convert(BlockGroupFlags::RAID1.0, BalanceFlags::DATA)).unwrap_err();
+    assert_eq!(refused.errno(), Errno::INVAL, "one device holds no RAID1");
+    for (balance, expected) in [
+        (convert(SINGLE, of_metadata | BalanceFlags::FORCE), [0, 0, 0]),
+        (convert(BlockGroupFlags::DUP.0, of_metadata), [0, BlockGroupFlags::DUP.0, BlockGroupFlags::DUP.0]),
+        (convert(BlockGroupFlags::DUP.0, BalanceFlags::DATA), [BlockGroupFlags::DUP.0; 3]),
+        (convert(SINGLE, BalanceFlags::DATA), [0, BlockGroupFlags::DUP.0, BlockGroupFlags::DUP.0]),
+    ] {
+        fs.start_balance(&balance).unwrap();
+        assert_eq!(fs.balance_status(), None);
+        let found = [data, metadata, system].map(|kind| profiles(&fs, kind));
+        assert_eq!(found, expected.map(|profile| vec![profile]));
+        fs = check(fs, &path);
+        assert_eq!(tree_of(&fs), before);
+    }
+}
+
+#[test]
+fn a_paused_balance_is_there_at_the_next_mount() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    let fs = filled(&path);
+    let before = tree_of(&fs);
+    assert_eq!(fs.resume_balance().unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.pause_balance().unwrap_err().errno(), Errno::NOTCONN);
+    let everything = BalanceItem {
+        flags: BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM,
+        ..BalanceItem::default()
+    };
+    std::thread::scope(|scope| {
+        let balance = scope.spawn(|| fs.start_balance(&everything));
+        while fs.balance_status().is_none_or(|status| status.progress.considered == 0) {
+            std::thread::yield_now();
+        }
+        fs.pause_balance().unwrap();
+        assert_eq!(balance.join().unwrap().unwrap_err().errno(), Errno::CANCELED);
+    });
+    assert!(!fs.balance_status().unwrap().running);
+    assert_eq!(fs.start_balance(&everything).unwrap_err().errno(), Errno::INPROGRESS);
+    let fs = check(fs, &path);
+    let status = fs.balance_status().unwrap();
+    assert_eq!((status.balance, status.running), (everything, false));
+    // As mounts do it, in the background.
+    drop(fs);
+    let device = Arc::new(FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap());
+    let volume = Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap());
+    let fs = Filesystem::open(volume, Options { resume_balance: true, ..options() }).unwrap();
+    let start = Instant::now();
+    while fs.balance_status().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{:?}", fs.balance_status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let fs = check(fs, &path);
+    assert_eq!(fs.balance_status(), None);
+    assert_eq!(tree_of(&fs), before);
+    assert_eq!(fs.cancel_balance().unwrap_err().errno(), Errno::NOTCONN);
+}

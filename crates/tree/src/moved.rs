@@ -1,0 +1,116 @@
+//! A committed node at another address: what relocation writes.
+
+use ubtrfs_format::items::{FileExtent, FileExtentKind};
+use ubtrfs_format::{
+    ChecksumType, Generation, HEADER_SIZE, Header, ItemType, KEY_POINTER_SIZE, LeafBuilder, Logical, Node, NodeFlags,
+    Result,
+};
+
+use crate::block::Block;
+
+/// What an entry of a node points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pointer {
+    /// A node of the next lower level.
+    Node {
+        /// Its address.
+        bytenr: Logical,
+        /// Its generation.
+        generation: Generation,
+    },
+    /// An extent with the data of a file.
+    Data {
+        /// Its address.
+        bytenr: Logical,
+        /// Its bytes on disk.
+        length: u64,
+        /// The number of the inode.
+        ino: u64,
+        /// The file offset at which the whole extent would begin, modulo 2^64.
+        offset: u64,
+        /// Whether it is space that was reserved and reads as zeroes.
+        prealloc: bool,
+    },
+}
+
+/// What a node becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// Its new address.
+    pub to: Logical,
+    /// The generation of the commit that moves it.
+    pub generation: Generation,
+    /// Snapshots may share it, which its generation does not say any more: it says so itself.
+    pub may_be_shared: bool,
+}
+
+/// Where an address stands in the key pointer of a node, and in a file extent item.
+const IN_KEY_POINTER: usize = 17;
+const IN_FILE_EXTENT: usize = 21;
+
+impl Block {
+    /// What the node's entries point to, in order. Holes and inline extents point to nothing.
+    pub fn pointers(&self) -> Result<Vec<Pointer>> {
+        Ok(self.places()?.into_iter().map(|(_, pointer)| pointer).collect())
+    }
+
+    /// The pointers, each with the place of its address in the block.
+    fn places(&self) -> Result<Vec<(usize, Pointer)>> {
+        let mut places = Vec::new();
+        match self.node()? {
+            Node::Internal(node) => {
+                for (slot, child) in node.iter().enumerate() {
+                    let pointer = Pointer::Node { bytenr: child.bytenr, generation: child.generation };
+                    places.push((HEADER_SIZE + slot * KEY_POINTER_SIZE + IN_KEY_POINTER, pointer));
+                }
+            }
+            Node::Leaf(leaf) => {
+                for (key, item) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA) {
+                    let FileExtentKind::Regular { disk_bytenr, disk_num_bytes, offset, prealloc, .. } =
+                        FileExtent::parse(item)?.kind
+                    else {
+                        continue;
+                    };
+                    if disk_bytenr.0 != 0 {
+                        let offset = key.offset.wrapping_sub(offset);
+                        let (bytenr, length, ino) = (disk_bytenr, disk_num_bytes, key.objectid);
+                        let pointer = Pointer::Data { bytenr, length, ino, offset, prealloc };
+                        places.push((self.offset_of(item) + IN_FILE_EXTENT, pointer));
+                    }
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// A copy of the node at its new address, ready to be written. What `moved` gives an address
+    /// for is pointed to there; a node gets the new generation, too. All else stays as it is.
+    pub fn moved(
+        &self,
+        new: Moved,
+        checksum: ChecksumType,
+        moved: &mut dyn FnMut(Pointer) -> Option<Logical>,
+    ) -> Result<Self> {
+        let places = self.places()?;
+        let old = self.header()?;
+        let flags = if new.may_be_shared { old.flags | NodeFlags::RELOC } else { old.flags };
+        let header = Header { bytenr: new.to, generation: new.generation, flags, ..old };
+        let mut copy = self.clone();
+        let bytes = copy.bytes_mut();
+        header.put(bytes);
+        let mut put = |place: usize, value: u64| {
+            if let Some(field) = bytes.get_mut(place..place + size_of::<u64>()) {
+                field.copy_from_slice(&value.to_le_bytes());
+            }
+        };
+        for (place, pointer) in places {
+            let Some(address) = moved(pointer) else { continue };
+            put(place, address.0);
+            if matches!(pointer, Pointer::Node { .. }) {
+                put(place + size_of::<u64>(), new.generation.0);
+            }
+        }
+        LeafBuilder::seal(bytes, checksum);
+        Ok(copy)
+    }
+}
