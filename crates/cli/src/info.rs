@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use ubtrfs_format::items::{
-    BlockGroupFlags, BlockGroupItem, ChunkItem, DevItem, FileType, RootFlags, RootItem, RootRef, Stripe, dir_entries,
-    inode_refs, sys_chunks,
+    BlockGroupItem, ChunkItem, DevItem, FileType, RootFlags, RootItem, RootRef, Stripe, dir_entries, inode_refs,
+    sys_chunks,
 };
 use ubtrfs_format::{CompatRo, Ino, ItemType, Key, Superblock, TreeId, name_hash};
 use ubtrfs_tree::Snapshot;
@@ -211,20 +211,15 @@ pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
     Ok(groups.into_values().collect())
 }
 
-/// Whether all of a chunk is on devices that are there.
+/// Whether all of a chunk can be read on devices that are there.
 fn is_complete(chunk: &ChunkItem, missing: &[DevItem]) -> bool {
-    let is_there = |stripe: &Stripe| missing.iter().all(|item| item.devid != stripe.devid);
-    match chunk.flags.profile() {
-        BlockGroupFlags::RAID1 | BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4 => {
-            chunk.stripes.iter().any(is_there)
-        }
-        BlockGroupFlags::RAID10 => {
-            let mut mirrors = chunk.stripes.chunks(usize::from(chunk.sub_stripes.max(1)));
-            mirrors.all(|mirrors| mirrors.iter().any(is_there))
-        }
-        // Nothing is rebuilt from parity.
-        _ => chunk.stripes.iter().all(is_there),
+    let is_lost = |stripe: &Stripe| missing.iter().any(|item| item.devid == stripe.devid);
+    let Some(raid) = chunk.flags.raid() else { return false };
+    if raid.parities > 0 {
+        return chunk.stripes.iter().filter(|stripe| is_lost(stripe)).count() as u64 <= raid.parities;
     }
+    let mut mirrors = chunk.stripes.chunks(raid.copies.max(1) as usize);
+    mirrors.all(|mirrors| !mirrors.iter().all(is_lost))
 }
 
 fn default_subvolume(trees: &Trees, superblock: &Superblock) -> Result<u64> {

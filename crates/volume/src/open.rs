@@ -50,8 +50,8 @@ impl Volume {
         Self::open_some(devices, options, false)
     }
 
-    /// Opens the volume on those of its devices that are there. What only the others have can't be
-    /// read: nothing is rebuilt from parity. For writing the devices must have all data:
+    /// Opens the volume on those of its devices that are there. What only the others have, and does
+    /// not follow by parity, can't be read. For writing the devices must have all data:
     /// [`Error::MissingData`].
     pub fn open_degraded(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         Self::open_some(devices, options, true)

@@ -16,6 +16,7 @@ mod nbd_servers;
 mod network_volumes;
 mod ordinary_users;
 mod orphans_back_and_forth;
+mod parity_replaces_devices;
 mod real_programs;
 mod scrub_mends_devices;
 mod servers_that_are_away;
