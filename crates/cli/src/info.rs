@@ -14,7 +14,7 @@ use ubtrfs_tree::Snapshot;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
-use crate::device::{about_volume_within, open_for_a_glance};
+use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
 use crate::failure::{Failure, Result};
 use crate::output::{as_json, say};
 use crate::partitions::Partitions;
@@ -88,14 +88,15 @@ struct Subvolume {
 
 /// `ubtrfs info`
 pub fn run(arguments: &args::Info) -> Result<()> {
-    let devices = open_for_a_glance(&arguments.devices, arguments.window)?;
-    if let ([path], [device], true) = (&*arguments.devices, &*devices, arguments.window.is_whole())
+    let paths = all_of_volume(&arguments.devices, arguments.window)?;
+    let devices = open_for_a_glance(&paths, arguments.window)?;
+    if let ([path], [device], true) = (&*paths, &*devices, arguments.window.is_whole())
         && Volume::superblock_of(&**device).is_none()
         && let Ok(Some(partitions)) = Partitions::of(path)
     {
         return say(&if arguments.json { as_json(&partitions)? } else { partitions.as_text() });
     }
-    let failed = |error| about_volume_within(&arguments.devices, arguments.window, &error);
+    let failed = |error| about_volume_within(&paths, arguments.window, &error);
     let (opened, missing) = match Volume::open(devices.clone(), OpenOptions { read_only: true }) {
         Err(error @ VolumeError::MissingDevices { .. }) => (
             Volume::open_degraded(devices.clone(), OpenOptions { read_only: true }).map_err(failed),

@@ -21,6 +21,7 @@ mod holders;
 mod info;
 mod ioctls;
 mod label;
+mod members;
 mod merge;
 mod mkfs;
 mod mount;

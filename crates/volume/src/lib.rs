@@ -48,6 +48,7 @@ mod recording_device;
 mod redundancy;
 mod rescue;
 mod runs;
+mod scan;
 mod scrub;
 mod scrub_parity;
 mod scrubbed;
@@ -89,6 +90,7 @@ pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
 pub use rescue::{Candidate, Origin};
+pub use scan::{FoundDevice, scan_devices};
 pub use scrub_parity::ParityScrub;
 pub use scrubbed::{ScrubScope, Scrubbed};
 #[cfg(feature = "testing")]

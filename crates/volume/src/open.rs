@@ -59,9 +59,9 @@ impl Volume {
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
         let mut found = Vec::with_capacity(devices.len());
-        for device in devices {
-            let superblock = find_superblock(&*device, options)?;
-            found.push((device, superblock));
+        for device in &devices {
+            let superblock = find_superblock(&**device, options)?;
+            found.push((Arc::clone(device), superblock));
         }
         found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
         // Within a generation a log is only added; one that not all devices have was not
@@ -71,7 +71,14 @@ impl Volume {
         let superblock = newest.1.superblock.clone();
         let behind = |found: &Found| superblock.generation.0.saturating_sub(found.superblock.generation.0);
         let behind: Vec<_> = found.iter().map(|(_, found)| (found.superblock.dev_item.devid, behind(found))).collect();
-        let volume = Self::open_by(found, superblock, options, degraded)?;
+        let volume = match Self::open_by(found, superblock, options, degraded) {
+            Err(Error::MissingDevices { have, need, .. }) => {
+                let others = Self::open_degraded(devices, OpenOptions { read_only: true });
+                let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
+                return Err(Error::MissingDevices { have, need, missing });
+            }
+            opened => opened?,
+        };
         volume.judge_stale_devices(&behind)?;
         Ok(volume)
     }
@@ -351,6 +358,6 @@ fn check_members(
     if have == superblock.num_devices || degraded && have < superblock.num_devices {
         Ok(())
     } else {
-        Err(Error::MissingDevices { have, need: superblock.num_devices })
+        Err(Error::MissingDevices { have, need: superblock.num_devices, missing: Vec::new() })
     }
 }
