@@ -61,6 +61,7 @@ pub(crate) fn run(devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<
         generation: superblock.generation,
     };
     let walker = Walker::new(media, geometry, ItemContext::from(&superblock), options.progress);
+    let walker = walker.with_seeds(copies.seeds(&superblock));
     Check { superblock, walker, faults, walked: HashSet::new(), options }.run()
 }
 

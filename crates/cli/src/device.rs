@@ -10,7 +10,7 @@ use ubtrfs_volume::{
     open_to_look,
 };
 
-use ubtrfs_format::Superblock;
+use ubtrfs_format::{Superblock, SuperblockFlags};
 
 use crate::args::Window;
 use crate::failure::{Failure, Result};
@@ -75,9 +75,32 @@ pub fn open_for_writing(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(paths, window, OpenMode::ReadWrite)
 }
 
+/// How each of the devices is opened for this: those of seeds for reading only, if the volume was
+/// made from them.
+pub fn modes_of(paths: &[PathBuf], window: Window, mode: OpenMode) -> Vec<OpenMode> {
+    if mode == OpenMode::ReadOnly || paths.len() < 2 {
+        return vec![mode; paths.len()];
+    }
+    let seeds: Vec<bool> = paths.iter().map(|path| is_seed(path, window)).collect();
+    let is_made_from_them = seeds.contains(&false);
+    seeds.into_iter().map(|is_seed| if is_seed && is_made_from_them { OpenMode::ReadOnly } else { mode }).collect()
+}
+
+fn is_seed(path: &Path, window: Window) -> bool {
+    let is_seed = |superblock: &Superblock| superblock.flags.contains(SuperblockFlags::SEEDING);
+    superblock_on(path, window).as_ref().is_some_and(is_seed)
+}
+
+/// The superblock of the volume in this part of a device, if it can be read.
+fn superblock_on(path: &Path, window: Window) -> Option<Superblock> {
+    let device = within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()?;
+    Volume::superblock_of(&*device)
+}
+
 fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened> {
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
-    for path in &all_of_volume(paths, window)? {
+    let paths = all_of_volume(paths, window)?;
+    for (path, mode) in paths.iter().zip(modes_of(&paths, window, mode)) {
         let part = part_of(path, window)?;
         let device = open_exclusively(path, mode, part)?;
         // Those that are opened for writing are claimed by that.
@@ -134,6 +157,7 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
                 .into(),
         ),
         (Error::MissingDevices { .. }, _) => Some("; 'ubtrfs info' describes what is there".into()),
+        (Error::Seed, _) if window.of_mount => Some("; mount it with -o ro".into()),
         (Error::ForeignDevice { .. }, _) => Some(those(paths, window, |_| true)),
         (Error::DuplicateDevice(devid) | Error::WrongDevice(devid) | Error::UnlistedDevice(devid), _) => {
             Some(those(paths, window, |superblock| superblock.dev_item.devid == *devid))
@@ -149,8 +173,7 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
 /// The devices whose superblock is meant, and their volumes, as the end of a sentence.
 fn those(paths: &[PathBuf], window: Window, is_meant: impl Fn(&Superblock) -> bool) -> String {
     let describe = |path: &PathBuf| {
-        let device = within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()?;
-        let superblock = Volume::superblock_of(&*device).filter(|superblock| is_meant(superblock))?;
+        let superblock = superblock_on(path, window).filter(|superblock| is_meant(superblock))?;
         Some(format!("{} is of {}", path.display(), superblock.fsid))
     };
     let all: Vec<String> = paths.iter().filter_map(describe).collect();

@@ -141,6 +141,12 @@ pub enum Error {
         /// Bytes that belong to the volume.
         need: u64,
     },
+    /// The volume is one from which others are made.
+    #[error("it is a seed, from which other volumes are made: it can only be read")]
+    Seed,
+    /// A write to a device that belongs to a seed.
+    #[error("device {0} is one of a seed, to which nothing is written")]
+    SeedDevice(DeviceId),
     /// The volume or its device is read-only.
     #[error("the volume is read-only")]
     ReadOnly,

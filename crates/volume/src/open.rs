@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
 use ubtrfs_format::{
     CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
-    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, TreeId, Uuid, objectid,
+    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid, objectid,
 };
 
 use crate::buffer::Buffer;
@@ -40,6 +40,18 @@ pub(crate) struct Found {
     bytes: Buffer,
 }
 
+impl Found {
+    /// Whether other volumes are made from that of the device.
+    fn is_seed(&self) -> bool {
+        self.superblock.flags.contains(SuperblockFlags::SEEDING)
+    }
+
+    /// Whether the device may be one of a seed, from which the volume of this id was made.
+    fn may_be_seed_of(&self, fsid: Uuid) -> bool {
+        self.is_seed() && self.superblock.fsid != fsid
+    }
+}
+
 impl Volume {
     /// Opens the volume on these devices; all of its devices must be given, in any order.
     ///
@@ -67,10 +79,12 @@ impl Volume {
         // Within a generation a log is only added; one that not all devices have was not
         // acknowledged.
         let age = |found: &Found| (found.superblock.generation, found.superblock.log_root.0 != 0);
-        let newest = found.iter().max_by_key(|(_, found)| age(found)).ok_or(Error::NoDevice)?;
+        // A seed beside another volume's device is a part of that volume.
+        let newest = found.iter().max_by_key(|(_, found)| (!found.is_seed(), age(found))).ok_or(Error::NoDevice)?;
         let superblock = newest.1.superblock.clone();
         let behind = |found: &Found| superblock.generation.0.saturating_sub(found.superblock.generation.0);
-        let behind: Vec<_> = found.iter().map(|(_, found)| (found.superblock.dev_item.devid, behind(found))).collect();
+        let own = found.iter().filter(|(_, found)| !found.may_be_seed_of(superblock.fsid));
+        let behind: Vec<_> = own.map(|(_, found)| (found.superblock.dev_item.devid, behind(found))).collect();
         let volume = match Self::open_by(found, superblock, options, degraded) {
             Err(Error::MissingDevices { have, need, .. }) => {
                 let others = Self::open_degraded(devices, OpenOptions { read_only: true });
@@ -123,10 +137,14 @@ impl Volume {
         degraded: bool,
     ) -> Result<Self> {
         check_members(&found, &superblock, options, degraded)?;
-        let members = found
-            .into_iter()
-            .map(|(device, found)| Member::new(device, found.superblock.dev_item, found.bytes))
-            .collect();
+        if superblock.flags.contains(SuperblockFlags::SEEDING) && !options.read_only {
+            return Err(Error::Seed);
+        }
+        let member = |(device, found): (Arc<dyn Device>, Found)| {
+            let new = if found.may_be_seed_of(superblock.fsid) { Member::seed } else { Member::new };
+            new(device, found.superblock.dev_item, found.bytes)
+        };
+        let members = found.into_iter().map(member).collect();
 
         let mut map = ChunkMap::default();
         let bad_array = |source| Error::Superblock(source);
@@ -326,8 +344,10 @@ fn check_members(
     degraded: bool,
 ) -> Result<()> {
     let mut last: Option<DeviceId> = None;
-    for (device, Found { superblock: own, .. }) in found {
-        if own.fsid != superblock.fsid || own.metadata_fsid() != superblock.metadata_fsid() {
+    for (device, found) in found {
+        let (own, is_seed) = (&found.superblock, found.may_be_seed_of(superblock.fsid));
+        let is_same = own.fsid == superblock.fsid && own.metadata_fsid() == superblock.metadata_fsid();
+        if !is_seed && !is_same {
             return Err(Error::ForeignDevice { expected: superblock.fsid, found: own.fsid });
         }
         let item = &own.dev_item;
@@ -341,13 +361,13 @@ fn check_members(
         {
             return Err(Error::BadRequest("the devices' superblocks disagree about the volume's geometry"));
         }
-        if own.generation != superblock.generation {
+        if !is_seed && own.generation != superblock.generation {
             tracing::warn!(device = item.devid.0, generation = own.generation.0, "an older superblock than the newest");
         }
         if options.read_only {
             continue;
         }
-        if device.is_read_only() {
+        if device.is_read_only() && !is_seed {
             return Err(Error::ReadOnly);
         }
         if device.size() < item.total_bytes {

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::{Error as FormatError, Logical, Node, NodeExpectation, verify_node_checksum};
+use ubtrfs_format::{Error as FormatError, Header, Logical, Node, NodeExpectation, verify_node_checksum};
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
@@ -63,8 +63,15 @@ impl Volume {
     }
 
     fn check_node(&self, expected: &NodeExpectation, block: &[u8]) -> Result<()> {
+        let mut expected = *expected;
+        if let Ok(header) = Header::parse(block)
+            && self.is_of_a_seed(header.fsid)
+        {
+            // It was there before this volume was made.
+            expected.fsid = header.fsid;
+        }
         verify_node_checksum(block, self.checksum())
-            .and_then(|()| Node::check(block, expected, self.sector_size()).map(|_| ()))
+            .and_then(|()| Node::check(block, &expected, self.sector_size()).map(|_| ()))
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
@@ -284,7 +291,7 @@ impl Volume {
                 done += piece.len as usize;
                 let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
                 let Ok(member) = self.member(devid) else { continue };
-                if member.is_missing() {
+                if !member.is_written() {
                     continue;
                 }
                 match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {

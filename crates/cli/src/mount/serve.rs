@@ -22,7 +22,7 @@ use ubtrfs_volume::{
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::commits::with_generation;
-use crate::device::{about_volume_within, check_unmounted, claim, is_block, part_of, within};
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::remedy::{OF_DAMAGE, about_device};
@@ -135,7 +135,8 @@ struct Opened {
 fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
-    for path in &job.devices {
+    let modes = modes_of(&job.devices, job.request.window(), mode);
+    for (path, mode) in job.devices.iter().zip(modes) {
         let part = part_of(path, job.request.window())?;
         let device = if root && is_block(path) {
             let failed = |error: io::Error| Failure::about(path.display(), &error);

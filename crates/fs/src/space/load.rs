@@ -7,6 +7,7 @@ use ubtrfs_tree::Snapshot;
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
+use super::group::Giving;
 use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
@@ -23,6 +24,8 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
     /// Those that get no chunks.
     pub(crate) closed_devices: &'a [DeviceId],
+    /// Those of which nothing is given out, though chunks on them have room.
+    pub(crate) seed_devices: &'a [DeviceId],
     pub(crate) node_size: u64,
     pub(crate) sector_size: u64,
     /// The most bytes of a new chunk, if it is given.
@@ -86,7 +89,7 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
         group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
         group.rewrite_free_space = sources.keeps_free_space_tree;
         group.touched = true;
-        return Ok(with_available(group, chunk));
+        return Ok(with_available(group, chunk, sources.seed_devices));
     }
     let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
     let item = sources
@@ -116,12 +119,17 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
         group.rewrite_free_space = sources.keeps_free_space_tree;
         group.touched = sources.keeps_free_space_tree;
     }
-    Ok(with_available(group, chunk))
+    Ok(with_available(group, chunk, sources.seed_devices))
 }
 
 /// The group with what follows from its recorded free space.
-fn with_available(mut group: BlockGroup, chunk: &ChunkItem) -> BlockGroup {
+fn with_available(mut group: BlockGroup, chunk: &ChunkItem, seeds: &[DeviceId]) -> BlockGroup {
     group.recorded_used = chunk.length - group.recorded_free.total();
+    if chunk.stripes.iter().any(|stripe| seeds.contains(&stripe.devid)) {
+        group.giving = Giving::Closed;
+        group.available = FreeMap::default();
+        return group;
+    }
     group.available = group.recorded_free.clone();
     for (at, len) in DeviceMap::superblock_ranges(group.start, chunk) {
         group.available.remove_any(at.0, len);

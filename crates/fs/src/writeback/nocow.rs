@@ -109,6 +109,9 @@ impl Writeback {
         if extent.offset.checked_add(len).is_none_or(|end| end > extent.disk_num_bytes) {
             return Ok(false);
         }
+        if self.info.volume.has_seeds() && !self.info.space.may_be_overwritten(extent.disk_bytenr) {
+            return Ok(false);
+        }
         let is_in_snapshot = extent.generation <= self.info.last_snapshot(id.subvolume, generation);
         Ok(!is_in_snapshot && !self.has_other_references(id, start, extent)?)
     }

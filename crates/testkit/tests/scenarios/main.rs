@@ -24,3 +24,4 @@ mod servers_that_are_away;
 mod several_devices;
 mod snapshots_back_and_forth;
 mod subvolume_rules;
+mod volumes_made_from_seeds;
