@@ -168,6 +168,8 @@ fn what_is_made_from_a_seed_goes_back_and_forth() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"), Need::Tool("btrfstune"));
     back_and_forth(&["-d", "single", "-m", "dup"], 1);
     back_and_forth(&["-d", "single", "-m", "single", "-n", "4k"], 2);
+    // The one new device can't have what the seed has: new chunks are single ones.
+    back_and_forth(&["-d", "raid1", "-m", "raid1"], 2);
 }
 
 #[test]
