@@ -1,5 +1,7 @@
 //! The checksum tree, and data against it.
 
+use std::collections::BTreeSet;
+
 use ubtrfs_format::items::CsumItem;
 use ubtrfs_format::{ChecksumType, ItemType, Leaf, Logical, TreeId};
 use ubtrfs_volume::Buffer;
@@ -63,10 +65,21 @@ pub(crate) struct DataCheck<'a> {
     pub(crate) done: u64,
     /// Bytes read, each copy counted.
     pub(crate) read: u64,
+    /// Sectors that are wrong or can't be read, up to so many.
+    pub(crate) wrong: BTreeSet<u64>,
     pub(crate) progress: Option<&'a dyn Progress>,
 }
 
+/// The most wrong sectors that are remembered.
+pub(crate) const MOST_WRONG: usize = 1 << 20;
+
 impl DataCheck<'_> {
+    fn note_wrong(&mut self, at: Logical) {
+        if self.wrong.len() < MOST_WRONG {
+            self.wrong.insert(at.0);
+        }
+    }
+
     /// Reads the data that a checksum item is about.
     pub(crate) fn item(&mut self, item: &CsumItem<'_>, faults: &mut Faults) {
         let mut at = item.start();
@@ -98,10 +111,12 @@ impl DataCheck<'_> {
             {
                 let kind = FaultKind::UnreadableData { copy: copy as u64, reason: error.to_string() };
                 faults.add(kind, Location::at(address));
+                self.note_wrong(address);
                 continue;
             }
             if item.get(address).is_some_and(|sum| !self.checksum.matches(content, sum)) {
                 faults.add(FaultKind::BadData { copy: copy as u64 }, Location::at(address));
+                self.note_wrong(address);
             }
         }
     }

@@ -259,6 +259,8 @@ pub enum FaultKind {
     BadData { copy: u64 },
     #[error("copy {copy} of data can't be read: {reason}")]
     UnreadableData { copy: u64, reason: String },
+    #[error("parity at {physical} of device {device} does not match the data of its row, or can't be read")]
+    BadParity { device: u64, physical: u64 },
 
     // Inodes.
     #[error("items of an inode that has no inode item")]

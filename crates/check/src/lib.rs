@@ -19,6 +19,7 @@ mod groups;
 mod log;
 mod media;
 mod options;
+mod parity;
 mod phases;
 mod ranges;
 mod references;

@@ -56,6 +56,16 @@ impl Media {
         self.devices.get(&devid)
     }
 
+    /// The chunks of RAID5 and RAID6, of as many stripes as these can have, with their starts.
+    pub(crate) fn chunks_with_parity(&self) -> impl Iterator<Item = (u64, &ChunkItem)> {
+        let fits = |chunk: &ChunkItem| match chunk.flags.profile() {
+            BlockGroupFlags::RAID5 => (2..=255).contains(&chunk.stripes.len()),
+            BlockGroupFlags::RAID6 => (3..=255).contains(&chunk.stripes.len()),
+            _ => false,
+        };
+        self.chunks.iter().map(|(start, chunk)| (*start, chunk)).filter(move |(_, chunk)| fits(chunk))
+    }
+
     fn chunk_at(&self, at: u64) -> Option<(u64, &ChunkItem)> {
         let (start, chunk) = self.chunks.range(..=at).next_back()?;
         (at - start < chunk.length).then_some((*start, chunk))

@@ -1,6 +1,6 @@
 //! The phases of a check, in their order.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use ubtrfs_format::items::sys_chunks;
@@ -8,7 +8,7 @@ use ubtrfs_format::{CompatRo, Incompat, ItemContext, ItemType, Key, Logical, Sup
 use ubtrfs_volume::Device;
 
 use crate::chunks::{Layout, judge_used};
-use crate::csums::{Covered, DataCheck};
+use crate::csums::{Covered, DataCheck, MOST_WRONG};
 use crate::error::{Error, Result};
 use crate::extents::{Allocated, Comparison};
 use crate::fault::{FaultKind, Location};
@@ -17,6 +17,7 @@ use crate::groups::Groups;
 use crate::log::Contents;
 use crate::media::Media;
 use crate::options::Options;
+use crate::parity::ParityCheck;
 use crate::ranges::RangeSet;
 use crate::references::User;
 use crate::report::{Faults, LogStats, Report};
@@ -61,6 +62,7 @@ pub(crate) fn run(devices: &[Arc<dyn Device>], options: &Options<'_>) -> Result<
         generation: superblock.generation,
     };
     let walker = Walker::new(media, geometry, ItemContext::from(&superblock), options.progress);
+    let walker = walker.with_seeds(copies.seeds(&superblock));
     Check { superblock, walker, faults, walked: HashSet::new(), options }.run()
 }
 
@@ -372,6 +374,7 @@ impl Check<'_> {
             total: 0,
             done: 0,
             read: 0,
+            wrong: BTreeSet::new(),
             progress: None,
         };
         let reads = self.options.data_checksums.then_some(&mut data);
@@ -405,10 +408,36 @@ impl Check<'_> {
             total,
             done: 0,
             read: 0,
+            wrong: BTreeSet::new(),
             progress: self.options.progress,
         };
         self.walker.walk_again(&root, &mut data, &mut self.faults);
         self.faults.report.stats.data_bytes = data.read;
+        let wrong = data.wrong;
+        self.parity(covered, wrong);
+    }
+
+    /// Compares parity with data that checksums, and blocks, have proved.
+    fn parity(&mut self, covered: Option<&Covered>, mut wrong: BTreeSet<u64>) {
+        if self.walker.media.chunks_with_parity().next().is_none() {
+            return;
+        }
+        if wrong.len() >= MOST_WRONG {
+            self.faults.not_compared("parity, since too much data is wrong");
+            return;
+        }
+        let (node_size, sector_size) = (u64::from(self.superblock.node_size), u64::from(self.superblock.sector_size));
+        let mut proven: Vec<(u64, u64)> = covered.map(|covered| covered.ranges.iter().collect()).unwrap_or_default();
+        for (at, block) in &self.walker.blocks {
+            let end = at.0.saturating_add(node_size);
+            proven.push((at.0, end));
+            if block.bad {
+                wrong.extend((at.0..end).step_by(sector_size as usize));
+            }
+        }
+        let proven = RangeSet::from_unsorted(proven);
+        let parity = ParityCheck { media: &self.walker.media, proven: &proven, wrong: &wrong, sector_size };
+        parity.judge(&mut self.faults);
     }
 
     /// Gives the inodes of the first faults their paths.

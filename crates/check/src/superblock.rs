@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, Uuid};
 use ubtrfs_volume::Device;
 
 use crate::fault::{FaultKind, Location};
@@ -61,13 +61,20 @@ impl Copies {
     }
 
     /// The superblock of the last commit: that of the newest primary copy, as for a mount; where no
-    /// primary is good, that of the newest copy.
+    /// primary is good, that of the newest copy. A seed beside another volume's device is a part of
+    /// that volume.
     pub(crate) fn current(&self) -> Option<&Superblock> {
         self.copies
             .iter()
             .filter_map(|copy| Some((copy.found.as_ref().ok()?, copy.number == 0)))
-            .max_by_key(|(found, primary)| (*primary, found.generation))
+            .max_by_key(|(found, primary)| (!is_seed(found), *primary, found.generation))
             .map(|(found, _)| found)
+    }
+
+    /// The ids that blocks of seeds carry.
+    pub(crate) fn seeds(&self, current: &Superblock) -> Vec<Uuid> {
+        let found = self.copies.iter().filter_map(|copy| copy.found.as_ref().ok());
+        found.filter(|found| may_be_seed_of(found, current)).map(Superblock::metadata_fsid).collect()
     }
 
     /// Compares all copies with the one that counts.
@@ -76,6 +83,7 @@ impl Copies {
             let device = self.devids.get(copy.device).copied().flatten().unwrap_or(0);
             let number = copy.number;
             let kind = match &copy.found {
+                Ok(found) if may_be_seed_of(found, current) => continue,
                 Err(reason) => FaultKind::SuperblockCopyBad { device, copy: number, reason: reason.clone() },
                 // A crash in the middle of a commit leaves that behind.
                 Ok(found) if found.generation != current.generation => FaultKind::SuperblockCopyStale {
@@ -90,6 +98,15 @@ impl Copies {
             faults.add(kind, Location::volume());
         }
     }
+}
+
+fn is_seed(superblock: &Superblock) -> bool {
+    superblock.flags.contains(SuperblockFlags::SEEDING)
+}
+
+/// Whether a superblock is one of a seed, from which the volume may have been made.
+fn may_be_seed_of(superblock: &Superblock, current: &Superblock) -> bool {
+    is_seed(superblock) && superblock.fsid != current.fsid
 }
 
 /// Whether two copies are equal except for fields of the copy or device. Only primaries refer to a

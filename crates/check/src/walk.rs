@@ -94,6 +94,8 @@ pub(crate) struct Walker<'a> {
     pub(crate) geometry: Geometry,
     /// For the rules that each item must keep.
     items: ItemContext,
+    /// The ids that blocks carry of the volumes from which this one was made.
+    seeds: Vec<Uuid>,
     pub(crate) blocks: HashMap<Logical, Block>,
     pub(crate) uses: Uses,
     /// Blocks whose children are referred to by the block's address; from the extent tree.
@@ -125,6 +127,7 @@ impl<'a> Walker<'a> {
             media,
             geometry,
             items,
+            seeds: Vec::new(),
             blocks: HashMap::new(),
             uses: Uses::default(),
             full_backref: HashSet::new(),
@@ -134,6 +137,11 @@ impl<'a> Walker<'a> {
             expected_blocks: 0,
             copies_read: 0,
         }
+    }
+
+    /// With the volumes from which this one was made.
+    pub(crate) fn with_seeds(self, seeds: Vec<Uuid>) -> Self {
+        Self { seeds, ..self }
     }
 
     /// Block copies read so far.
@@ -259,7 +267,11 @@ impl<'a> Walker<'a> {
         let mut block = Buffer::zeroed(self.geometry.node_size as usize);
         self.media.read_copy(expected.bytenr, copy, &mut block).map_err(|error| error.to_string())?;
         verify_node_checksum(&block, self.geometry.checksum).map_err(|error| error.to_string())?;
-        Node::check(&block, expected, self.geometry.sector_size).map_err(|error| error.to_string())?;
+        let mut expected = *expected;
+        if let Some(fsid) = Header::parse(&block).ok().map(|header| header.fsid).filter(|id| self.seeds.contains(id)) {
+            expected.fsid = fsid;
+        }
+        Node::check(&block, &expected, self.geometry.sector_size).map_err(|error| error.to_string())?;
         Ok(block)
     }
 

@@ -10,8 +10,11 @@ use ubtrfs_volume::{
     open_to_look,
 };
 
+use ubtrfs_format::{Superblock, SuperblockFlags};
+
 use crate::args::Window;
 use crate::failure::{Failure, Result};
+use crate::members::with_others;
 use crate::other_contents::instead_of_btrfs;
 use crate::remedy::{OF_DAMAGE, about_device};
 
@@ -56,19 +59,48 @@ pub struct Opened {
     pub claims: Vec<File>,
 }
 
-/// Opens devices for reading only, and refuses those that are mounted.
+/// The devices that are named, and what is found of the rest of their volume.
+pub fn all_of_volume(paths: &[PathBuf], window: Window) -> Result<Vec<PathBuf>> {
+    if window.is_whole() { with_others(paths) } else { Ok(paths.to_vec()) }
+}
+
+/// Opens devices for reading only, and refuses those that are mounted. What is found of the rest of
+/// their volume is opened, too.
 pub fn open_for_reading(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(paths, window, OpenMode::ReadOnly)
 }
 
-/// Opens devices for writing, and refuses those that are mounted.
+/// Opens devices for writing, and refuses those that are mounted; with the rest of their volume.
 pub fn open_for_writing(paths: &[PathBuf], window: Window) -> Result<Opened> {
     open_all(paths, window, OpenMode::ReadWrite)
 }
 
+/// How each of the devices is opened for this: those of seeds for reading only, if the volume was
+/// made from them.
+pub fn modes_of(paths: &[PathBuf], window: Window, mode: OpenMode) -> Vec<OpenMode> {
+    if mode == OpenMode::ReadOnly || paths.len() < 2 {
+        return vec![mode; paths.len()];
+    }
+    let seeds: Vec<bool> = paths.iter().map(|path| is_seed(path, window)).collect();
+    let is_made_from_them = seeds.contains(&false);
+    seeds.into_iter().map(|is_seed| if is_seed && is_made_from_them { OpenMode::ReadOnly } else { mode }).collect()
+}
+
+fn is_seed(path: &Path, window: Window) -> bool {
+    let is_seed = |superblock: &Superblock| superblock.flags.contains(SuperblockFlags::SEEDING);
+    superblock_on(path, window).as_ref().is_some_and(is_seed)
+}
+
+/// The superblock of the volume in this part of a device, if it can be read.
+fn superblock_on(path: &Path, window: Window) -> Option<Superblock> {
+    let device = within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()?;
+    Volume::superblock_of(&*device)
+}
+
 fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened> {
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
-    for path in paths {
+    let paths = all_of_volume(paths, window)?;
+    for (path, mode) in paths.iter().zip(modes_of(&paths, window, mode)) {
         let part = part_of(path, window)?;
         let device = open_exclusively(path, mode, part)?;
         // Those that are opened for writing are claimed by that.
@@ -119,12 +151,33 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         (Error::NotBtrfs, [path]) if window.is_whole() => {
             instead_of_btrfs(path, window.of_mount).map(|instead| format!("; {instead}"))
         }
+        (Error::MissingDevices { .. }, _) if window.of_mount => Some(
+            "; device=PATH names one, and with -o degraded the volume is mounted without them, as far as it has all data \
+             on the others (or ro,degraded)"
+                .into(),
+        ),
+        (Error::MissingDevices { .. }, _) => Some("; 'ubtrfs info' describes what is there".into()),
+        (Error::Seed, _) if window.of_mount => Some("; mount it with -o ro".into()),
+        (Error::ForeignDevice { .. }, _) => Some(those(paths, window, |_| true)),
+        (Error::DuplicateDevice(devid) | Error::WrongDevice(devid) | Error::UnlistedDevice(devid), _) => {
+            Some(those(paths, window, |superblock| superblock.dev_item.devid == *devid))
+        }
         (Error::Node { .. } | Error::ChunkTree { .. } | Error::ChunkItem { .. } | Error::Unmapped { .. }, _) => {
             Some(OF_DAMAGE.into())
         }
         _ => None,
     };
     about_volume(paths, error).map_sentence(|sentence| sentence + &advice.unwrap_or_default())
+}
+
+/// The devices whose superblock is meant, and their volumes, as the end of a sentence.
+fn those(paths: &[PathBuf], window: Window, is_meant: impl Fn(&Superblock) -> bool) -> String {
+    let describe = |path: &PathBuf| {
+        let superblock = superblock_on(path, window).filter(|superblock| is_meant(superblock))?;
+        Some(format!("{} is of {}", path.display(), superblock.fsid))
+    };
+    let all: Vec<String> = paths.iter().filter_map(describe).collect();
+    format!(" ({})", all.join(", "))
 }
 
 /// What is wrong with the volume on these devices.

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use ubtrfs_format::items::{
-    BlockGroupFlags, BlockGroupItem, ChunkItem, DevItem, FileType, RootFlags, RootItem, RootRef, Stripe, dir_entries,
-    inode_refs, sys_chunks,
+    BlockGroupItem, ChunkItem, DevItem, FileType, RootFlags, RootItem, RootRef, Stripe, dir_entries, inode_refs,
+    sys_chunks,
 };
 use ubtrfs_format::{CompatRo, Ino, ItemType, Key, Superblock, TreeId, name_hash};
 use ubtrfs_tree::Snapshot;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
-use crate::device::{about_volume_within, open_for_a_glance};
+use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
 use crate::failure::{Failure, Result};
 use crate::output::{as_json, say};
 use crate::partitions::Partitions;
@@ -88,14 +88,15 @@ struct Subvolume {
 
 /// `ubtrfs info`
 pub fn run(arguments: &args::Info) -> Result<()> {
-    let devices = open_for_a_glance(&arguments.devices, arguments.window)?;
-    if let ([path], [device], true) = (&*arguments.devices, &*devices, arguments.window.is_whole())
+    let paths = all_of_volume(&arguments.devices, arguments.window)?;
+    let devices = open_for_a_glance(&paths, arguments.window)?;
+    if let ([path], [device], true) = (&*paths, &*devices, arguments.window.is_whole())
         && Volume::superblock_of(&**device).is_none()
         && let Ok(Some(partitions)) = Partitions::of(path)
     {
         return say(&if arguments.json { as_json(&partitions)? } else { partitions.as_text() });
     }
-    let failed = |error| about_volume_within(&arguments.devices, arguments.window, &error);
+    let failed = |error| about_volume_within(&paths, arguments.window, &error);
     let (opened, missing) = match Volume::open(devices.clone(), OpenOptions { read_only: true }) {
         Err(error @ VolumeError::MissingDevices { .. }) => (
             Volume::open_degraded(devices.clone(), OpenOptions { read_only: true }).map_err(failed),
@@ -211,20 +212,15 @@ pub fn block_groups(volume: &Volume, trees: &Trees) -> Result<Vec<Groups>> {
     Ok(groups.into_values().collect())
 }
 
-/// Whether all of a chunk is on devices that are there.
+/// Whether all of a chunk can be read on devices that are there.
 fn is_complete(chunk: &ChunkItem, missing: &[DevItem]) -> bool {
-    let is_there = |stripe: &Stripe| missing.iter().all(|item| item.devid != stripe.devid);
-    match chunk.flags.profile() {
-        BlockGroupFlags::RAID1 | BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4 => {
-            chunk.stripes.iter().any(is_there)
-        }
-        BlockGroupFlags::RAID10 => {
-            let mut mirrors = chunk.stripes.chunks(usize::from(chunk.sub_stripes.max(1)));
-            mirrors.all(|mirrors| mirrors.iter().any(is_there))
-        }
-        // Nothing is rebuilt from parity.
-        _ => chunk.stripes.iter().all(is_there),
+    let is_lost = |stripe: &Stripe| missing.iter().any(|item| item.devid == stripe.devid);
+    let Some(raid) = chunk.flags.raid() else { return false };
+    if raid.parities > 0 {
+        return chunk.stripes.iter().filter(|stripe| is_lost(stripe)).count() as u64 <= raid.parities;
     }
+    let mut mirrors = chunk.stripes.chunks(raid.copies.max(1) as usize);
+    mirrors.all(|mirrors| !mirrors.iter().all(is_lost))
 }
 
 fn default_subvolume(trees: &Trees, superblock: &Superblock) -> Result<u64> {

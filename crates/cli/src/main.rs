@@ -22,6 +22,7 @@ mod holders;
 mod info;
 mod ioctls;
 mod label;
+mod members;
 mod merge;
 mod mkfs;
 mod mount;

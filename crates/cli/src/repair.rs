@@ -177,6 +177,7 @@ fn remedy(fault: &Fault) -> Remedy {
         Kind::BadData { .. } | Kind::UnreadableData { .. } => {
             Remedy::Leave("data can't be derived from anything but another copy, which a mount uses when it reads")
         }
+        Kind::BadParity { .. } => Remedy::Leave("nothing is written to volumes with parity; data is read without it"),
         Kind::OddChecksum { .. } | Kind::UuidSurplus { .. } => Remedy::Leave("it does no harm"),
         // It is rebuilt as a whole without reading the old one.
         _ if fault.place.tree == Some(TreeId::FREE_SPACE) => Remedy::Recount,

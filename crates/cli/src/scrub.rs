@@ -33,6 +33,9 @@ struct Found {
     tree_bytes: u64,
     read_errors: u64,
     checksum_errors: u64,
+    /// How many of these are sectors of parity; unknown of a mount.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parity_errors: Option<u64>,
     super_errors: u64,
     corrected: u64,
     uncorrectable: u64,
@@ -147,8 +150,9 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
         device: None,
         data_bytes: found.data.bytes,
         tree_bytes: found.trees.bytes,
-        read_errors: found.data.read_errors + found.trees.read_errors,
-        checksum_errors: found.data.checksum_errors + found.trees.checksum_errors,
+        read_errors: found.data.read_errors + found.trees.read_errors + found.parity.read_errors,
+        checksum_errors: found.data.checksum_errors + found.trees.checksum_errors + found.parity.checksum_errors,
+        parity_errors: Some(found.parity.checksum_errors),
         super_errors: found.super_errors,
         corrected: found.data.corrected + found.trees.corrected,
         uncorrectable: found.uncorrectable(),
@@ -190,6 +194,7 @@ impl Found {
             tree_bytes: of("tree_bytes_scrubbed"),
             read_errors: of("read_errors"),
             checksum_errors: of("csum_errors") + of("verify_errors"),
+            parity_errors: None,
             super_errors: of("super_errors"),
             corrected: of("corrected_errors"),
             uncorrectable: of("uncorrectable_errors"),
@@ -203,8 +208,10 @@ impl Found {
         if wrong == 0 {
             return format!("{device}{compared} compared, no error");
         }
+        let parity = self.parity_errors.filter(|sectors| *sectors > 0);
+        let parity = parity.map_or_else(String::new, |sectors| format!(" ({sectors} of them sectors of parity)"));
         format!(
-            "{device}{compared} compared, {} unreadable, {} wrong, {} damaged superblocks; {} rewritten, {} could not be",
+            "{device}{compared} compared, {} unreadable, {} wrong{parity}, {} damaged superblocks; {} rewritten, {} could not be",
             self.read_errors, self.checksum_errors, self.super_errors, self.corrected, self.uncorrectable
         )
     }

@@ -11,7 +11,7 @@ use ubtrfs_volume::{Device, Error as VolumeError, OpenOptions, Volume};
 
 use crate::args::Window;
 use crate::control;
-use crate::device::{about_volume_within, open_for_a_glance};
+use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
 use crate::failure::Result;
 use crate::info::{Groups, block_groups};
 use crate::mount::window_of_options;
@@ -63,6 +63,7 @@ impl Glance {
             }
             _ => (places.to_vec(), window),
         };
+        let paths = all_of_volume(&paths, window)?;
         let devices = open_for_a_glance(&paths, window)?;
         let read_only = || OpenOptions { read_only: true };
         let volume = match Volume::open(devices.clone(), read_only()) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{ExtentFlags, ExtentItem};
 use ubtrfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
-use ubtrfs_volume::{DeviceErrors, ScrubScope, Scrubbed};
+use ubtrfs_volume::{DeviceErrors, ParityScrub, ScrubScope, Scrubbed};
 
 use crate::commit::Committer;
 use crate::committed::Committed;
@@ -52,6 +52,8 @@ pub struct ScrubProgress {
     pub data: Scrubbed,
     /// What was found of tree blocks.
     pub trees: Scrubbed,
+    /// What was found of parity, in sectors.
+    pub parity: Scrubbed,
     /// Sectors of data without checksums.
     pub no_checksum: u64,
     /// Copies of superblocks that are damaged.
@@ -63,13 +65,13 @@ pub struct ScrubProgress {
 impl ScrubProgress {
     /// Copies that were wrong and could not be rewritten.
     pub fn uncorrectable(&self) -> u64 {
-        self.data.uncorrectable + self.trees.uncorrectable
+        self.data.uncorrectable + self.trees.uncorrectable + self.parity.uncorrectable
     }
 
     /// Copies that could not be read or were wrong.
     pub fn errors(&self) -> u64 {
         let of = |found: &Scrubbed| found.read_errors + found.checksum_errors;
-        of(&self.data) + of(&self.trees) + self.super_errors
+        of(&self.data) + of(&self.trees) + of(&self.parity) + self.super_errors
     }
 }
 
@@ -151,10 +153,15 @@ impl Scrubber {
             }
         }
         let begun = Instant::now();
+        let mut parity = ParityScrub::default();
         while progress.last < end {
             let committed = self.info.committed();
-            let is_more = self.batch(&committed, end, scope, &mut progress)?;
+            let is_more = self.batch(&committed, end, scope, (&mut progress, &mut parity))?;
             drop(committed);
+            if !is_more {
+                parity.end_row(&self.info.volume, scope);
+            }
+            progress.parity = parity.found;
             let goes_on_now = goes_on(&progress);
             if !is_more {
                 break;
@@ -163,7 +170,8 @@ impl Scrubber {
                 return Err(Errno::CANCELED.into());
             }
             if let Some(rate) = bytes_per_second.filter(|rate| *rate > 0) {
-                let micros = u128::from(progress.data.bytes + progress.trees.bytes) * 1_000_000 / u128::from(rate);
+                let bytes = progress.data.bytes + progress.trees.bytes + progress.parity.bytes;
+                let micros = u128::from(bytes) * 1_000_000 / u128::from(rate);
                 let due = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
                 while begun.elapsed() < due {
                     self.rest(due.saturating_sub(begun.elapsed()));
@@ -189,7 +197,7 @@ impl Scrubber {
         committed: &Arc<Committed>,
         end: Logical,
         scope: ScrubScope,
-        progress: &mut ScrubProgress,
+        (progress, parity): (&mut ScrubProgress, &mut ParityScrub),
     ) -> Result<bool> {
         let volume = &self.info.volume;
         let superblock = &committed.superblock;
@@ -216,7 +224,7 @@ impl Scrubber {
                     Some((_, level)) => level,
                     None => u8::try_from(key.offset).unwrap_or(u8::MAX),
                 };
-                let found = volume.scrub_node(at, Some(level), extent.generation, scope)?;
+                let found = volume.scrub_node(at, Some(level), extent.generation, scope, parity)?;
                 progress.trees = progress.trees.plus(found);
                 progress.tree_extents += 1;
             } else {
@@ -227,7 +235,8 @@ impl Scrubber {
                     for (at, len, sums) in sums.runs(at.plus(done), piece)? {
                         progress.no_checksum +=
                             if sums.is_none() { len / u64::from(superblock.sector_size) } else { 0 };
-                        progress.data = progress.data.plus(volume.scrub_data(at, len, sums.as_deref(), scope)?);
+                        let found = volume.scrub_data(at, len, sums.as_deref(), scope, parity)?;
+                        progress.data = progress.data.plus(found);
                     }
                     done += piece;
                 }

@@ -100,14 +100,15 @@ impl Request {
 
 /// The argument with what was done so far.
 fn encode_progress(device: DeviceId, progress: &ScrubProgress) -> Vec<u8> {
-    let ScrubProgress { data, trees, .. } = progress;
+    let ScrubProgress { data, trees, parity, .. } = progress;
     let counters: [u64; COUNTERS] = [
         progress.data_extents,
         progress.tree_extents,
         data.bytes,
         trees.bytes,
-        data.read_errors + trees.read_errors,
-        data.checksum_errors,
+        data.read_errors + trees.read_errors + parity.read_errors,
+        // There is no counter for parity.
+        data.checksum_errors + parity.checksum_errors,
         trees.checksum_errors,
         progress.no_checksum,
         0,

@@ -7,6 +7,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
 use crate::error::{Error, Result};
+use crate::parity::MOST_STRIPES;
 
 /// All chunks of a volume, by their logical start.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +49,29 @@ pub(crate) struct MappedRange {
     pub(crate) len: u64,
     /// Where the copies are, at least one.
     pub(crate) copies: Vec<IoStripe>,
-    /// Whether writing all copies is enough: not with parity.
+    /// Whether writing all copies is enough: not with parity, where the one copy also follows from
+    /// the other stripes of its row.
     pub(crate) writable: bool,
+}
+
+/// A stretch of a row of a chunk with parity: the same bytes of each stripe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// The logical address where the row begins.
+    pub(crate) start: Logical,
+    /// How many stripes have data: the first ones. The others are P, then Q.
+    pub(crate) data: usize,
+    /// Where the stretch is of each stripe.
+    pub(crate) stripes: Vec<IoStripe>,
+    /// The stripe that has the address.
+    pub(crate) wanted: usize,
+}
+
+impl Row {
+    /// Stripes with parity.
+    pub(crate) fn parities(&self) -> usize {
+        self.stripes.len() - self.data
+    }
 }
 
 impl Layout {
@@ -66,8 +88,8 @@ impl Layout {
             BlockGroupFlags::RAID10 => {
                 fits(count >= 2 && count.is_multiple_of(2) && item.sub_stripes == 2, Self::Striped { copies: 2 })
             }
-            BlockGroupFlags::RAID5 => fits(count >= 2, Self::Parity { parities: 1 }),
-            BlockGroupFlags::RAID6 => fits(count >= 3, Self::Parity { parities: 2 }),
+            BlockGroupFlags::RAID5 => fits((2..=MOST_STRIPES).contains(&count), Self::Parity { parities: 1 }),
+            BlockGroupFlags::RAID6 => fits((3..=MOST_STRIPES).contains(&count), Self::Parity { parities: 2 }),
             _ => Err("unknown profile"),
         }
     }
@@ -112,12 +134,38 @@ impl Chunk {
         let holders = match self.layout {
             Layout::Striped { copies } => column * copies..(column + 1) * copies,
             Layout::Copies | Layout::Parity { .. } => {
-                let turned = (column + (row % stripes.len() as u64) as usize) % stripes.len();
+                let turned = self.turned(column, row);
                 turned..turned + 1
             }
         };
         let copies = stripes.get(holders).unwrap_or_default().iter().map(|stripe| place(stripe, on_device)).collect();
         MappedRange { len, copies, writable: !matches!(self.layout, Layout::Parity { .. }) }
+    }
+
+    /// Which stripe of the chunk has this role in a row: those with data come first, then P, then
+    /// Q.
+    fn turned(&self, role: usize, row: u64) -> usize {
+        let stripes = self.item.stripes.len();
+        (role + (row % stripes as u64) as usize) % stripes
+    }
+
+    /// The row at `offset` (below the chunk's length), from there on; `None` without parity.
+    fn row(&self, offset: u64) -> Option<Row> {
+        let Layout::Parity { parities } = self.layout else { return None };
+        let stripes = &self.item.stripes;
+        let width = self.layout.width(stripes.len());
+        let (number, within) = (offset / STRIPE_LEN, offset % STRIPE_LEN);
+        let row = number / width;
+        let place = |role: usize| {
+            let stripe = stripes.get(self.turned(role, row))?;
+            Some(IoStripe { devid: stripe.devid, at: stripe.offset.plus(row * STRIPE_LEN + within) })
+        };
+        Some(Row {
+            start: Logical(row * width * STRIPE_LEN),
+            data: stripes.len() - parities,
+            stripes: (0..stripes.len()).filter_map(place).collect(),
+            wanted: (number % width) as usize,
+        })
     }
 
     /// The offset within the chunk of what lies here on a device; `None` where that is another
@@ -128,15 +176,16 @@ impl Chunk {
             within(stripe).filter(|_| stripe.devid == devid).map(|offset| (index, offset))
         };
         let (index, on_device) = self.item.stripes.iter().enumerate().find_map(holds)?;
-        match self.layout {
-            Layout::Copies => Some(on_device),
-            Layout::Striped { copies } => {
-                let (row, within) = (on_device / STRIPE_LEN, on_device % STRIPE_LEN);
-                let width = self.layout.width(self.item.stripes.len());
-                Some((row * width + (index / copies) as u64) * STRIPE_LEN + within)
-            }
-            Layout::Parity { .. } => None,
-        }
+        let (row, within) = (on_device / STRIPE_LEN, on_device % STRIPE_LEN);
+        let stripes = self.item.stripes.len();
+        let width = self.layout.width(stripes);
+        let column = match self.layout {
+            Layout::Copies => return Some(on_device),
+            Layout::Striped { copies } => index / copies,
+            Layout::Parity { .. } => (index + stripes - (row % stripes as u64) as usize) % stripes,
+        };
+        let offset = (row * width + column as u64) * STRIPE_LEN + within;
+        ((column as u64) < width && offset < self.item.length).then_some(offset)
     }
 
     /// The logical offsets within the chunk whose row or copy touches a superblock.
@@ -270,6 +319,14 @@ impl ChunkMap {
         let Some((start, chunk)) = self.chunks.range(..=at.0).next_back() else { return Err(unmapped) };
         let offset = at.0 - start;
         if offset >= chunk.item.length { Err(unmapped) } else { Ok(chunk.locate(offset, len)) }
+    }
+
+    /// The row with parity that has this address, from there on; `None` in other chunks.
+    pub(crate) fn row(&self, at: Logical) -> Option<Row> {
+        let (start, chunk) = self.chunks.range(..=at.0).next_back()?;
+        let offset = at.0 - start;
+        let row = if offset < chunk.item.length { chunk.row(offset)? } else { return None };
+        Some(Row { start: row.start.plus(*start), ..row })
     }
 
     /// All pieces of a range, in order; an error where a part of it is in no chunk.

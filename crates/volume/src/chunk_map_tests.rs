@@ -75,6 +75,8 @@ fn places_on_devices_lead_back_to_their_addresses() {
         item(BlockGroupFlags::DUP, 4 * K64, &[(1, 4 * MIB), (1, 9 * MIB)]),
         item(BlockGroupFlags::RAID0, 6 * K64, &[(1, MIB), (2, 2 * MIB), (3, 3 * MIB)]),
         item(BlockGroupFlags::RAID10, 4 * K64, &[(1, MIB), (2, MIB), (3, MIB), (4, MIB)]),
+        item(BlockGroupFlags::RAID5, 12 * K64, &[(1, MIB), (2, MIB), (3, MIB)]),
+        item(BlockGroupFlags::RAID6, 12 * K64, &[(1, MIB), (2, MIB), (3, MIB), (4, MIB)]),
     ];
     for item in profiles {
         let (length, map) = (item.length, map_of(16 * MIB, item));
@@ -87,7 +89,24 @@ fn places_on_devices_lead_back_to_their_addresses() {
         assert_eq!(map.logical_of(DeviceId(9), Physical(MIB)), None);
     }
     let parity = map_of(0, item(BlockGroupFlags::RAID5, 6 * K64, &[(1, 0), (2, 0), (3, 0)]));
-    assert_eq!(parity.logical_of(DeviceId(1), Physical(0)), None);
+    for (devid, at) in [(3, 0), (1, K64), (2, 2 * K64)] {
+        assert_eq!(parity.logical_of(DeviceId(devid), Physical(at)), None);
+    }
+}
+
+#[test]
+fn rows_with_parity_have_all_roles_on_different_stripes() {
+    let map = map_of(16 * MIB, item(BlockGroupFlags::RAID6, 6 * K64, &[(1, 0), (2, 0), (3, 0), (4, 0)]));
+    let row = map.row(Logical(16 * MIB + 3 * K64 + 4096)).unwrap();
+    let places: Vec<_> = row.stripes.iter().map(|place| (place.devid.0, place.at.0)).collect();
+    assert_eq!(places, [2, 3, 4, 1].map(|devid| (devid, K64 + 4096)));
+    assert_eq!((row.start, row.data, row.parities(), row.wanted), (Logical(16 * MIB + 2 * K64), 2, 2, 1));
+    for at in (16 * MIB..16 * MIB + 6 * K64).step_by(4096).map(Logical) {
+        let row = map.row(at).unwrap();
+        assert_eq!(map.locate(at, 4096).unwrap().copies, [row.stripes[row.wanted]]);
+    }
+    assert_eq!(map.row(Logical(16 * MIB + 6 * K64)), None);
+    assert_eq!(map_of(0, item(BlockGroupFlags::RAID0, 2 * K64, &[(1, 0), (2, 0)])).row(Logical(0)), None);
 }
 
 #[test]
@@ -129,6 +148,11 @@ fn impossible_chunks_are_refused() {
     fails(0, item(BlockGroupFlags::DUP, MIB, &[(1, 0)]), "stripe count");
     fails(0, item(BlockGroupFlags::RAID10, MIB, &[(1, 0), (1, MIB), (1, 2 * MIB)]), "stripe count");
     fails(0, item(BlockGroupFlags::RAID6, MIB, &[(1, 0), (1, MIB)]), "stripe count");
+    fails(0, item(BlockGroupFlags::RAID5, MIB, &[(1, 0)]), "stripe count");
+    for profile in [BlockGroupFlags::RAID5, BlockGroupFlags::RAID6] {
+        fails(0, item(profile, MIB, &[(1, 0); 256]), "stripe count");
+        assert_eq!(insert(0, item(profile, MIB, &[(1, 0); 255])), None);
+    }
     fails(0, item(BlockGroupFlags(1 << 40), MIB, &[]), "stripe count");
 }
 

@@ -1,6 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, Logical, Physical, Uuid};
 
 use crate::device_user::User;
@@ -112,12 +113,14 @@ pub enum Error {
     #[error("two devices both say they are device {0} of the volume")]
     DuplicateDevice(DeviceId),
     /// The volume has more devices than were given.
-    #[error("the volume has {need} devices, {have} given: name all of them; 'ubtrfs info' shows which are missing")]
+    #[error("the volume has {need} devices, {have} given: name all of them{}", list_missing(.missing))]
     MissingDevices {
         /// Devices given.
         have: u64,
         /// Devices of the volume.
         need: u64,
+        /// The others, as far as those given tell.
+        missing: Vec<DevItem>,
     },
     /// A stripe is on a device that was not given.
     #[error("device {0} of the volume is missing")]
@@ -138,6 +141,12 @@ pub enum Error {
         /// Bytes that belong to the volume.
         need: u64,
     },
+    /// The volume is one from which others are made.
+    #[error("it is a seed, from which other volumes are made: it can only be read")]
+    Seed,
+    /// A write to a device that belongs to a seed.
+    #[error("device {0} is one of a seed, to which nothing is written")]
+    SeedDevice(DeviceId),
     /// The volume or its device is read-only.
     #[error("the volume is read-only")]
     ReadOnly,
@@ -331,6 +340,14 @@ fn missing_or_stale(devices: &[DeviceId]) -> String {
     let numbers: Vec<String> = devices.iter().map(|devid| devid.0.to_string()).collect();
     let (noun, verb) = if devices.len() == 1 { ("device", "is") } else { ("devices", "are") };
     format!("{noun} {} {verb} missing or too old,", numbers.join(", "))
+}
+
+/// The end of a sentence.
+fn list_missing(devices: &[DevItem]) -> String {
+    let describe =
+        |item: &DevItem| format!("device {} (UUID {}, {} MiB)", item.devid, item.uuid, item.total_bytes >> 20);
+    let list: Vec<String> = devices.iter().map(describe).collect();
+    if list.is_empty() { String::new() } else { format!("; missing: {}", list.join(", ")) }
 }
 
 /// A logical address in a sentence that names a physical one.

@@ -36,17 +36,22 @@ mod old_roots;
 mod open;
 #[cfg(feature = "testing")]
 mod overlay_device;
+mod parity;
 mod partitions;
 mod protected_device;
 mod publish;
 mod read;
 mod read_ahead_device;
+mod rebuild;
 #[cfg(feature = "testing")]
 mod recording_device;
 mod redundancy;
 mod rescue;
 mod runs;
+mod scan;
 mod scrub;
+mod scrub_parity;
+mod scrubbed;
 #[cfg(feature = "testing")]
 mod split_mix;
 #[cfg(feature = "testing")]
@@ -85,7 +90,9 @@ pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
 pub use rescue::{Candidate, Origin};
-pub use scrub::{ScrubScope, Scrubbed};
+pub use scan::{FoundDevice, scan_devices};
+pub use scrub_parity::ParityScrub;
+pub use scrubbed::{ScrubScope, Scrubbed};
 #[cfg(feature = "testing")]
 pub use split_mix::SplitMix64;
 #[cfg(feature = "testing")]

@@ -40,6 +40,11 @@ pub(crate) fn user(image: &Path, known: &[u64], mode: OpenMode, part: DevicePart
     hidden
 }
 
+/// Whether this is a loop device that only serves one of our mounts as its source.
+pub(crate) fn serves_our_mount(device: &Path) -> bool {
+    matches!(attached(device), Ok(Some(attached)) if attached.is_our_source)
+}
+
 /// A loop device that is attached to something.
 struct LoopDevice {
     /// Its attributes in sysfs.

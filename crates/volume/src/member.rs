@@ -25,6 +25,7 @@ pub(crate) struct Member {
     /// The primary superblock as last read or written.
     pub(crate) primary: Mutex<Buffer>,
     is_missing: bool,
+    is_seed: bool,
     lag: AtomicU8,
     /// Reads that are under way.
     reads: AtomicUsize,
@@ -104,6 +105,7 @@ impl Member {
             item: Mutex::new(item),
             primary: Mutex::new(primary),
             is_missing: false,
+            is_seed: false,
             lag: AtomicU8::new(CURRENT),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
@@ -115,6 +117,22 @@ impl Member {
     pub(crate) fn missing(item: DevItem) -> Self {
         let device = Arc::new(AbsentDevice::new(item.total_bytes));
         Self { is_missing: true, lag: AtomicU8::new(LAG_DURABLE), ..Self::new(device, item, Buffer::zeroed(0)) }
+    }
+
+    /// A device of the volume from which this one was made: it is only read, and others may read
+    /// it, too.
+    pub(crate) fn seed(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
+        Self { is_seed: true, ..Self::new(device, item, primary) }
+    }
+
+    /// Whether the device is another volume's, of which this one was made.
+    pub(crate) fn is_seed(&self) -> bool {
+        self.is_seed
+    }
+
+    /// Whether anything is written to it at all.
+    pub(crate) fn is_written(&self) -> bool {
+        !self.is_missing && !self.is_seed
     }
 
     pub(crate) fn is_missing(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
 use ubtrfs_format::{
     CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
-    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, TreeId, Uuid, objectid,
+    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid, objectid,
 };
 
 use crate::buffer::Buffer;
@@ -40,6 +40,18 @@ pub(crate) struct Found {
     bytes: Buffer,
 }
 
+impl Found {
+    /// Whether other volumes are made from that of the device.
+    fn is_seed(&self) -> bool {
+        self.superblock.flags.contains(SuperblockFlags::SEEDING)
+    }
+
+    /// Whether the device may be one of a seed, from which the volume of this id was made.
+    fn may_be_seed_of(&self, fsid: Uuid) -> bool {
+        self.is_seed() && self.superblock.fsid != fsid
+    }
+}
+
 impl Volume {
     /// Opens the volume on these devices; all of its devices must be given, in any order.
     ///
@@ -51,8 +63,8 @@ impl Volume {
         Self::open_some(devices, options, false)
     }
 
-    /// Opens the volume on those of its devices that are there. What only the others have can't be
-    /// read: nothing is rebuilt from parity. For writing the devices must have all data:
+    /// Opens the volume on those of its devices that are there. What only the others have, and does
+    /// not follow by parity, can't be read. For writing the devices must have all data:
     /// [`Error::MissingData`].
     pub fn open_degraded(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         Self::open_some(devices, options, true)
@@ -62,7 +74,14 @@ impl Volume {
         let found = find_superblocks(devices.clone(), options)?;
         let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
         let behind = behind(&found, &newest);
-        let volume = Self::open_by(found, newest.clone(), options, degraded)?;
+        let volume = match Self::open_by(found, newest.clone(), options, degraded) {
+            Err(Error::MissingDevices { have, need, .. }) => {
+                let others = Self::open_degraded(devices, OpenOptions { read_only: true });
+                let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
+                return Err(Error::MissingDevices { have, need, missing });
+            }
+            opened => opened?,
+        };
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
             return Ok(volume);
@@ -132,10 +151,14 @@ impl Volume {
         degraded: bool,
     ) -> Result<Self> {
         check_members(&found, &superblock, options, degraded)?;
-        let members = found
-            .into_iter()
-            .map(|(device, found)| Member::new(device, found.superblock.dev_item, found.bytes))
-            .collect();
+        if superblock.flags.contains(SuperblockFlags::SEEDING) && !options.read_only {
+            return Err(Error::Seed);
+        }
+        let member = |(device, found): (Arc<dyn Device>, Found)| {
+            let new = if found.may_be_seed_of(superblock.fsid) { Member::seed } else { Member::new };
+            new(device, found.superblock.dev_item, found.bytes)
+        };
+        let members = found.into_iter().map(member).collect();
 
         let mut map = ChunkMap::default();
         let bad_array = |source| Error::Superblock(source);
@@ -260,17 +283,19 @@ fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Resu
 }
 
 /// The newest superblock of some devices. Within a generation a log is only added; one that not all
-/// devices have was not acknowledged.
+/// devices have was not acknowledged. A seed beside another volume's device is a part of that
+/// volume.
 fn newest_of<'a>(found: impl Iterator<Item = &'a (Arc<dyn Device>, Found)>) -> Option<Superblock> {
-    let superblocks = found.map(|(_, found)| &found.superblock);
-    superblocks.max_by_key(|found| (found.generation, found.log_root.0 != 0)).cloned()
+    let age = |found: &Found| (found.superblock.generation, found.superblock.log_root.0 != 0);
+    let newest = found.max_by_key(|(_, found)| (!found.is_seed(), age(found)));
+    newest.map(|(_, found)| found.superblock.clone())
 }
 
-/// How many commits each device is behind this superblock.
+/// How many commits each device is behind this superblock; a seed never is.
 fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(DeviceId, u64)> {
     let commits = |own: &Superblock| newest.generation.0.saturating_sub(own.generation.0);
     let of = |(_, found): &(Arc<dyn Device>, Found)| (found.superblock.dev_item.devid, commits(&found.superblock));
-    found.iter().map(of).collect()
+    found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
 }
 
 /// The superblock that a device is opened by.
@@ -364,8 +389,10 @@ fn check_members(
     degraded: bool,
 ) -> Result<()> {
     let mut last: Option<DeviceId> = None;
-    for (device, Found { superblock: own, .. }) in found {
-        if own.fsid != superblock.fsid || own.metadata_fsid() != superblock.metadata_fsid() {
+    for (device, found) in found {
+        let (own, is_seed) = (&found.superblock, found.may_be_seed_of(superblock.fsid));
+        let is_same = own.fsid == superblock.fsid && own.metadata_fsid() == superblock.metadata_fsid();
+        if !is_seed && !is_same {
             return Err(Error::ForeignDevice { expected: superblock.fsid, found: own.fsid });
         }
         let item = &own.dev_item;
@@ -379,13 +406,13 @@ fn check_members(
         {
             return Err(Error::BadRequest("the devices' superblocks disagree about the volume's geometry"));
         }
-        if own.generation != superblock.generation {
+        if !is_seed && own.generation != superblock.generation {
             tracing::warn!(device = item.devid.0, generation = own.generation.0, "an older superblock than the newest");
         }
         if options.read_only {
             continue;
         }
-        if device.is_read_only() {
+        if device.is_read_only() && !is_seed {
             return Err(Error::ReadOnly);
         }
         if device.size() < item.total_bytes {
@@ -396,6 +423,6 @@ fn check_members(
     if have == superblock.num_devices || degraded && have < superblock.num_devices {
         Ok(())
     } else {
-        Err(Error::MissingDevices { have, need: superblock.num_devices })
+        Err(Error::MissingDevices { have, need: superblock.num_devices, missing: Vec::new() })
     }
 }

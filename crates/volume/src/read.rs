@@ -1,10 +1,10 @@
 //! Reading: every tree block and every data sector is verified before anybody sees it
 //! (invariant 11); where a copy is bad the next one is tried, and the bad copy is rewritten from a
-//! good one.
+//! good one. Where no copy is left, chunks with parity still have the rest of the row (`rebuild`).
 
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::{Error as FormatError, Logical, Node, NodeExpectation, verify_node_checksum};
+use ubtrfs_format::{Error as FormatError, Header, Logical, Node, NodeExpectation, verify_node_checksum};
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
@@ -45,6 +45,9 @@ impl Volume {
                 }
             }
         }
+        if self.rebuild(expected.bytenr, &mut block, true, |block| self.check_node(expected, block).is_ok()) {
+            return Ok(block);
+        }
         Err(failure.unwrap_or(Error::Unmapped { at: expected.bytenr, len }))
     }
 
@@ -60,8 +63,15 @@ impl Volume {
     }
 
     fn check_node(&self, expected: &NodeExpectation, block: &[u8]) -> Result<()> {
+        let mut expected = *expected;
+        if let Ok(header) = Header::parse(block)
+            && self.is_of_a_seed(header.fsid)
+        {
+            // It was there before this volume was made.
+            expected.fsid = header.fsid;
+        }
         verify_node_checksum(block, self.checksum())
-            .and_then(|()| Node::check(block, expected, self.sector_size()).map(|_| ()))
+            .and_then(|()| Node::check(block, &expected, self.sector_size()).map(|_| ()))
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
@@ -88,11 +98,7 @@ impl Volume {
         for piece in &pieces {
             let len = piece.len as usize;
             let Some(part) = buf.get_mut(done..done + len) else { break };
-            let read = self.read_copy(std::slice::from_ref(piece), 0, part);
-            let is_read = read.is_ok();
-            if let Err(error) = read {
-                self.note_bad_copy(std::slice::from_ref(piece), 0, &error);
-            }
+            let is_read = self.read_piece(at.plus(done as u64), piece, part, sums.is_some());
             for (index, bytes) in part.chunks_exact_mut(sector).enumerate() {
                 let number = done / sector + index;
                 let sum = sums.map(|sums| &sums[number * sum_size..(number + 1) * sum_size]);
@@ -105,11 +111,25 @@ impl Volume {
         Ok(())
     }
 
+    /// Reads the best copy of a piece, or what the rest of its row gives. Whether there is
+    /// something that may be right.
+    fn read_piece(&self, at: Logical, piece: &MappedRange, part: &mut [u8], is_proven: bool) -> bool {
+        let pieces = std::slice::from_ref(piece);
+        if !piece.copies.is_empty() {
+            match self.read_copy(pieces, 0, part) {
+                Ok(()) => return true,
+                Err(error) => self.note_bad_copy(pieces, 0, &error),
+            }
+        }
+        self.rebuild(at, part, is_proven, |_| true)
+    }
+
     pub(crate) fn is_right(&self, sector: &[u8], sum: Option<&[u8]>) -> bool {
         sum.is_none_or(|sum| self.checksum().matches(sector, sum))
     }
 
-    /// Reads a sector from the first copy that is right, and rewrites those before it.
+    /// Reads a sector from the first copy that is right, and rewrites those before it; or from the
+    /// rest of its row.
     fn recover_sector(&self, at: Logical, bytes: &mut [u8], sum: Option<&[u8]>) -> Result<()> {
         let pieces = self.pieces_to_read(at, bytes.len() as u64, sum.is_some())?;
         let mut failure = None;
@@ -129,7 +149,10 @@ impl Volume {
                 }
             }
         }
-        Err(failure.unwrap_or(Error::Unmapped { at, len: bytes.len() as u64 }))
+        if self.rebuild(at, bytes, sum.is_some(), |bytes| self.is_right(bytes, sum)) {
+            return Ok(());
+        }
+        Err(failure.unwrap_or(Error::NoCurrentCopy { at }))
     }
 
     fn read_sector_copy(
@@ -166,7 +189,8 @@ impl Volume {
 
     /// Where a range can be read, the best copy of each piece first: devices that are there, that
     /// have all that was written, and that have the least to do. `is_proven`: checksums will tell
-    /// whether a copy is right. Without them nothing is read from devices that lag.
+    /// whether a copy is right. Without them nothing is read from devices that lag: what only they
+    /// have is an error, or has no copy if it follows from the rest of its row.
     pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, is_proven: bool) -> Result<Vec<MappedRange>> {
         let mut pieces = self.map.read().pieces(at, len)?;
         if let [_] = self.members[..] {
@@ -177,10 +201,10 @@ impl Volume {
                 self.member(stripe.devid).map_or((true, true, 0), |it| (it.is_missing(), it.lags(), it.reads()))
             };
             piece.copies.sort_by_key(state);
-            if !is_proven && piece.writable {
+            if !is_proven {
                 // By invariant 34.
                 piece.copies.retain(|stripe| self.member(stripe.devid).is_ok_and(|member| !member.lags()));
-                if piece.copies.is_empty() {
+                if piece.copies.is_empty() && piece.writable {
                     return Err(Error::NoCurrentCopy { at });
                 }
             }
@@ -273,7 +297,7 @@ impl Volume {
                 done += piece.len as usize;
                 let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
                 let Ok(member) = self.member(devid) else { continue };
-                if member.is_missing() {
+                if !member.is_written() {
                     continue;
                 }
                 match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {

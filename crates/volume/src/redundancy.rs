@@ -13,9 +13,9 @@ impl Volume {
         self.map.read().survives(lost)
     }
 
-    /// Devices that have all that was written, the only ones that get superblocks.
+    /// Devices that have all that was written, the only ones that get superblocks; no seeds.
     pub(crate) fn current_members(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| !member.lags())
+        self.members.iter().filter(|member| !member.lags() && !member.is_seed())
     }
 
     /// A device has failed a write or a flush. If the others have all that it should have got, it

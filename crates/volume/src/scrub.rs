@@ -4,81 +4,27 @@
 use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation};
 
 use crate::buffer::Buffer;
-use crate::chunk_map::{IoStripe, MappedRange};
+use crate::chunk_map::MappedRange;
 use crate::error::{Error, Result};
 use crate::member::Member;
 use crate::open::read_copy;
 use crate::read::{State, place_of};
+use crate::scrub_parity::ParityScrub;
+use crate::scrubbed::{ScrubScope, Scrubbed};
 use crate::volume::Volume;
-
-/// What a scrub found. All counts are of copies: a block that two devices have is two.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scrubbed {
-    /// Bytes that were read.
-    pub bytes: u64,
-    /// Reads that failed: tree blocks, and sectors of data.
-    pub read_errors: u64,
-    /// Tree blocks and sectors that were wrong.
-    pub checksum_errors: u64,
-    /// Copies that were rewritten.
-    pub corrected: u64,
-    /// Copies that are wrong and stay so.
-    pub uncorrectable: u64,
-}
-
-impl Scrubbed {
-    /// The sum of both.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes + other.bytes,
-            read_errors: self.read_errors + other.read_errors,
-            checksum_errors: self.checksum_errors + other.checksum_errors,
-            corrected: self.corrected + other.corrected,
-            uncorrectable: self.uncorrectable + other.uncorrectable,
-        }
-    }
-
-    fn note(&mut self, error: &Error) {
-        match error {
-            Error::Read { .. } => self.read_errors += 1,
-            _ => self.checksum_errors += 1,
-        }
-    }
-
-    /// So many of the copies found bad were rewritten.
-    fn settle(&mut self, corrected: usize) {
-        let bad = self.read_errors + self.checksum_errors;
-        self.corrected = bad.min(corrected as u64);
-        self.uncorrectable = bad - self.corrected;
-    }
-}
-
-/// What is scrubbed, and how.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ScrubScope {
-    /// Only the copies on this device.
-    pub device: Option<DeviceId>,
-    /// Nothing is rewritten.
-    pub read_only: bool,
-}
-
-impl ScrubScope {
-    fn covers(&self, place: Option<IoStripe>) -> bool {
-        self.device.is_none_or(|device| place.is_some_and(|place| place.devid == device))
-    }
-}
 
 impl Volume {
     /// Compares the copies of a tree block, of which level and generation are known. What a device
     /// that lags has may be of an attempt at that commit before a crash, with all of that right; so
-    /// it is compared with what the others have.
+    /// it is compared with what the others have. Blocks and data come in the order of their
+    /// addresses; `parity` has the row that they are in.
     pub fn scrub_node(
         &self,
         at: Logical,
         level: Option<u8>,
         generation: Generation,
         scope: ScrubScope,
+        parity: &mut ParityScrub,
     ) -> Result<Scrubbed> {
         let fsid = self.metadata_fsid();
         let expected =
@@ -100,6 +46,15 @@ impl Volume {
                 Ok(()) => {}
             }
         }
+        let mut start = at;
+        for piece in &pieces {
+            if let Some(row) = self.row_to_compare(piece, start, scope) {
+                let is_right = self.read_node_copy(&expected, &pieces, 0, &mut block).is_ok();
+                let sectors = (0..piece.len / u64::from(self.sector_size())).map(|_| is_right);
+                parity.note(self, (&row, scope), start, sectors);
+            }
+            start = start.plus(piece.len);
+        }
         if found.read_errors + found.checksum_errors > 0 {
             found.settle(if scope.read_only { 0 } else { self.repair_node(&expected) });
         }
@@ -108,7 +63,14 @@ impl Volume {
 
     /// Compares the copies of data, in whole sectors, with its checksums, one after the other. Of
     /// data without them, copies on devices that lag are rewritten from others.
-    pub fn scrub_data(&self, at: Logical, len: u64, sums: Option<&[u8]>, scope: ScrubScope) -> Result<Scrubbed> {
+    pub fn scrub_data(
+        &self,
+        at: Logical,
+        len: u64,
+        sums: Option<&[u8]>,
+        scope: ScrubScope,
+        parity: &mut ParityScrub,
+    ) -> Result<Scrubbed> {
         let sector = self.sector_size() as usize;
         let sum_size = self.checksum().size();
         let mut found = Scrubbed::default();
@@ -120,7 +82,8 @@ impl Volume {
             let pieces = std::slice::from_ref(&piece);
             let mut part = Buffer::for_reading(piece.len as usize);
             let mut wrong = vec![0_usize; piece.len as usize / sector];
-            for copy in self.present_copies(pieces, scope) {
+            let copies = self.present_copies(pieces, scope);
+            for copy in copies.iter().copied() {
                 found.bytes += piece.len;
                 let read = self.read_copy(pieces, copy, &mut part);
                 if let Err(error) = &read {
@@ -141,6 +104,14 @@ impl Volume {
                         self.note_bad_copy(pieces, copy, &Error::Data { at: start.plus((number * sector) as u64) });
                     }
                 }
+            }
+            if let (Some(row), Some(sums)) = (self.row_to_compare(&piece, start, scope), sums) {
+                // That of another device is read for the parity alone.
+                let is_read = !copies.is_empty() || self.read_copy(pieces, 0, &mut part).is_ok();
+                let sums = sums.chunks_exact(sum_size).skip(first);
+                let sectors = part.chunks_exact(sector).zip(sums);
+                let is_right = |(bytes, sum)| is_read && self.is_right(bytes, Some(sum));
+                parity.note(self, (&row, scope), start, sectors.map(is_right));
             }
             for (number, wrong) in wrong.into_iter().enumerate().filter(|(_, wrong)| *wrong > 0) {
                 let at = start.plus((number * sector) as u64);

@@ -46,6 +46,8 @@ pub struct Volume {
     fsid: Uuid,
     metadata_fsid: Uuid,
     chunk_tree_uuid: Uuid,
+    /// The volumes from which this one was made, whose blocks carry their ids.
+    seeds: Vec<Uuid>,
     read_only: AtomicBool,
     /// Repairs begin when the volume is open: nothing is written before the caller has seen what it
     /// is.
@@ -89,7 +91,9 @@ pub struct VolumeCounters {
 impl Volume {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let superblock = parts.superblock;
+        let seeds = parts.members.iter().filter(|member| member.is_seed());
         Self {
+            seeds: seeds.map(|member| member.item.lock().fsid).collect(),
             members: parts.members,
             degraded: parts.degraded,
             map: CountedRwLock::new(parts.map),
@@ -121,11 +125,16 @@ impl Volume {
     ) -> Result<()> {
         for item in devices {
             if self.degraded && self.member(item.devid).is_err() {
+                if item.fsid != self.metadata_fsid {
+                    self.seeds.push(item.fsid);
+                }
                 self.members.push(Member::missing(*item));
                 continue;
             }
             let member = self.member(item.devid)?;
-            if member.item.lock().uuid != item.uuid || item.fsid != self.metadata_fsid {
+            let own = *member.item.lock();
+            let fsid = if member.is_seed() { own.fsid } else { self.metadata_fsid };
+            if (own.uuid, fsid) != (item.uuid, item.fsid) {
                 return Err(Error::WrongDevice(item.devid));
             }
             if !self.is_read_only() && member.device.size() < item.total_bytes {
@@ -189,6 +198,11 @@ impl Volume {
     /// The id of the chunk tree, which every tree block carries.
     pub fn chunk_tree_uuid(&self) -> Uuid {
         self.chunk_tree_uuid
+    }
+
+    /// Whether this is the id of a volume from which this one was made.
+    pub(crate) fn is_of_a_seed(&self, fsid: Uuid) -> bool {
+        self.seeds.contains(&fsid)
     }
 
     /// Whether writes are refused.
@@ -263,6 +277,21 @@ impl Volume {
     /// The items of the devices that are not there. What only they have can't be read.
     pub fn missing_devices(&self) -> Vec<DevItem> {
         self.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
+    }
+
+    /// The devices on which nothing can be allocated: those that are not there, and those of seeds.
+    pub fn closed_devices(&self) -> Vec<DeviceId> {
+        self.members.iter().filter(|member| !member.is_written()).map(|member| member.devid).collect()
+    }
+
+    /// Whether the volume was made from a seed.
+    pub fn has_seeds(&self) -> bool {
+        !self.seeds.is_empty()
+    }
+
+    /// The devices of the volumes from which this one was made, and that are only read.
+    pub fn seed_devices(&self) -> Vec<DeviceId> {
+        self.members.iter().filter(|member| member.is_seed()).map(|member| member.devid).collect()
     }
 
     /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]

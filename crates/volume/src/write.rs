@@ -170,6 +170,10 @@ impl Volume {
                 if let Some(first) = piece.copies.first().filter(|_| piece.copies.iter().all(missing)) {
                     return Err(Error::MissingDevice(first.devid));
                 }
+                let is_seed = |stripe: &&IoStripe| self.member(stripe.devid).is_ok_and(Member::is_seed);
+                if let Some(seed) = piece.copies.iter().find(is_seed) {
+                    return Err(Error::SeedDevice(seed.devid));
+                }
                 for IoStripe { devid, at } in piece.copies.into_iter().filter(|stripe| !missing(stripe)) {
                     keep_superblocks(at, piece.len)?;
                     let entry = DeviceWrite { at, data: part.clone() };
@@ -253,7 +257,7 @@ impl Volume {
             let failed = |source| self.tolerate(devid, DeviceErrorKind::Flush, Error::Flush { devid, source });
             member.device.flush().or_else(failed)
         };
-        let members: Vec<&Member> = self.members.iter().filter(|member| !member.is_missing()).collect();
+        let members: Vec<&Member> = self.members.iter().filter(|member| member.is_written()).collect();
         let result = match members.as_slice() {
             [member] => flush(member),
             members => std::thread::scope(|scope| {
@@ -300,8 +304,10 @@ impl Volume {
     fn discard_at(&self, devid: DeviceId, at: Physical, len: u64) -> Result<bool> {
         keep_superblocks(at, len)?;
         let member = self.member(devid)?;
+        if !member.is_written() {
+            return Ok(true);
+        }
         match member.device.discard(at, len) {
-            _ if member.is_missing() => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
             other => other.map(|()| true).map_err(|source| Error::Discard { devid, at, len, source }),
         }

@@ -7,3 +7,4 @@ mod damage;
 mod dropping;
 mod fixtures;
 mod hostile;
+mod parity;

@@ -1,10 +1,9 @@
 //! A device or image file that a new volume is made on.
 
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs_format::Physical;
@@ -34,23 +33,6 @@ pub struct OpenTarget<'a> {
     total_bytes: u64,
     /// It has the size that it has.
     is_fixed: bool,
-}
-
-/// Refuses a device that is given twice, under whatever names.
-pub fn check_distinct(paths: &[PathBuf]) -> Result<()> {
-    let mut seen = HashSet::new();
-    for path in paths {
-        let identity = match std::fs::metadata(path) {
-            Ok(found) if found.file_type().is_block_device() => (0, found.rdev(), PathBuf::new()),
-            Ok(found) => (found.dev(), found.ino(), PathBuf::new()),
-            // An export, or an image that is made.
-            Err(_) => (0, 0, path.clone()),
-        };
-        if !seen.insert(identity) {
-            return Err(Failure::new(format!("{} is given twice", path.display())));
-        }
-    }
-    Ok(())
 }
 
 impl<'a> Target<'a> {

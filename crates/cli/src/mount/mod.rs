@@ -15,6 +15,7 @@ mod serve;
 use std::path::{Path, PathBuf};
 
 use crate::args;
+use crate::device::all_of_volume;
 use crate::failure::{Failure, Result};
 use options::{MountRequest, each};
 use serve::Job;
@@ -33,9 +34,10 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
     // A server in the background is given all devices as such.
     let more = if arguments.server { &[] } else { &*request.devices };
-    let devices = devices.iter().chain(more);
+    let devices = devices.iter().chain(more).map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
+    let window = request.window();
     let job = Job {
-        devices: devices.map(|path| absolute(path)).collect::<Result<_>>()?,
+        devices: if arguments.server { devices } else { all_of_volume(&devices, window)? },
         directory: absolute(directory)?,
         options: each(&arguments.options).map(Into::into).collect(),
         request,
@@ -65,8 +67,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 /// The part of its devices that a mount with these options is of.
 pub fn window_of_options(options: &[String]) -> Result<args::Window> {
-    let MountRequest { offset, size_limit: sizelimit, partition, .. } = MountRequest::parse(options)?;
-    Ok(args::Window { partition, offset, sizelimit, of_mount: true })
+    MountRequest::parse(options).map(|request| request.window())
 }
 
 #[cfg(test)]

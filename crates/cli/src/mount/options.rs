@@ -9,6 +9,7 @@ use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
 use super::ignored::{is_ignored, refusal, remark};
 use super::near::nearest;
+use crate::args::Window;
 use crate::failure::{Failure, Result};
 use crate::size::parse_size;
 
@@ -110,6 +111,12 @@ impl MountRequest {
             ));
         }
         Ok(request)
+    }
+
+    /// The part of the devices that the volume is in.
+    pub fn window(&self) -> Window {
+        let Self { offset, size_limit: sizelimit, partition, .. } = *self;
+        Window { partition, offset, sizelimit, of_mount: true }
     }
 
     /// Whether the kernel is to check permissions. Without that only names that it has not cached

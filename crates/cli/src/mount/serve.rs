@@ -21,9 +21,8 @@ use ubtrfs_volume::{
 
 use super::options::MountRequest;
 use super::{ending, notify, protect};
-use crate::args::Window;
 use crate::commits::with_generation;
-use crate::device::{about_volume_within, check_unmounted, claim, is_block, part_of, within};
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::remedy::{OF_DAMAGE, about_device};
@@ -136,8 +135,9 @@ struct Opened {
 fn open_devices(job: &Job, root: bool) -> Result<Opened> {
     let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
-    for path in &job.devices {
-        let part = part_of(path, window_of(job))?;
+    let modes = modes_of(&job.devices, job.request.window(), mode);
+    for (path, mode) in job.devices.iter().zip(modes) {
+        let part = part_of(path, job.request.window())?;
         let device = if root && is_block(path) {
             let failed = |error: io::Error| Failure::about(path.display(), &error);
             let block = StdOptions::new().read(true).custom_flags(PLACE).open(path).map_err(failed)?;
@@ -155,12 +155,6 @@ fn open_devices(job: &Job, root: bool) -> Result<Opened> {
         opened.devices.push(within(path, device, part)?);
     }
     Ok(opened)
-}
-
-/// The part of the devices that the volume is in.
-fn window_of(job: &Job) -> Window {
-    let MountRequest { offset, size_limit: sizelimit, partition, .. } = job.request;
-    Window { partition, offset, sizelimit, of_mount: true }
 }
 
 /// The paths of devices by their numbers. One whose superblock can't be read is left out.
@@ -186,19 +180,19 @@ fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> R
         let how = OpenOptions { read_only: job.request.read_only };
         let opened =
             if job.request.degraded { Volume::open_degraded(devices, how) } else { Volume::open(devices, how) };
-        let volume = opened.map_err(|error| about_volume_within(&job.devices, window_of(job), &error))?;
+        let volume = opened.map_err(|error| about_volume_within(&job.devices, job.request.window(), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }
     let (candidates, mut failure) = if let Some(generation) = job.request.generation {
         let failure = format!("no root of generation {generation} is left; 'ubtrfs history' lists those that are");
         (with_generation(&devices, generation), Failure::new(format!("{}: {failure}", list(&job.devices))))
     } else {
-        let failure = about_volume_within(&job.devices, window_of(job), &VolumeError::NotBtrfs);
+        let failure = about_volume_within(&job.devices, job.request.window(), &VolumeError::NotBtrfs);
         (Volume::candidates(&devices), failure)
     };
     for candidate in candidates {
         let opened = Volume::open_candidate(devices.clone(), &candidate)
-            .map_err(|error| about_volume_within(&job.devices, window_of(job), &error))
+            .map_err(|error| about_volume_within(&job.devices, job.request.window(), &error))
             .and_then(|volume| open_engine(job, Arc::new(volume), options));
         match opened {
             Ok(engine) => {

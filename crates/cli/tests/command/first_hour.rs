@@ -89,15 +89,17 @@ fn volumes_without_a_device_are_described_as_far_as_the_others_tell() {
     let dir = scratch_dir();
     // Profiles, and the missing devices of which all can be read, a part, or nothing but
     // superblocks.
-    let cases: [(&str, &[usize], Readable); 9] = [
+    let cases: [(&str, &[usize], Readable); 11] = [
         ("prof-raid1", &[0], Readable::All),
         ("prof-raid1", &[1], Readable::All),
         ("prof-raid0", &[0], Readable::Part),
         ("prof-raid10", &[0], Readable::All),
         ("prof-raid10", &[0, 3], Readable::All),
         ("prof-raid10", &[0, 1], Readable::Nothing),
-        ("prof-raid5", &[2], Readable::Part),
-        ("prof-raid6", &[1], Readable::Part),
+        ("prof-raid5", &[2], Readable::All),
+        ("prof-raid5", &[0, 1], Readable::Nothing),
+        ("prof-raid6", &[1], Readable::All),
+        ("prof-raid6", &[0, 3], Readable::All),
         ("prof-raid6", &[0, 1, 2], Readable::Nothing),
     ];
     for (name, missing, readable) in cases {

@@ -259,6 +259,9 @@ impl Balancer {
         let mut chosen = Vec::new();
         for (start, chunk) in self.info().volume.chunks().into_iter().rev() {
             let Some((used, _, flags)) = space.usage(start) else { continue };
+            if !space.can_be_emptied(start) {
+                continue;
+            }
             let number = if flags.contains(BlockGroupFlags::DATA) {
                 0
             } else if flags.contains(BlockGroupFlags::METADATA) {

@@ -10,7 +10,7 @@ use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
 
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
-use super::group::BlockGroup;
+use super::group::{BlockGroup, Giving};
 use crate::committed::Committed;
 use crate::lock_order::{Noted, Ordered};
 
@@ -194,6 +194,12 @@ impl Space {
         chunk.is_some() && chunk == inner.group_of(other).map(|group| group.start)
     }
 
+    /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a group
+    /// that is being emptied, since it may have been copied already.
+    pub(crate) fn may_be_overwritten(&self, address: Logical) -> bool {
+        self.inner.lock().group_of(address).is_some_and(|group| group.may_be_overwritten())
+    }
+
     /// Whether an address is in a chunk that the last commit does not have.
     pub(crate) fn is_in_new_chunk(&self, address: Logical) -> bool {
         self.inner.lock().group_of(address).is_none_or(|group| group.new)
@@ -308,6 +314,9 @@ impl SpaceInner {
                 group.is_free(start, len) == Some(true),
                 "invariant 3: {start}+{len} becomes available, and the trees have it"
             );
+            if group.giving == Giving::Closed {
+                return;
+            }
             let fresh = group.give_back(start.0, len);
             debug_assert!(fresh, "invariant 10: {start}+{len} freed twice");
         }

@@ -5,26 +5,19 @@
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::allocator::{Space, SpaceInner};
-use super::group::BlockGroup;
+use super::allocator::SpaceInner;
+use super::group::{BlockGroup, Giving};
 
 /// A group's type, without its profile.
 fn type_of(flags: BlockGroupFlags) -> u64 {
     flags.0 & BlockGroupFlags::TYPE_MASK.0
 }
 
-impl Space {
-    /// Whether an address is in a group that is being emptied.
-    pub(crate) fn is_being_emptied(&self, address: Logical) -> bool {
-        self.lock().group_of(address).is_some_and(|group| group.held.is_some())
-    }
-}
-
 impl SpaceInner {
     /// Nobody gets space in a group from now on. `false`, and nothing changes, if the others can't
     /// satisfy what is reserved, or if there are none of its type.
     pub(crate) fn begin_emptying(&mut self, start: Logical) -> bool {
-        let Some(group) = self.groups.get(&start).filter(|group| !group.new && group.held.is_none()) else {
+        let Some(group) = self.groups.get(&start).filter(|group| !group.new && group.may_be_overwritten()) else {
             return false;
         };
         let (flags, free) = (group.flags, group.available.total());
@@ -93,6 +86,11 @@ impl SpaceInner {
     /// The share of a group that is in use by the trees, its length and its type.
     pub(crate) fn usage(&self, start: Logical) -> Option<(u64, u64, BlockGroupFlags)> {
         self.groups.get(&start).map(|group| (group.recorded_used, group.length, group.flags))
+    }
+
+    /// Whether what is in a group can be moved: nothing on a device of a seed is.
+    pub(crate) fn can_be_emptied(&self, start: Logical) -> bool {
+        self.groups.get(&start).is_some_and(|group| group.giving == Giving::Open)
     }
 
     /// Whether data and metadata share groups.

@@ -41,6 +41,15 @@ impl FreeSpaceDelta {
     }
 }
 
+/// Whether what is free in a group is given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Giving {
+    /// It is.
+    Open,
+    /// It never is: the group is on devices of a seed, to which nothing is written.
+    Closed,
+}
+
 /// A block group.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockGroup {
@@ -60,6 +69,8 @@ pub(crate) struct BlockGroup {
     pub(crate) form: FreeSpaceForm,
     /// All of the group's free-space items must be rewritten.
     pub(crate) rewrite_free_space: bool,
+    /// Whether anything of it is given out.
+    pub(crate) giving: Giving,
     /// The chunk is not in the trees yet; the next commit adds it.
     pub(crate) new: bool,
     /// Commits since the last one at which the group was not empty.
@@ -87,6 +98,7 @@ impl BlockGroup {
             delta: FreeSpaceDelta::default(),
             form: FreeSpaceForm::Extents,
             rewrite_free_space: false,
+            giving: Giving::Open,
             new: false,
             idle_commits: 0,
             cursor: start.0,
@@ -103,6 +115,11 @@ impl BlockGroup {
         debug_assert!(self.held.is_none(), "invariant 41: {start}+{len} is given out, and the group is being emptied");
         let taken = self.available.remove(start, len);
         debug_assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
+    }
+
+    /// Whether what is in it may be overwritten.
+    pub(super) fn may_be_overwritten(&self) -> bool {
+        self.giving == Giving::Open && self.held.is_none()
     }
 
     /// Takes back a range that was given out.

@@ -7,6 +7,7 @@ use ubtrfs_tree::Snapshot;
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
+use super::group::Giving;
 use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
@@ -23,6 +24,8 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
     /// Those that get no chunks.
     pub(crate) closed_devices: &'a [DeviceId],
+    /// Those of which nothing is given out, though chunks on them have room.
+    pub(crate) seed_devices: &'a [DeviceId],
     pub(crate) node_size: u64,
     pub(crate) sector_size: u64,
     /// The most bytes of a new chunk, if it is given.
@@ -31,6 +34,19 @@ pub(crate) struct SpaceSources<'a> {
     pub(crate) chunk_tree_uuid: Uuid,
     /// Count what is used by the extents and chunks alone.
     pub(crate) recount: bool,
+}
+
+impl SpaceSources<'_> {
+    fn is_on_seeds(&self, chunk: &ChunkItem) -> bool {
+        chunk.stripes.iter().any(|stripe| self.seed_devices.contains(&stripe.devid))
+    }
+
+    /// A profile, or single if it needs more devices than get chunks.
+    fn profile_for_own_devices(&self, flags: BlockGroupFlags) -> BlockGroupFlags {
+        let open = self.devices.iter().filter(|item| !self.closed_devices.contains(&item.devid)).count();
+        let is_enough = flags.raid().is_some_and(|raid| raid.least_devices <= open);
+        if is_enough { flags.profile() } else { BlockGroupFlags(0) }
+    }
 }
 
 /// Reads block groups and their free space.
@@ -46,12 +62,13 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         devices.recount(sources.chunks);
     }
     let profile_of = |kind: BlockGroupFlags, fallback: BlockGroupFlags| {
-        sources
-            .chunks
-            .iter()
-            .rev()
-            .find(|(_, chunk)| chunk.flags.contains(kind))
-            .map_or(fallback, |(_, chunk)| chunk.flags.profile())
+        let mut chunks = sources.chunks.iter().rev().map(|(_, chunk)| chunk).filter(|chunk| chunk.flags.contains(kind));
+        let newest = chunks.clone().next();
+        if let Some(own) = chunks.find(|chunk| !sources.is_on_seeds(chunk)) {
+            return own.flags.profile();
+        }
+        // That of a seed, if the volume's own devices are enough for it; else there is one copy.
+        newest.map_or(fallback, |chunk| sources.profile_for_own_devices(chunk.flags))
     };
     let metadata_profile = profile_of(BlockGroupFlags::METADATA, BlockGroupFlags::DUP);
     Ok(SpaceInner {
@@ -86,7 +103,7 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
         group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
         group.rewrite_free_space = sources.keeps_free_space_tree;
         group.touched = true;
-        return Ok(with_available(group, chunk));
+        return Ok(with_available(group, chunk, sources.is_on_seeds(chunk)));
     }
     let key = Key::new(start.0, ItemType::BLOCK_GROUP_ITEM, chunk.length);
     let item = sources
@@ -116,12 +133,17 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
         group.rewrite_free_space = sources.keeps_free_space_tree;
         group.touched = sources.keeps_free_space_tree;
     }
-    Ok(with_available(group, chunk))
+    Ok(with_available(group, chunk, sources.is_on_seeds(chunk)))
 }
 
 /// The group with what follows from its recorded free space.
-fn with_available(mut group: BlockGroup, chunk: &ChunkItem) -> BlockGroup {
+fn with_available(mut group: BlockGroup, chunk: &ChunkItem, is_on_seeds: bool) -> BlockGroup {
     group.recorded_used = chunk.length - group.recorded_free.total();
+    if is_on_seeds {
+        group.giving = Giving::Closed;
+        group.available = FreeMap::default();
+        return group;
+    }
     group.available = group.recorded_free.clone();
     for (at, len) in DeviceMap::superblock_ranges(group.start, chunk) {
         group.available.remove_any(at.0, len);

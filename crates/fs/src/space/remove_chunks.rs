@@ -16,6 +16,7 @@ use ubtrfs_volume::{Published, Volume};
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
+use super::group::Giving;
 use super::{BlockGroup, DeviceMap, Shortage};
 
 /// The number of commits during which a group must have been empty, so that one that is filled
@@ -38,7 +39,9 @@ impl SpaceInner {
     /// their content.
     pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
         let (few, room) = (16 * self.node_size, 64 * self.node_size);
-        let mut groups = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
+        let is_open =
+            |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::METADATA) && group.giving == Giving::Open;
+        let mut groups = self.groups.values().filter(is_open);
         if groups.next().is_none_or(|first| first.available.total() < room) || self.mixed {
             return Vec::new();
         }

@@ -109,8 +109,7 @@ impl Writeback {
         if extent.offset.checked_add(len).is_none_or(|end| end > extent.disk_num_bytes) {
             return Ok(false);
         }
-        if self.info.space.is_being_emptied(extent.disk_bytenr) {
-            // It may have been copied already.
+        if !self.info.space.may_be_overwritten(extent.disk_bytenr) {
             return Ok(false);
         }
         let is_in_snapshot = extent.generation <= self.info.last_snapshot(id.subvolume, generation);

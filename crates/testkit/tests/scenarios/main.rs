@@ -4,6 +4,7 @@
 
 mod an_export_has_one_writer;
 mod back_and_forth;
+mod devices_are_found;
 mod fixtures_through_the_mount;
 mod harness_detects_faults;
 mod harness_keeps_promises;
@@ -16,9 +17,11 @@ mod nbd_servers;
 mod network_volumes;
 mod ordinary_users;
 mod orphans_back_and_forth;
+mod parity_replaces_devices;
 mod real_programs;
 mod scrub_mends_devices;
 mod servers_that_are_away;
 mod several_devices;
 mod snapshots_back_and_forth;
 mod subvolume_rules;
+mod volumes_made_from_seeds;

@@ -6,5 +6,6 @@ mod common;
 mod fixtures;
 mod mirrors;
 mod opening;
+mod parity;
 mod partitions;
 mod writing;

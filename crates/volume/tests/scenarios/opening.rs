@@ -126,7 +126,8 @@ fn a_volume_is_opened_whole() {
     };
     let volume = open(&[&raid1[1], &raid1[0]]).unwrap();
     assert_eq!(volume.devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1, 2]);
-    assert!(matches!(error(open(&[&raid1[0]])), Error::MissingDevices { have: 1, need: 2 }));
+    let Error::MissingDevices { have: 1, need: 2, missing } = error(open(&[&raid1[0]])) else { panic!("both") };
+    assert_eq!(missing.iter().map(|item| item.devid.0).collect::<Vec<_>>(), [2], "the other is named");
     assert!(matches!(error(open(&[&raid1[0], &raid0[1]])), Error::ForeignDevice { .. }));
     // Without one it is opened for reading if that is asked for.
     let degraded =

@@ -1,0 +1,144 @@
+//! What can't be read, or is wrong, from the other stripes of its row (RAID5 and RAID6).
+//!
+//! Each combination of stripes that gives it is tried until a checksum is right, so that a second
+//! stripe of the row may be wrong without anybody knowing which. What has no checksum comes from
+//! devices alone that have all that was written (invariant 34), and from the first combination.
+
+use ubtrfs_format::Logical;
+
+use crate::buffer::Buffer;
+use crate::chunk_map::{IoStripe, MappedRange, Row};
+use crate::member::{DeviceErrorKind, Member};
+use crate::parity;
+use crate::volume::Volume;
+
+/// The most combinations that are tried for a block: of a block that lies in several rows, as
+/// blocks of hostile volumes may, there are as many as the product.
+const MOST_TRIES: usize = 1 << 10;
+
+/// A stripe of a row.
+enum Stripe {
+    Unread,
+    Unreadable,
+    Read(Buffer),
+}
+
+/// A stretch of a row, each stripe of which is read at most once.
+struct RowReader<'a> {
+    volume: &'a Volume,
+    row: Row,
+    len: usize,
+    stripes: Vec<Stripe>,
+    /// Checksums will tell whether the result is right.
+    is_proven: bool,
+}
+
+impl RowReader<'_> {
+    fn stripe(&mut self, number: usize) -> Option<&Buffer> {
+        let place = self.row.stripes.get(number)?;
+        let stripe = self.stripes.get_mut(number)?;
+        if let Stripe::Unread = stripe {
+            let read = self.volume.read_stripe(*place, self.len, self.is_proven);
+            *stripe = read.map_or(Stripe::Unreadable, Stripe::Read);
+        }
+        if let Stripe::Read(bytes) = stripe { Some(bytes) } else { None }
+    }
+
+    /// How many combinations there are.
+    fn combinations(&self) -> usize {
+        parity::count(self.row.data, self.row.parities())
+    }
+
+    /// Fills `sum` by a combination; `false` if a stripe of it can't be read.
+    fn combine(&mut self, factors: &[u8], sum: &mut [u8]) -> bool {
+        sum.fill(0);
+        factors.iter().enumerate().filter(|(_, factor)| **factor != 0).all(|(number, factor)| {
+            let stripe = self.stripe(number);
+            stripe.is_some_and(|stripe| {
+                parity::add(sum, stripe, *factor);
+                true
+            })
+        })
+    }
+
+    fn rebuild(&mut self, number: usize, sum: &mut [u8]) -> bool {
+        let Row { data, wanted, .. } = self.row;
+        self.combine(&parity::combination(data, self.row.parities(), wanted, number), sum)
+    }
+}
+
+/// A piece of a range, and all that may give it: its copies, then combinations of others.
+struct Source<'a> {
+    piece: MappedRange,
+    row: Option<RowReader<'a>>,
+}
+
+impl Source<'_> {
+    fn choices(&self) -> usize {
+        self.piece.copies.len() + self.row.as_ref().map_or(0, RowReader::combinations)
+    }
+
+    fn fill(&mut self, volume: &Volume, choice: usize, part: &mut [u8]) -> bool {
+        let copies = self.piece.copies.len();
+        if choice < copies {
+            return volume.read_copy(std::slice::from_ref(&self.piece), choice, part).is_ok();
+        }
+        self.row.as_mut().is_some_and(|row| row.rebuild(choice - copies, part))
+    }
+}
+
+impl Volume {
+    /// Fills `buf` with a range, so that it is right, from the other stripes of rows with parity.
+    /// Whether that was possible. The copies themselves have been tried before.
+    pub(crate) fn rebuild(
+        &self,
+        at: Logical,
+        buf: &mut [u8],
+        is_proven: bool,
+        is_right: impl Fn(&[u8]) -> bool,
+    ) -> bool {
+        let Ok(pieces) = self.pieces_to_read(at, buf.len() as u64, is_proven) else { return false };
+        if pieces.iter().all(|piece| piece.writable) {
+            return false;
+        }
+        let is_one = pieces.len() == 1;
+        let mut start = at;
+        let source = |mut piece: MappedRange| {
+            let row = self.map.read().row(start);
+            let (len, count) = (piece.len as usize, row.as_ref().map_or(0, |row| row.stripes.len()));
+            start = start.plus(piece.len);
+            if is_one {
+                piece.copies.clear();
+            }
+            let stripes = std::iter::repeat_with(|| Stripe::Unread).take(count).collect();
+            let row = row.map(|row| RowReader { volume: self, row, len, stripes, is_proven });
+            Source { piece, row }
+        };
+        let mut sources: Vec<Source<'_>> = pieces.into_iter().map(source).collect();
+        let all = sources.iter().fold(1_usize, |all, source| all.saturating_mul(source.choices()));
+        (0..all.min(MOST_TRIES)).any(|number| {
+            let (mut left, mut rest) = (number, &mut *buf);
+            let is_filled = sources.iter_mut().all(|source| {
+                let choices = source.choices();
+                let (part, after) = std::mem::take(&mut rest).split_at_mut(source.piece.len as usize);
+                rest = after;
+                let choice = left % choices;
+                left /= choices;
+                source.fill(self, choice, part)
+            });
+            is_filled && is_right(buf)
+        })
+    }
+
+    fn read_stripe(&self, place: IoStripe, len: usize, is_proven: bool) -> Option<Buffer> {
+        let member = self.member(place.devid).ok().filter(|member| is_proven || !member.lags())?;
+        let mut stripe = Buffer::for_reading(len);
+        let reading = member.begin_read();
+        let read = member.device.read_at(place.at, &mut stripe);
+        drop(reading);
+        if read.is_err() && !Member::lags(member) {
+            member.note_error(DeviceErrorKind::Read);
+        }
+        read.is_ok().then_some(stripe)
+    }
+}

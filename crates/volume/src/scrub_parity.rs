@@ -1,0 +1,155 @@
+//! Comparing the parity of rows with their data, while that is scrubbed.
+//!
+//! Parity says something where it was written with data. Of rows, or parts of rows, in which
+//! nothing was ever written it may be anything. So those sectors of a row are compared in which a
+//! checksum has proved some of the data, and no other data was wrong: its own fault is no fault of
+//! the parity.
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::STRIPE_LEN;
+
+use crate::buffer::Buffer;
+use crate::chunk_map::{IoStripe, MappedRange, Row};
+use crate::member::{DeviceErrorKind, Member};
+use crate::parity;
+use crate::scrubbed::{ScrubScope, Scrubbed};
+use crate::volume::Volume;
+
+/// What a scrub knows of parity: the row that it is in, and what was found of rows before.
+#[derive(Debug, Default)]
+pub struct ParityScrub {
+    row: Option<OpenRow>,
+    /// What was found of the parity of all rows so far: sectors.
+    pub found: Scrubbed,
+}
+
+/// A row, some data of which has been looked at. Bits are sectors of each stripe.
+#[derive(Debug)]
+struct OpenRow {
+    start: Logical,
+    right: u64,
+    wrong: u64,
+}
+
+/// One stripe of parity, and what it should be.
+struct Parity<'a> {
+    row: &'a Row,
+    place: IoStripe,
+    /// For each stripe of the row.
+    factors: Vec<u8>,
+}
+
+impl ParityScrub {
+    /// Notes what was found of sectors of a row's data; the row before is compared then.
+    pub(crate) fn note(
+        &mut self,
+        volume: &Volume,
+        (row, scope): (&Row, ScrubScope),
+        first: Logical,
+        sectors: impl Iterator<Item = bool>,
+    ) {
+        if self.row.as_ref().is_none_or(|open| open.start != row.start) {
+            self.end_row(volume, scope);
+            self.row = Some(OpenRow { start: row.start, right: 0, wrong: 0 });
+        }
+        let Some(open) = &mut self.row else { return };
+        let within = (first.0 - row.start.0) % STRIPE_LEN;
+        for (number, is_right) in (within / u64::from(volume.sector_size())..).zip(sectors) {
+            let bit = 1_u64.checked_shl(number as u32).unwrap_or_default();
+            if is_right {
+                open.right |= bit;
+            } else {
+                open.wrong |= bit;
+            }
+        }
+    }
+
+    /// Compares the parity of the last row.
+    pub fn end_row(&mut self, volume: &Volume, scope: ScrubScope) {
+        if let Some(open) = self.row.take()
+            && let Some(row) = volume.map.read().row(open.start)
+        {
+            let sector = volume.sector_size() as usize;
+            let is_proven = |number: usize| open.right & !open.wrong & (1_u64 << number) != 0;
+            let sectors: Vec<usize> = (0..STRIPE_LEN as usize / sector).filter(|number| is_proven(*number)).collect();
+            let found = volume.compare_parity(&row, scope, &sectors);
+            self.found = self.found.plus(found);
+        }
+    }
+}
+
+impl Volume {
+    /// The row of a piece, if its parity is to be compared.
+    pub(crate) fn row_to_compare(&self, piece: &MappedRange, start: Logical, scope: ScrubScope) -> Option<Row> {
+        let row = if piece.writable { None } else { self.map.read().row(start) };
+        row.filter(|row| row.stripes[row.data..].iter().any(|place| scope.covers(Some(*place))))
+    }
+
+    /// Compares the parity of these sectors of a row.
+    fn compare_parity(&self, row: &Row, scope: ScrubScope, sectors: &[usize]) -> Scrubbed {
+        let mut found = Scrubbed::default();
+        let is_there = |place: &IoStripe| self.member(place.devid).is_ok_and(|member| !member.is_missing());
+        if !row.stripes[..row.data].iter().all(is_there) {
+            return found;
+        }
+        for which in 0..row.parities() {
+            let place = row.stripes[row.data + which];
+            if is_there(&place) && scope.covers(Some(place)) {
+                let parity = Parity { row, place, factors: parity::parity(row.data, row.parities(), which) };
+                for run in sectors.chunk_by(|one, next| one + 1 == *next) {
+                    self.compare_run(&parity, run, &mut found);
+                }
+            }
+        }
+        found
+    }
+
+    /// Compares sectors that follow each other; one by one, if they can't be read together.
+    fn compare_run(&self, parity: &Parity<'_>, run: &[usize], found: &mut Scrubbed) {
+        let sector = self.sector_size() as usize;
+        let Some(first) = run.first() else { return };
+        let read = |place: IoStripe, into: &mut Buffer| {
+            let at = place.at.plus((first * sector) as u64);
+            self.member(place.devid).is_ok_and(|member| member.device.read_at(at, into).is_ok())
+        };
+        let mut sum = Buffer::zeroed(run.len() * sector);
+        let mut stripe = Buffer::for_reading(run.len() * sector);
+        let has_data =
+            parity.row.stripes.iter().zip(&parity.factors).filter(|(_, factor)| **factor != 0).all(|(data, factor)| {
+                let is_read = read(*data, &mut stripe);
+                parity::add(&mut sum, &stripe, *factor);
+                is_read
+            });
+        let is_read = has_data && read(parity.place, &mut stripe);
+        if !is_read && run.len() > 1 {
+            return run.iter().for_each(|number| self.compare_run(parity, std::slice::from_ref(number), found));
+        }
+        if !has_data {
+            // That has been counted with the data.
+            return;
+        }
+        found.bytes += stripe.len() as u64;
+        if !is_read {
+            found.read_errors += 1;
+            return self.note_parity(parity, *first, DeviceErrorKind::Read, found);
+        }
+        for (number, (is, should)) in run.iter().zip(stripe.chunks(sector).zip(sum.chunks(sector))) {
+            if is != should {
+                found.checksum_errors += 1;
+                self.note_parity(parity, *number, DeviceErrorKind::Corruption, found);
+            }
+        }
+    }
+
+    fn note_parity(&self, parity: &Parity<'_>, number: usize, kind: DeviceErrorKind, found: &mut Scrubbed) {
+        found.uncorrectable += 1;
+        let (row, place) = (parity.row.start, parity.place);
+        let at = place.at.plus(number as u64 * u64::from(self.sector_size()));
+        tracing::warn!(device = place.devid.0, offset = at.0, "the parity of the row at {row} is wrong or unreadable");
+        if let Ok(member) = self.member(place.devid)
+            && !Member::lags(member)
+        {
+            member.note_error(kind);
+        }
+    }
+}

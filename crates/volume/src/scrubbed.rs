@@ -1,0 +1,64 @@
+//! What is scrubbed, and what that found.
+
+use ubtrfs_format::DeviceId;
+
+use crate::chunk_map::IoStripe;
+use crate::error::Error;
+
+/// What a scrub found. All counts are of copies: a block that two devices have is two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Reads that failed: tree blocks, and sectors of data.
+    pub read_errors: u64,
+    /// Tree blocks and sectors that were wrong.
+    pub checksum_errors: u64,
+    /// Copies that were rewritten.
+    pub corrected: u64,
+    /// Copies that are wrong and stay so.
+    pub uncorrectable: u64,
+}
+
+impl Scrubbed {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            read_errors: self.read_errors + other.read_errors,
+            checksum_errors: self.checksum_errors + other.checksum_errors,
+            corrected: self.corrected + other.corrected,
+            uncorrectable: self.uncorrectable + other.uncorrectable,
+        }
+    }
+
+    pub(crate) fn note(&mut self, error: &Error) {
+        match error {
+            Error::Read { .. } => self.read_errors += 1,
+            _ => self.checksum_errors += 1,
+        }
+    }
+
+    /// So many of the copies found bad were rewritten.
+    pub(crate) fn settle(&mut self, corrected: usize) {
+        let bad = self.read_errors + self.checksum_errors;
+        self.corrected = bad.min(corrected as u64);
+        self.uncorrectable = bad - self.corrected;
+    }
+}
+
+/// What is scrubbed, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ScrubScope {
+    /// Only the copies on this device.
+    pub device: Option<DeviceId>,
+    /// Nothing is rewritten.
+    pub read_only: bool,
+}
+
+impl ScrubScope {
+    pub(crate) fn covers(&self, place: Option<IoStripe>) -> bool {
+        self.device.is_none_or(|device| place.is_some_and(|place| place.devid == device))
+    }
+}
