@@ -122,6 +122,14 @@ pub enum Error {
     /// A stripe is on a device that was not given.
     #[error("device {0} of the volume is missing")]
     MissingDevice(DeviceId),
+    /// A device is too small for what is asked of it.
+    #[error("the device has {have} bytes, {need} are needed")]
+    SmallDevice {
+        /// Its bytes.
+        have: u64,
+        /// The least that it must have.
+        need: u64,
+    },
     /// A device has the number of another one.
     #[error("device {0} is not the one that the volume knows by this number")]
     WrongDevice(DeviceId),

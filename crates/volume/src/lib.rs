@@ -10,6 +10,7 @@
 //! `ThrottledDevice` has a limited bandwidth.
 
 mod absent_device;
+mod add_device;
 mod buffer;
 mod chunk_map;
 mod counted_lock;
@@ -17,6 +18,7 @@ mod deferred_superblocks;
 mod deferred_writes;
 mod device;
 mod device_part;
+mod device_set;
 mod device_user;
 mod direct_read;
 mod error;

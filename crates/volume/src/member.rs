@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs_format::items::DevItem;
-use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, Superblock, objectid};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, objectid};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
@@ -20,11 +20,13 @@ use crate::device::Device;
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) devid: DeviceId,
+    devid: AtomicU64,
     pub(crate) item: Mutex<DevItem>,
     /// The primary superblock as last read or written.
     pub(crate) primary: Mutex<Buffer>,
     is_missing: bool,
+    /// The commit from which on it has superblocks.
+    joins: AtomicU64,
     lag: AtomicU8,
     /// Reads that are under way.
     reads: AtomicUsize,
@@ -100,10 +102,11 @@ impl Member {
     pub(crate) fn new(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
         Self {
             device,
-            devid: item.devid,
+            devid: AtomicU64::new(item.devid.0),
             item: Mutex::new(item),
             primary: Mutex::new(primary),
             is_missing: false,
+            joins: AtomicU64::new(0),
             lag: AtomicU8::new(CURRENT),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
@@ -117,8 +120,34 @@ impl Member {
         Self { is_missing: true, lag: AtomicU8::new(LAG_DURABLE), ..Self::new(device, item, Buffer::zeroed(0)) }
     }
 
+    /// A device that the volume gets. It has a superblock from the commit on that
+    /// [`Self::set_joining`] names.
+    pub(crate) fn joining(device: Arc<dyn Device>, item: DevItem) -> Self {
+        Self { joins: AtomicU64::new(u64::MAX), ..Self::new(device, item, Buffer::zeroed(SUPERBLOCK_SIZE)) }
+    }
+
+    /// The number by which the volume knows it.
+    pub(crate) fn devid(&self) -> DeviceId {
+        DeviceId(self.devid.load(Ordering::Acquire))
+    }
+
     pub(crate) fn is_missing(&self) -> bool {
         self.is_missing
+    }
+
+    /// The commit of this generation makes it a device of the volume.
+    pub(crate) fn set_joining(&self, generation: Generation) {
+        self.joins.store(generation.0, Ordering::Release);
+    }
+
+    /// Whether it is a device of the volume by this commit.
+    pub(crate) fn belongs_to(&self, generation: Generation) -> bool {
+        self.joins.load(Ordering::Acquire) <= generation.0
+    }
+
+    /// Whether this commit makes it a device of the volume.
+    pub(crate) fn joins_by(&self, generation: Generation) -> bool {
+        self.joins.load(Ordering::Acquire) == generation.0
     }
 
     /// Whether it lacks something that the others have, or is missing.

@@ -80,16 +80,16 @@ impl Volume {
     fn judge_stale_devices(&self, behind: &[(DeviceId, u64)]) -> Result<()> {
         let stale = || behind.iter().filter(|(_, commits)| *commits > 0);
         let lost = |devid: DeviceId| {
-            stale().any(|(stale, _)| *stale == devid) || self.member(devid).is_ok_and(Member::is_missing)
+            stale().any(|(stale, _)| *stale == devid) || self.member(devid).is_ok_and(|member| member.is_missing())
         };
         if stale().next().is_none() {
-            return self.require_data(|devid| self.member(devid).is_ok_and(Member::is_missing));
+            return self.require_data(|devid| self.member(devid).is_ok_and(|member| member.is_missing()));
         }
         let is_redundant = self.survives(lost);
         if !is_redundant && stale().all(|(_, commits)| *commits == 1) {
             // The crash came while the superblocks were written, after all that they refer to: a
             // device that failed would have ended the volume.
-            return self.require_data(|devid| self.member(devid).is_ok_and(Member::is_missing));
+            return self.require_data(|devid| self.member(devid).is_ok_and(|member| member.is_missing()));
         }
         for (devid, commits) in stale() {
             tracing::warn!(device = devid.0, "it is {commits} commits behind the other devices");
@@ -104,7 +104,7 @@ impl Volume {
         if self.is_read_only() || self.survives(&lost) {
             return Ok(());
         }
-        let lost = self.members.iter().map(|member| member.devid).filter(|devid| lost(*devid));
+        let lost = self.devices().into_iter().map(|item| item.devid).filter(|devid| lost(*devid));
         Err(Error::MissingData(lost.collect()))
     }
 
@@ -118,7 +118,7 @@ impl Volume {
         check_members(&found, &superblock, options, degraded)?;
         let members = found
             .into_iter()
-            .map(|(device, found)| Member::new(device, found.superblock.dev_item, found.bytes))
+            .map(|(device, found)| Arc::new(Member::new(device, found.superblock.dev_item, found.bytes)))
             .collect();
 
         let mut map = ChunkMap::default();
@@ -142,7 +142,8 @@ impl Volume {
     /// generation for something else.
     pub fn has_copy_ahead(&self) -> bool {
         let ahead = self.superblock().generation.next();
-        let copies = self
+        let set = self.devices.load();
+        let copies = set
             .members
             .iter()
             .flat_map(|member| SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(&*member.device, *at).ok()));

@@ -108,7 +108,8 @@ impl Volume {
     /// An error if another process has written a superblock.
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
         let mut failed = Ok(());
-        let (mut looked, mut members) = (false, self.current_members());
+        let set = self.devices.load();
+        let (mut looked, mut members) = (false, set.current());
         members.try_for_each(|member| match check_still_ours(member) {
             Err(error @ Error::Read { .. }) => {
                 member.note_error(DeviceErrorKind::Read);
@@ -125,14 +126,42 @@ impl Volume {
     }
 
     fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
-        let mut written = Vec::with_capacity(self.members.len());
-        let lagging: Vec<&Member> = self.members.iter().filter(|member| member.lags()).collect();
-        for member in self.current_members() {
+        let generation = superblock.generation;
+        let set = self.devices.load_full();
+        let lagging: Vec<&Arc<Member>> = set.members.iter().filter(|member| member.lags()).collect();
+        // By this commit others need those that join it, which have theirs before any other says
+        // so.
+        let joins = |member: &&Arc<Member>| copies == Copies::All && member.joins_by(generation);
+        let current = set.current().filter(|member| member.belongs_to(generation));
+        let (joining, others): (Vec<_>, Vec<_>) = current.partition(joins);
+        for member in joining.iter().chain(&others) {
             debug_assert!(
-                lagging.iter().all(|lagging| lagging.devid != member.devid),
+                lagging.iter().all(|lagging| lagging.devid() != member.devid()),
                 "invariant 34: device {} lags, and gets a superblock",
-                member.devid
+                member.devid()
             );
+        }
+        if !joining.is_empty() {
+            self.write_to(&joining, superblock, copies)?;
+        }
+        self.write_to(&others, superblock, copies)?;
+        // A log has the generation of the commit before it, which they may have, too.
+        for member in lagging.into_iter().filter(|member| member.generation() < Some(generation)) {
+            member.set_lagging(true);
+        }
+        let mut current = superblock.clone();
+        if let Some(first) = set.current().next() {
+            current.bytenr = SUPERBLOCK_COPIES[0];
+            current.dev_item = *first.item.lock();
+        }
+        *self.superblock.write() = current;
+        Ok(Published { generation, log_root: superblock.log_root })
+    }
+
+    /// Writes superblocks to these devices, and makes them durable.
+    fn write_to(&self, members: &[&Arc<Member>], superblock: &Superblock, copies: Copies) -> Result<()> {
+        let mut written = Vec::with_capacity(members.len());
+        for member in members {
             let writes = encode(member, superblock, copies)?;
             let primary = writes.first().map(|write| write.data.clone());
             let device = &member.device;
@@ -142,16 +171,16 @@ impl Volume {
         let mut result = Ok(());
         let mut primaries = Vec::with_capacity(written.len());
         for (member, primary, ticket) in written {
-            let failed = |error| Error::writing(member.devid, error, None);
             match ticket.wait() {
                 Ok(()) => primaries.push((member, primary)),
                 Err(error) => {
-                    result = result.and(self.tolerate(member.devid, DeviceErrorKind::Write, failed(error)));
+                    let error = Error::writing(member.devid(), error, None);
+                    result = result.and(self.tolerate(member, DeviceErrorKind::Write, error));
                 }
             }
         }
         result?;
-        if !self.current_members().all(|member| member.device.has_fua()) {
+        if !members.iter().all(|member| member.lags() || member.device.has_fua()) {
             self.flush_devices()?;
         }
         for (member, primary) in primaries {
@@ -159,17 +188,7 @@ impl Volume {
                 member.primary.lock().copy_from_slice(&primary);
             }
         }
-        // A log has the generation of the commit before it, which they may have, too.
-        for member in lagging.into_iter().filter(|member| member.generation() < Some(superblock.generation)) {
-            member.set_lagging(true);
-        }
-        let mut current = superblock.clone();
-        if let Some(first) = self.current_members().next() {
-            current.bytenr = SUPERBLOCK_COPIES[0];
-            current.dev_item = *first.item.lock();
-        }
-        *self.superblock.write() = current;
-        Ok(Published { generation: superblock.generation, log_root: superblock.log_root })
+        Ok(())
     }
 }
 
@@ -197,7 +216,7 @@ fn encode(member: &Member, superblock: &Superblock, copies: Copies) -> Result<Ve
 /// Whether the primary superblock is the one that was read or written last.
 fn check_still_ours(member: &Member) -> Result<()> {
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-    let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid);
+    let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid());
     member.device.read_at(at, &mut bytes).map_err(|source| Error::Read {
         devid,
         at,

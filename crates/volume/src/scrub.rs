@@ -6,7 +6,6 @@ use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation};
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::error::{Error, Result};
-use crate::member::Member;
 use crate::open::read_copy;
 use crate::read::{State, place_of};
 use crate::volume::Volume;
@@ -168,7 +167,7 @@ impl Volume {
     }
 
     fn is_of_a_laggard(&self, piece: &MappedRange, copy: usize) -> bool {
-        place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(Member::lags))
+        place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(|member| member.lags()))
     }
 
     /// What makes a copy good of data that has no checksums: that its device has all that was

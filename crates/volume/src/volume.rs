@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
@@ -28,6 +29,7 @@ use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
 use crate::chunk_map::ChunkMap;
 use crate::counted_lock::{CountedRwLock, LockCounters};
 use crate::device::DeviceCounters;
+use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
 use crate::member::Member;
@@ -35,7 +37,9 @@ use crate::member::Member;
 /// Devices as one logical address space. All methods may be called by many threads at once.
 #[derive(Debug)]
 pub struct Volume {
-    pub(crate) members: Vec<Member>,
+    pub(crate) devices: ArcSwap<DeviceSet>,
+    /// Held while devices come or go.
+    pub(crate) changing_devices: Mutex<()>,
     /// Devices may be missing.
     degraded: bool,
     pub(crate) map: CountedRwLock<ChunkMap>,
@@ -68,7 +72,7 @@ pub struct Volume {
 /// What a volume is made of when it is opened.
 pub(crate) struct Parts {
     pub(crate) superblock: Superblock,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<Arc<Member>>,
     pub(crate) map: ChunkMap,
     pub(crate) read_only: bool,
     /// Devices may be missing.
@@ -90,7 +94,8 @@ impl Volume {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let superblock = parts.superblock;
         Self {
-            members: parts.members,
+            devices: ArcSwap::from_pointee(DeviceSet { members: parts.members }),
+            changing_devices: Mutex::new(()),
             degraded: parts.degraded,
             map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,
@@ -119,9 +124,10 @@ impl Volume {
         chunks: Vec<(Logical, ChunkItem)>,
         devices: &[DevItem],
     ) -> Result<()> {
+        let mut set = DeviceSet::clone(&self.devices.load());
         for item in devices {
             if self.degraded && self.member(item.devid).is_err() {
-                self.members.push(Member::missing(*item));
+                set.members.push(Arc::new(Member::missing(*item)));
                 continue;
             }
             let member = self.member(item.devid)?;
@@ -134,10 +140,11 @@ impl Volume {
             }
             *member.item.lock() = *item;
         }
-        if let Some(member) = self.members.iter().find(|member| !devices.iter().any(|item| item.devid == member.devid))
-        {
-            return Err(Error::UnlistedDevice(member.devid));
+        let is_unlisted = |member: &&Arc<Member>| !devices.iter().any(|item| item.devid == member.devid());
+        if let Some(member) = set.members.iter().find(is_unlisted) {
+            return Err(Error::UnlistedDevice(member.devid()));
         }
+        self.devices = ArcSwap::from_pointee(set);
         let mut map = ChunkMap::default();
         for (start, item) in chunks {
             map.insert(start, item, self.sector_size, |devid| self.device_bytes(devid))?;
@@ -209,8 +216,8 @@ impl Volume {
         if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    pub(crate) fn member(&self, devid: DeviceId) -> Result<&Member> {
-        self.members.iter().find(|member| member.devid == devid).ok_or(Error::MissingDevice(devid))
+    pub(crate) fn member(&self, devid: DeviceId) -> Result<Arc<Member>> {
+        self.devices.load().member(devid).map(Arc::clone)
     }
 
     fn device_bytes(&self, devid: DeviceId) -> Option<u64> {
@@ -252,17 +259,18 @@ impl Volume {
     /// How many reads are best under way at a time, before what they read is needed; 0 where all
     /// devices are near.
     pub fn reads_ahead(&self) -> usize {
-        self.members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
+        self.devices.load().members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
     }
 
     /// The items of all devices, by device number; those of missing ones, too.
     pub fn devices(&self) -> Vec<DevItem> {
-        self.members.iter().map(|member| *member.item.lock()).collect()
+        self.devices.load().members.iter().map(|member| *member.item.lock()).collect()
     }
 
     /// The items of the devices that are not there. What only they have can't be read.
     pub fn missing_devices(&self) -> Vec<DevItem> {
-        self.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
+        let devices = self.devices.load();
+        devices.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
     }
 
     /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]
@@ -279,7 +287,8 @@ impl Volume {
 
     /// What was done so far.
     pub fn counters(&self) -> VolumeCounters {
-        let devices = self.members.iter().map(|member| member.device.counters());
+        let set = self.devices.load();
+        let devices = set.members.iter().map(|member| member.device.counters());
         VolumeCounters {
             devices: devices.fold(DeviceCounters::default(), DeviceCounters::plus),
             checksum_errors: self.checksum_errors.load(Ordering::Relaxed),

@@ -42,7 +42,7 @@ pub enum Nodes {}
 #[must_use = "only `Volume::wait` tells whether the writes succeeded"]
 #[derive(Debug)]
 pub struct Ticket<Kind> {
-    parts: Vec<(DeviceId, DeviceTicket)>,
+    parts: Vec<(Arc<Member>, DeviceTicket)>,
     in_flight: Registration,
     _kind: PhantomData<Kind>,
 }
@@ -115,15 +115,15 @@ impl<Kind> Ticket<Kind> {
     }
 
     /// Waits for all writes; what failed on which device.
-    fn finish(&mut self) -> Vec<(DeviceId, WriteError)> {
-        self.parts.drain(..).filter_map(|(devid, ticket)| Some((devid, ticket.wait().err()?))).collect()
+    fn finish(&mut self) -> Vec<(Arc<Member>, WriteError)> {
+        self.parts.drain(..).filter_map(|(member, ticket)| Some((member, ticket.wait().err()?))).collect()
     }
 }
 
 impl<Kind> Drop for Ticket<Kind> {
     fn drop(&mut self) {
-        for (devid, error) in self.finish() {
-            tracing::error!(device = devid.0, %error, "a write failed that nobody waited for");
+        for (member, error) in self.finish() {
+            tracing::error!(device = member.devid().0, %error, "a write failed that nobody waited for");
         }
     }
 }
@@ -152,7 +152,9 @@ impl Volume {
     ) -> Result<Ticket<Kind>> {
         self.require_writable()?;
         let sector = u64::from(self.sector_size());
-        let mut batches: Vec<(DeviceId, Vec<DeviceWrite>)> = Vec::with_capacity(self.members.len());
+        let _not_during_repairs = self.submissions.read();
+        let set = self.devices.load_full();
+        let mut batches: Vec<(&Arc<Member>, Vec<DeviceWrite>)> = Vec::with_capacity(set.members.len());
         let map = self.map.read();
         for Write { at: start, data } in writes {
             let len = data.len() as u64;
@@ -166,16 +168,16 @@ impl Volume {
                 }
                 let part = data.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
-                let missing = |stripe: &IoStripe| self.member(stripe.devid).map_or(true, Member::is_missing);
+                let missing = |stripe: &IoStripe| set.member(stripe.devid).map_or(true, |member| member.is_missing());
                 if let Some(first) = piece.copies.first().filter(|_| piece.copies.iter().all(missing)) {
                     return Err(Error::MissingDevice(first.devid));
                 }
                 for IoStripe { devid, at } in piece.copies.into_iter().filter(|stripe| !missing(stripe)) {
                     keep_superblocks(at, piece.len)?;
                     let entry = DeviceWrite { at, data: part.clone() };
-                    match batches.iter_mut().find(|(id, _)| *id == devid) {
+                    match batches.iter_mut().find(|(member, _)| member.devid() == devid) {
                         Some((_, batch)) => batch.push(entry),
-                        None => batches.push((devid, vec![entry])),
+                        None => batches.push((set.member(devid)?, vec![entry])),
                     }
                 }
             }
@@ -187,11 +189,10 @@ impl Volume {
             batch.sort_by_key(|write| write.at);
         }
         let registration = register(&self.in_flight);
-        let _not_during_repairs = self.submissions.read();
         let mut ticket =
             Ticket { parts: Vec::with_capacity(batches.len()), in_flight: registration, _kind: PhantomData };
-        for (devid, batch) in batches {
-            ticket.parts.push((devid, self.member(devid)?.device.submit(batch)));
+        for (member, batch) in batches {
+            ticket.parts.push((Arc::clone(member), member.device.submit(batch)));
         }
         Ok(ticket)
     }
@@ -211,9 +212,10 @@ impl Volume {
     pub fn wait_all<Kind>(&self, tickets: impl IntoIterator<Item = Ticket<Kind>>) -> Result<CompletedWrites<Kind>> {
         for mut ticket in tickets {
             assert!(ticket.in_flight.is_of(&self.in_flight), "invariant 1: writes are waited for where they are");
-            for (devid, error) in ticket.finish() {
+            for (member, error) in ticket.finish() {
+                let devid = member.devid();
                 let logical = self.map.read().logical_of(devid, error.at);
-                self.tolerate(devid, DeviceErrorKind::Write, Error::writing(devid, error, logical))?;
+                self.tolerate(&member, DeviceErrorKind::Write, Error::writing(devid, error, logical))?;
             }
         }
         Ok(CompletedWrites { volume: Arc::clone(&self.in_flight), _kind: PhantomData })
@@ -248,12 +250,13 @@ impl Volume {
     }
 
     pub(crate) fn flush_devices(&self) -> Result<()> {
+        let set = self.devices.load_full();
         let flush = |member: &Member| {
-            let devid = member.devid;
-            let failed = |source| self.tolerate(devid, DeviceErrorKind::Flush, Error::Flush { devid, source });
+            let devid = member.devid();
+            let failed = |source| self.tolerate(member, DeviceErrorKind::Flush, Error::Flush { devid, source });
             member.device.flush().or_else(failed)
         };
-        let members: Vec<&Member> = self.members.iter().filter(|member| !member.is_missing()).collect();
+        let members: Vec<&Arc<Member>> = set.members.iter().filter(|member| !member.is_missing()).collect();
         let result = match members.as_slice() {
             [member] => flush(member),
             members => std::thread::scope(|scope| {

@@ -165,7 +165,7 @@ impl Merging<'_> {
         if recounted && has_free_space_tree {
             rebuild_tree(&mut self.tree, &mut self.roots, TreeId::FREE_SPACE, self.extent_tree)?;
         }
-        let (chunks, removed_groups) = ChunkChanges::take(committer, has_free_space_tree)?;
+        let (chunks, removed_groups) = ChunkChanges::take(committer, generation, has_free_space_tree)?;
         self.tree.nodes.chunks_closed = true;
         let mut chunk_tree = committed.chunk_tree;
         if !chunks.is_empty() || recounted {

@@ -43,6 +43,7 @@
 //! `block_refs` (invariant 20). It never finds too little space, for operations have reserved
 //! (invariant 8). One that fails turns the file system read-only (invariant 13).
 
+mod add_device;
 mod block_refs;
 mod build;
 mod chunks;

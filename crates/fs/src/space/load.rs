@@ -7,6 +7,7 @@ use ubtrfs_tree::Snapshot;
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
+use super::new_devices::NewDevices;
 use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
@@ -58,6 +59,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         groups,
         devices,
         new_chunks: Vec::new(),
+        new_devices: NewDevices::default(),
         leaving: Vec::new(),
         shrink: Shrink::No,
         wanted: None,

@@ -41,4 +41,5 @@ mod subvolumes_change_beside_everything_else;
 mod subvolumes_pass_between_us_and_the_kernel;
 mod unlinked_files_delay_no_other_operation;
 mod volumes_can_be_filled_again_and_again;
+mod volumes_get_more_devices;
 mod volumes_made_elsewhere_stay_intact;

@@ -6,6 +6,7 @@ pub mod gated;
 pub mod image;
 pub mod lowmem;
 pub mod memory;
+pub mod power;
 pub mod script;
 pub mod tree;
 
