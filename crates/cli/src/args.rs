@@ -55,6 +55,7 @@ pub enum Command {
     #[command(visible_alias = "fi")]
     Filesystem(filesystem::FilesystemArguments),
     Device(device::DeviceArguments),
+    Replace(device::ReplaceArguments),
     #[command(hide = true)]
     Defragment(filesystem::Defragment),
     Scrub(scrub::ScrubArguments),

@@ -10,6 +10,7 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_volume::{DeviceErrors, OpenOptions, Volume};
 
+use crate::add;
 use crate::args::device::{DeviceArguments, DeviceCommand, DeviceStats, VolumePlace};
 use crate::device::{about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
@@ -50,6 +51,8 @@ pub fn run(arguments: &DeviceArguments) -> Result<()> {
     match &arguments.what {
         DeviceCommand::Usage(place) => show(place, devices_as_text),
         DeviceCommand::Stats(arguments) => stats(arguments),
+        DeviceCommand::Add(arguments) => add::run(arguments),
+        DeviceCommand::Replace(arguments) => crate::replace::run(arguments),
     }
 }
 

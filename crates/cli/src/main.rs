@@ -1,5 +1,6 @@
 //! The ubtrfs command.
 
+mod add;
 mod args;
 mod browse;
 mod check;
@@ -33,6 +34,7 @@ mod place;
 mod process;
 mod remedy;
 mod repair;
+mod replace;
 mod report;
 mod rescue;
 mod restore;
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
             FilesystemCommand::Usage(place) => devices::usage(place),
         },
         Command::Device(arguments) => devices::run(arguments),
+        Command::Replace(arguments) => replace::run(arguments),
         Command::Defragment(arguments) => defragment::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),

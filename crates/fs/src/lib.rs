@@ -109,6 +109,7 @@
 
 #![warn(unnameable_types)]
 
+mod allocated;
 mod backrefs;
 mod change_memory;
 mod changes;
@@ -143,6 +144,7 @@ mod names;
 mod ops;
 mod options;
 mod paths;
+mod replace;
 mod replay;
 mod reserve;
 pub mod scheduling;
@@ -179,6 +181,7 @@ pub use ops::{
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
+pub use replace::{ReplaceOptions, ReplaceProgress, ReplaceState};
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;

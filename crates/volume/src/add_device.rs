@@ -13,6 +13,7 @@ use crate::buffer::Buffer;
 use crate::device::{Device, DeviceWrite};
 use crate::error::{Error, Result};
 use crate::member::Member;
+use crate::replacing::TARGET;
 use crate::volume::Volume;
 
 /// What is wiped at either end of a new device, where other file systems have their signatures.
@@ -34,7 +35,7 @@ impl Volume {
             return Err(Error::SmallDevice { have: total_bytes, need: LEAST_DEVICE });
         }
         let _turn = self.changing_devices.lock();
-        wipe(&*device, DeviceId(0))?;
+        wipe(&*device)?;
         let mut set = (*self.devices.load_full()).clone();
         let highest = set.members.iter().map(|member| member.devid().0).max().unwrap_or_default();
         let item = self.new_item(DeviceId(highest + 1), total_bytes);
@@ -66,19 +67,19 @@ impl Volume {
 
 /// Wipes both ends of a device and the places of superblocks, and makes that durable: the device
 /// takes writes.
-pub(crate) fn wipe(device: &dyn Device, devid: DeviceId) -> Result<()> {
+pub fn wipe(device: &dyn Device) -> Result<()> {
     let size = device.size() / SUPERBLOCK_SIZE as u64 * SUPERBLOCK_SIZE as u64;
     let ends = [(0, WIPE), (size.saturating_sub(WIPE), WIPE)];
     let copies = SUPERBLOCK_COPIES.iter().map(|at| (at.0, SUPERBLOCK_SIZE as u64));
     let is_within = |(at, len): &(u64, u64)| at + len <= size;
     for (at, len) in copies.chain(ends).filter(is_within) {
-        zero(device, devid, at, len)?;
+        zero(device, at, len)?;
     }
-    device.flush().map_err(|source| Error::Flush { devid, source })
+    device.flush().map_err(|source| Error::Flush { devid: TARGET, source })
 }
 
-fn zero(device: &dyn Device, devid: DeviceId, at: u64, len: u64) -> Result<()> {
+fn zero(device: &dyn Device, at: u64, len: u64) -> Result<()> {
     let data = Buffer::zeroed(len as usize).share();
     let written = device.submit(vec![DeviceWrite { at: Physical(at), data }]).wait();
-    written.map_err(|error| Error::writing(devid, error, None))
+    written.map_err(|error| Error::writing(TARGET, error, None))
 }

@@ -46,6 +46,8 @@ mod read_ahead_device;
 #[cfg(feature = "testing")]
 mod recording_device;
 mod redundancy;
+mod replace;
+mod replacing;
 mod rescue;
 mod runs;
 mod scrub;
@@ -61,6 +63,7 @@ mod write_group;
 mod write_pool;
 mod writer_mark;
 
+pub use add_device::wipe;
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
@@ -86,6 +89,8 @@ pub use publish::{Copies, Published};
 pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
+pub use replace::Copied;
+pub use replacing::TARGET;
 pub use rescue::{Candidate, Origin};
 pub use scrub::{ScrubScope, Scrubbed};
 #[cfg(feature = "testing")]

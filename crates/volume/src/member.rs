@@ -131,6 +131,12 @@ impl Member {
         DeviceId(self.devid.load(Ordering::Acquire))
     }
 
+    /// From now on it is the device of this item.
+    pub(crate) fn take_place(&self, item: DevItem) {
+        *self.item.lock() = item;
+        self.devid.store(item.devid.0, Ordering::Release);
+    }
+
     pub(crate) fn is_missing(&self) -> bool {
         self.is_missing
     }

@@ -15,6 +15,7 @@ use crate::chunk_map::ChunkMap;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::member::Member;
+use crate::replacing::TARGET;
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -63,7 +64,7 @@ impl Volume {
             let superblock = find_superblock(&*device, options)?;
             found.push((device, superblock));
         }
-        found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
+        let (found, target, superseded) = sort_out(found)?;
         // Within a generation a log is only added; one that not all devices have was not
         // acknowledged.
         let age = |found: &Found| (found.superblock.generation, found.superblock.log_root.0 != 0);
@@ -73,6 +74,11 @@ impl Volume {
         let behind: Vec<_> = found.iter().map(|(_, found)| (found.superblock.dev_item.devid, behind(found))).collect();
         let volume = Self::open_by(found, superblock, options, degraded)?;
         volume.judge_stale_devices(&behind)?;
+        let member =
+            |(device, found): (Arc<dyn Device>, Found)| Member::new(device, found.superblock.dev_item, found.bytes);
+        let is_ours = |(_, found): &(Arc<dyn Device>, Found)| found.superblock.fsid == volume.fsid();
+        *volume.found_target.lock() = target.filter(is_ours).map(|found| Arc::new(member(found)));
+        *volume.superseded.lock() = superseded.into_iter().map(member).collect();
         Ok(volume)
     }
 
@@ -227,6 +233,43 @@ impl Walk<'_> {
         }
         Ok(header.chunk_tree_uuid)
     }
+}
+
+/// A device, and the superblock that it is opened by.
+type FoundDevice = (Arc<dyn Device>, Found);
+
+/// Devices in the order of their numbers; the one that was to replace another one; and those whose
+/// number and id a newer one has: it has replaced them, or they are old copies of it.
+fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<FoundDevice>, Vec<FoundDevice>)> {
+    let newest_first = |(_, found): &FoundDevice| {
+        let Superblock { dev_item, generation, .. } = &found.superblock;
+        (dev_item.devid, std::cmp::Reverse(*generation))
+    };
+    found.sort_by_key(newest_first);
+    let (mut devices, mut targets, mut superseded): (Vec<FoundDevice>, Vec<FoundDevice>, Vec<FoundDevice>) =
+        Default::default();
+    for (device, found) in found {
+        let own = &found.superblock;
+        let is_older = |(_, newer): &FoundDevice| {
+            let newer = &newer.superblock;
+            newer.dev_item.devid == own.dev_item.devid
+                && newer.dev_item.uuid == own.dev_item.uuid
+                && newer.fsid == own.fsid
+                && newer.generation > own.generation
+        };
+        if own.dev_item.devid == TARGET {
+            targets.push((device, found));
+        } else if devices.last().is_some_and(is_older) {
+            tracing::warn!(device = own.dev_item.devid.0, "another one has its number and id, and is newer: left out");
+            superseded.push((device, found));
+        } else {
+            devices.push((device, found));
+        }
+    }
+    if targets.len() > 1 {
+        return Err(Error::DuplicateDevice(TARGET));
+    }
+    Ok((devices, targets.pop(), superseded))
 }
 
 /// The superblock that a device is opened by.

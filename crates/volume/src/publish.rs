@@ -7,12 +7,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
+use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
+use crate::replacing::{Replacing, forget_volume};
 use crate::volume::Volume;
 use crate::write::Flushed;
 
@@ -142,15 +145,28 @@ impl Volume {
             );
         }
         if !joining.is_empty() {
-            self.write_to(&joining, superblock, copies)?;
+            self.write_to(&items(&joining), superblock, copies)?;
+        }
+        let replacing = set.replacing.as_ref();
+        let swapped = replacing.filter(|replacing| self.has_swapped(&set, replacing, superblock, copies));
+        let is_source = |member: &&Arc<Member>| swapped.is_some_and(|replacing| replacing.source == member.devid());
+        let others: Vec<_> = others.into_iter().filter(|member| !is_source(member)).collect();
+        let mut others = items(&others);
+        if let Some(replacing) = replacing.filter(|replacing| swapped.is_none() && replacing.is_alive())
+            && let Ok(source) = set.member(replacing.source)
+        {
+            others.push((&replacing.target, replacing.target_item(&source.item.lock())));
         }
         self.write_to(&others, superblock, copies)?;
+        if let Some(replacing) = swapped {
+            self.swap_target(replacing);
+        }
         // A log has the generation of the commit before it, which they may have, too.
         for member in lagging.into_iter().filter(|member| member.generation() < Some(generation)) {
             member.set_lagging(true);
         }
         let mut current = superblock.clone();
-        if let Some(first) = set.current().next() {
+        if let Some(first) = self.devices.load().current().next() {
             current.bytenr = SUPERBLOCK_COPIES[0];
             current.dev_item = *first.item.lock();
         }
@@ -158,11 +174,40 @@ impl Volume {
         Ok(Published { generation, log_root: superblock.log_root })
     }
 
-    /// Writes superblocks to these devices, and makes them durable.
-    fn write_to(&self, members: &[&Arc<Member>], superblock: &Superblock, copies: Copies) -> Result<()> {
+    /// Whether this commit puts the target into the source's place, and the target has the
+    /// superblocks that say so. One that fails them is given up; then the source has its place.
+    fn has_swapped(&self, set: &DeviceSet, replacing: &Replacing, superblock: &Superblock, copies: Copies) -> bool {
+        if copies != Copies::All || !replacing.swaps_by(superblock.generation) {
+            return false;
+        }
+        let Ok(source) = set.member(replacing.source) else { return false };
+        let item = *source.item.lock();
+        let written = self.write_to(&[(&replacing.target, item)], superblock, copies);
+        if written.is_ok() && replacing.is_alive() {
+            return true;
+        }
+        replacing.target.set_lagging(false);
+        forget_volume(&replacing.target);
+        false
+    }
+
+    /// The target has the source's place by superblocks that are durable.
+    fn swap_target(&self, replacing: &Replacing) {
+        let _turn = self.changing_devices.lock();
+        let mut set = (*self.devices.load_full()).clone();
+        set.replacing = None;
+        let Some(place) = set.members.iter_mut().find(|member| member.devid() == replacing.source) else { return };
+        let source = std::mem::replace(place, Arc::clone(&replacing.target));
+        replacing.target.take_place(*source.item.lock());
+        self.devices.store(Arc::new(set));
+        forget_volume(&source);
+    }
+
+    /// Writes superblocks to these devices, with these items, and makes them durable.
+    fn write_to(&self, members: &[(&Arc<Member>, DevItem)], superblock: &Superblock, copies: Copies) -> Result<()> {
         let mut written = Vec::with_capacity(members.len());
-        for member in members {
-            let writes = encode(member, superblock, copies)?;
+        for (member, item) in members {
+            let writes = encode(member, *item, superblock, copies)?;
             let primary = writes.first().map(|write| write.data.clone());
             let device = &member.device;
             let ticket = if device.has_fua() { device.submit_fua(writes) } else { device.submit(writes) };
@@ -180,7 +225,7 @@ impl Volume {
             }
         }
         result?;
-        if !members.iter().all(|member| member.lags() || member.device.has_fua()) {
+        if !members.iter().all(|(member, _)| member.lags() || member.device.has_fua()) {
             self.flush_devices()?;
         }
         for (member, primary) in primaries {
@@ -192,10 +237,15 @@ impl Volume {
     }
 }
 
+/// Devices with their items of now.
+fn items<'a>(members: &[&'a Arc<Member>]) -> Vec<(&'a Arc<Member>, DevItem)> {
+    members.iter().map(|member| (*member, *member.item.lock())).collect()
+}
+
 /// The copies of one device's superblock, the primary first.
-fn encode(member: &Member, superblock: &Superblock, copies: Copies) -> Result<Vec<DeviceWrite>> {
+fn encode(member: &Member, item: DevItem, superblock: &Superblock, copies: Copies) -> Result<Vec<DeviceWrite>> {
     let mut own = superblock.clone();
-    own.dev_item = *member.item.lock();
+    own.dev_item = item;
     let size = own.dev_item.total_bytes.min(member.device.size());
     let wanted = match copies {
         Copies::All => &SUPERBLOCK_COPIES[..],

@@ -175,7 +175,9 @@ impl Volume {
         }
         for piece in &mut pieces {
             let state = |stripe: &IoStripe| {
-                set.member(stripe.devid).map_or((true, true, 0), |it| (it.is_missing(), it.lags(), it.reads()))
+                set.member(stripe.devid).map_or((true, true, true, 0), |it| {
+                    (it.is_missing(), it.lags(), set.avoids(stripe.devid), it.reads())
+                })
             };
             piece.copies.sort_by_key(state);
             if !is_proven && piece.writable {

@@ -16,10 +16,19 @@ impl Volume {
     /// A device has failed a write or a flush. If the others have all that it should have got, it
     /// lags from now on, and the operation has succeeded; else it has failed with this error.
     pub(crate) fn tolerate(&self, member: &Member, kind: DeviceErrorKind, error: Error) -> Result<()> {
+        if !self.devices.load().has(member) {
+            // It was replaced or let go meanwhile: what it lacks is elsewhere.
+            return Ok(());
+        }
         member.note_error(kind);
         // One after the other, since each may be the last that can be done without.
         let _turn = self.giving_up.lock();
         if member.lags() {
+            return Ok(());
+        }
+        if self.devices.load().is_target(member) {
+            tracing::error!("{error}: this device replaces no other one any more");
+            member.set_lagging(false);
             return Ok(());
         }
         let (set, devid) = (self.devices.load(), member.devid());
@@ -35,7 +44,9 @@ impl Volume {
     /// Whether a device lags and a crash would leave no trace of it: then a commit is due, and
     /// nothing that was written since counts as durable before it.
     pub fn has_secret_lag(&self) -> bool {
-        self.devices.load().members.iter().any(|member| member.lags_in_secret())
+        let set = self.devices.load();
+        let target = set.replacing.iter().map(|replacing| &replacing.target);
+        set.members.iter().chain(target).any(|member| member.lags_in_secret())
     }
 
     /// The devices that lack something that the others have, and are there.

@@ -40,6 +40,10 @@ pub struct Volume {
     pub(crate) devices: ArcSwap<DeviceSet>,
     /// Held while devices come or go.
     pub(crate) changing_devices: Mutex<()>,
+    /// A device that was to replace another one when the volume was last written.
+    pub(crate) found_target: Mutex<Option<Arc<Member>>>,
+    /// Devices that were left out, since newer ones have their numbers and ids.
+    pub(crate) superseded: Mutex<Vec<Member>>,
     /// Devices may be missing.
     degraded: bool,
     pub(crate) map: CountedRwLock<ChunkMap>,
@@ -94,8 +98,10 @@ impl Volume {
     pub(crate) fn assemble(parts: Parts) -> Self {
         let superblock = parts.superblock;
         Self {
-            devices: ArcSwap::from_pointee(DeviceSet { members: parts.members }),
+            devices: ArcSwap::from_pointee(DeviceSet { members: parts.members, replacing: None }),
             changing_devices: Mutex::new(()),
+            found_target: Mutex::default(),
+            superseded: Mutex::default(),
             degraded: parts.degraded,
             map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,
@@ -283,6 +289,11 @@ impl Volume {
         }
         *member.item.lock() = item;
         Ok(())
+    }
+
+    /// Nobody waits any more for what is asked of the devices: those that are away fail soon.
+    pub fn stop_waiting(&self) {
+        self.devices.load().present().for_each(|member| member.device.stop_waiting());
     }
 
     /// What was done so far.

@@ -172,13 +172,14 @@ impl Volume {
                 if let Some(first) = piece.copies.first().filter(|_| piece.copies.iter().all(missing)) {
                     return Err(Error::MissingDevice(first.devid));
                 }
+                let targets: Vec<_> =
+                    piece.copies.iter().filter_map(|place| Some((set.target_of(place.devid)?, place.at))).collect();
                 for IoStripe { devid, at } in piece.copies.into_iter().filter(|stripe| !missing(stripe)) {
                     keep_superblocks(at, piece.len)?;
-                    let entry = DeviceWrite { at, data: part.clone() };
-                    match batches.iter_mut().find(|(member, _)| member.devid() == devid) {
-                        Some((_, batch)) => batch.push(entry),
-                        None => batches.push((set.member(devid)?, vec![entry])),
-                    }
+                    push(&mut batches, set.member(devid)?, DeviceWrite { at, data: part.clone() });
+                }
+                for (target, at) in targets {
+                    push(&mut batches, target, DeviceWrite { at, data: part.clone() });
                 }
             }
         }
@@ -256,7 +257,7 @@ impl Volume {
             let failed = |source| self.tolerate(member, DeviceErrorKind::Flush, Error::Flush { devid, source });
             member.device.flush().or_else(failed)
         };
-        let members: Vec<&Arc<Member>> = set.members.iter().filter(|member| !member.is_missing()).collect();
+        let members: Vec<&Arc<Member>> = set.present().collect();
         let result = match members.as_slice() {
             [member] => flush(member),
             members => std::thread::scope(|scope| {
@@ -308,6 +309,14 @@ impl Volume {
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
             other => other.map(|()| true).map_err(|source| Error::Discard { devid, at, len, source }),
         }
+    }
+}
+
+/// Adds a write to those of its device.
+fn push<'a>(batches: &mut Vec<(&'a Arc<Member>, Vec<DeviceWrite>)>, to: &'a Arc<Member>, write: DeviceWrite) {
+    match batches.iter_mut().find(|(member, _)| Arc::ptr_eq(member, to)) {
+        Some((_, batch)) => batch.push(write),
+        None => batches.push((to, vec![write])),
     }
 }
 

@@ -173,7 +173,8 @@ impl Merging<'_> {
             chunk_tree = self.tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             self.tree.update(&mut self.roots, TreeId::DEV, &device_edits)?;
         }
-        let stats = device_stats::edits(&committer.info.volume)?;
+        let mut stats = device_stats::edits(&committer.info.volume)?;
+        stats.append(committer.replacement_edits(generation))?;
         if !stats.is_empty() {
             self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
         }

@@ -60,6 +60,7 @@ mod nodes;
 mod owner;
 mod rebuild_tree;
 mod relocate_trees;
+mod replacement;
 mod roots;
 mod sequence;
 mod shrink;

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
+use super::replacement::Replacement;
 use crate::discard::Discarder;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
@@ -27,6 +28,7 @@ pub(crate) struct Committer {
     /// The next commit is made even if nothing has changed.
     pub(super) commit_wanted: AtomicBool,
     pub(super) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
+    pub(super) replacement: Mutex<Replacement>,
 }
 
 impl Committer {
@@ -39,7 +41,8 @@ impl Committer {
     ) -> Self {
         let (commit_lock, new_label) = (Mutex::default(), Mutex::default());
         let commit_wanted = AtomicBool::new(false);
-        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label }
+        let replacement = Mutex::default();
+        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label, replacement }
     }
 
     /// Waits for the commit in progress, if there is one.

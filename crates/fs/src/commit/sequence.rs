@@ -72,9 +72,14 @@ impl Committer {
         result.map(|_| ()).map_err(Error::Shared)
     }
 
+    /// The next commit is made even if nothing has changed.
+    pub(crate) fn want_commit(&self) {
+        self.commit_wanted.store(true, Ordering::Release);
+    }
+
     /// Commits even if nothing has changed.
     pub(crate) fn commit_anyway(&self) -> Result<()> {
-        self.commit_wanted.store(true, Ordering::Release);
+        self.want_commit();
         self.commit()
     }
 

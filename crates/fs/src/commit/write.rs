@@ -62,6 +62,7 @@ impl MergedTrees {
             }
             closed
         });
+        committer.replacement_published();
         let previous = committer.info.publish(next, &published);
         committer.info.space.lock().vacate(&committer.info.volume, &published);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {

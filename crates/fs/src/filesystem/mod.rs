@@ -3,6 +3,7 @@
 mod attributes;
 mod changes;
 mod content;
+mod devices;
 mod durability;
 mod keep;
 mod mend;
@@ -27,6 +28,7 @@ use crate::inode::InodeId;
 use crate::log::Log;
 use crate::names::Names;
 use crate::ops::Operations;
+use crate::replace::Replacer;
 use crate::reserve::Reserver;
 use crate::scrub::Scrubber;
 use crate::writeback::Writeback;
@@ -45,6 +47,7 @@ pub struct Filesystem {
     pub(crate) ops: Operations,
     pub(crate) discards: Arc<Discarder>,
     pub(crate) scrubber: Arc<Scrubber>,
+    pub(crate) replacer: Arc<Replacer>,
     pub(crate) writeback: Arc<Writeback>,
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -81,6 +84,7 @@ impl Filesystem {
             reserver: Arc::new(reserver),
             rename_lock: Mutex::default(),
         };
+        let replacer = Arc::new(Replacer::new(info.clone(), committer.clone()));
         let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));
         Self {
             info,
@@ -89,6 +93,7 @@ impl Filesystem {
             log,
             discards,
             scrubber,
+            replacer,
             committer,
             inactivator,
             ops,

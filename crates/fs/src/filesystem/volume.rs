@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::{DeviceId, Generation, Ino, Key, TreeId};
-use ubtrfs_volume::{Device, DeviceErrors, Volume};
+use ubtrfs_volume::{DeviceErrors, Volume};
 
 use super::Filesystem;
 use crate::error::{Errno, Result};
@@ -70,12 +70,6 @@ impl Filesystem {
     /// [`Self::device_bytes`] says where, and what is behind it is of no use to the volume.
     pub fn shrink_devices(&self) -> Result<()> {
         self.committer.shrink_devices()
-    }
-
-    /// Makes a device one of the volume's, whatever is on it; this is durable when it returns. New
-    /// chunks are made there; what is on the other devices stays where it is. Returns its number.
-    pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
-        self.committer.add_device(device)
     }
 
     /// Bytes of all devices that the volume uses.

@@ -49,6 +49,11 @@ impl DeviceMap {
         map
     }
 
+    /// A device that was missing is there: it gets chunks.
+    pub(crate) fn open_again(&mut self, devid: DeviceId) {
+        self.closed.remove(&devid);
+    }
+
     /// A device that the volume gets.
     pub(crate) fn add(&mut self, item: DevItem) {
         let mut free = FreeMap::default();

@@ -10,6 +10,7 @@ mod compressed_files_are_read_by_the_kernel;
 mod concurrent_commits_keep_promises;
 mod damaged_volumes_read_as_far_as_they_can;
 mod deferred_reads_show_what_is_there;
+mod devices_are_replaced;
 mod devices_that_fail_leave_subvolumes_whole;
 mod devices_that_others_replace_may_fail;
 mod errors_keep_their_causes;
