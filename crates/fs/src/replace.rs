@@ -2,10 +2,10 @@
 //! goes to both.
 //!
 //! The old device's extents are copied in the order of their places on it, as the kernel's driver
-//! does; the item in the device tree says up to which all is copied. Of each extent that is copied
-//! which the extent tree of the last commit has as allocated, verified as for any reader: so what the
-//! old device can't show any more comes from others. All of that lies still until the commit after
-//! next, but for data without checksums, during whose copy nobody writes.
+//! does; the item in the device tree says up to where all is copied. Copied is what the extent tree
+//! of the last commit has as allocated, verified as for any reader: so what the old device can't
+//! show any more comes from others. As long as that commit's trees are referred to, all of it stays
+//! as it is, but for data without checksums, during whose copy nobody writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use ubtrfs::{Filesystem, ReplaceOptions};
+use ubtrfs::{Filesystem, ReplaceOptions, ReplaceState};
 use ubtrfs_format::DeviceId;
 use ubtrfs_fuse::Errno;
-use ubtrfs_volume::Device;
+use ubtrfs_volume::{Device, TARGET};
 
 /// Opens a device so that nobody else has it, if nothing is on it that somebody might miss.
 pub type Opener = dyn Fn(&Path) -> Result<Arc<dyn Device>, Errno> + Send + Sync;
@@ -28,13 +28,29 @@ impl Devices {
     }
 
     /// The paths, as they were given.
-    pub(crate) fn paths(&self) -> Vec<String> {
+    pub(crate) fn paths(&self, engine: &Filesystem) -> Vec<String> {
+        self.note_replaced(engine);
         self.paths.lock().clone()
     }
 
     /// The paths by the devices' numbers.
-    pub(crate) fn by_number(&self) -> BTreeMap<u64, String> {
+    pub(crate) fn by_number(&self, engine: &Filesystem) -> BTreeMap<u64, String> {
+        self.note_replaced(engine);
         self.by_number.lock().clone()
+    }
+
+    /// Looks whether the device that is to replace another one has its place by now.
+    fn note_replaced(&self, engine: &Filesystem) {
+        let mut by_number = self.by_number.lock();
+        if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().is_some() {
+            return;
+        }
+        let ended = engine.replacement();
+        let (ReplaceState::Finished, Some(path)) = (ended.state, by_number.remove(&TARGET.0)) else { return };
+        let old = by_number.insert(ended.source.0, path.clone());
+        let mut paths = self.paths.lock();
+        paths.retain(|known| Some(known) != old.as_ref() && *known != path);
+        paths.push(path);
     }
 
     fn open(&self, path: &str) -> Result<Arc<dyn Device>, Errno> {
@@ -74,16 +90,9 @@ impl Devices {
         let device = self.open(target)?;
         let failed = |error: ubtrfs::Error| error.errno();
         engine.begin_replacement(source, device, options).map_err(failed)?;
-        self.by_number.lock().insert(0, target.to_owned());
+        self.by_number.lock().insert(TARGET.0, target.to_owned());
         let done = engine.continue_replacement(&mut |_| true).map_err(failed);
-        let mut by_number = self.by_number.lock();
-        by_number.remove(&0);
-        if done.is_ok() {
-            let old = by_number.insert(source.0, target.to_owned());
-            let mut paths = self.paths.lock();
-            paths.retain(|path| Some(path) != old.as_ref());
-            paths.push(target.to_owned());
-        }
+        self.note_replaced(engine);
         done
     }
 }

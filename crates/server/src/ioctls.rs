@@ -70,7 +70,7 @@ impl Server {
         let shared = Arc::clone(self.shared());
         self.slow.run(move || {
             let answer = shared.inode(node).and_then(|id| {
-                let answer = asked.answer(&shared.engine, id.subvolume, &shared.devices.by_number());
+                let answer = asked.answer(&shared.engine, id.subvolume, &shared.devices.by_number(&shared.engine));
                 answer.map_err(|error| errno(&error))
             });
             match answer {

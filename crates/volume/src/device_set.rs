@@ -1,5 +1,5 @@
-//! The devices that a volume has at one moment. Who writes looks at one such set from beginning to
-//! end, whatever devices come meanwhile.
+//! The devices that a volume has at a point in time. Who writes looks at one such set from
+//! beginning to end, whatever devices come meanwhile.
 
 use std::sync::Arc;
 

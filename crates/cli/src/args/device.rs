@@ -60,8 +60,8 @@ pub enum ReplaceCommand {
 /// Copy what a device has to a new one that is at least as large, and put that into its place.
 ///
 /// The old device may be missing, or fail: then the other devices give what they have. Files can be
-/// used meanwhile. Once it is begun a replacement goes on, whatever becomes of this command: a mount
-/// that ends leaves it to the next one.
+/// used meanwhile. Once it is begun a replacement goes on, whatever becomes of this command: a
+/// mount that ends leaves it to the next one.
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct ReplaceStart {

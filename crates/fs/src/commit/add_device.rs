@@ -15,7 +15,11 @@ impl Committer {
             return Err(Errno::ROFS.into());
         }
         let item = self.info.volume.add_device(device)?;
-        self.info.space.lock().add_device(item);
+        {
+            let mut space = self.info.space.lock();
+            space.devices.add(item);
+            space.new_devices.add(item);
+        }
         self.commit()?;
         tracing::info!(device = item.devid.0, bytes = item.total_bytes, "the volume has one more device");
         Ok(item.devid)

@@ -66,7 +66,7 @@ impl ChunkChanges {
                 group.new = false;
             }
         }
-        let (new_devices, are_devices_cut) = (space.take_new_devices(), space.cut_devices());
+        let (new_devices, are_devices_cut) = (space.new_devices.take(), space.cut_devices());
         let devices = space.device_items();
         drop(space);
         for device in &new_devices {

@@ -61,6 +61,7 @@ mod owner;
 mod rebuild_tree;
 mod relocate_trees;
 mod replacement;
+mod replacement_item;
 mod roots;
 mod sequence;
 mod shrink;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::replacement::Replacement;
+use super::replacement_item::Replacement;
 use crate::discard::Discarder;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;

@@ -8,14 +8,8 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 use ubtrfs_volume::{Device, DeviceErrors};
 
 use super::owner::Committer;
+use super::replacement_item::Replacement;
 use crate::error::{Errno, Error, Refusal, Result};
-
-/// The item as it is to be, and as the last commit has it.
-#[derive(Default)]
-pub(crate) struct Replacement {
-    item: DevReplaceItem,
-    saved: DevReplaceItem,
-}
 
 impl Committer {
     /// The replacement of a device that is in progress, or the last one.

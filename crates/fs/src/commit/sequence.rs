@@ -36,7 +36,10 @@ impl Committer {
         let idle = wanted.is_empty()
             && {
                 let space = self.info.space.lock();
-                space.new_chunks.is_empty() && !space.rewrite_all && !space.is_to_shrink() && !space.has_new_devices()
+                space.new_chunks.is_empty()
+                    && !space.rewrite_all
+                    && !space.is_to_shrink()
+                    && space.new_devices.is_empty()
             }
             && self.new_label.lock().is_none()
             && !self.info.volume.has_secret_lag()

@@ -41,7 +41,7 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, BlockGroup>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
-    pub(super) new_devices: NewDevices,
+    pub(crate) new_devices: NewDevices,
     /// Chunks that the commit in progress removes.
     pub(super) leaving: Vec<(Logical, ChunkItem)>,
     /// Whether the devices are to end where their last chunks end.

@@ -19,14 +19,10 @@ const SOURCE: DeviceId = DeviceId(2);
 
 /// A file whose data has no checksums and is overwritten in place.
 fn write_in_place(fs: &Filesystem, seed: u64) -> ubtrfs::Result<()> {
-    let file = match fs.lookup(root(), b"in place") {
-        Ok(file) => file,
-        Err(_) => {
-            let file = write(fs, "in place", 0, 0)?;
-            fs.set_flags(file, InodeFlags::NODATACOW)?;
-            file
-        }
-    };
+    let file = fs.lookup(root(), b"in place").or_else(|_| {
+        let file = write(fs, "in place", 0, 0)?;
+        fs.set_flags(file, InodeFlags::NODATACOW).map(|_| file)
+    })?;
     fs.write(file, WriteAt::Offset(0), &pattern(seed, 3 << 20), false)?;
     fs.fsync(file)?;
     fs.forget(file, 1);
