@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -103,34 +102,36 @@ fn start_on_mount(arguments: &ReplaceStart, directory: &Path) -> Result<()> {
         target: prepare(&arguments.target, arguments.force)?,
         avoid_source: arguments.avoid_source,
         bytes_per_second: arguments.limit.unwrap_or(0),
+        in_background: true,
     };
     let argument = request.encode().map_err(failed)?;
-    let is_done = AtomicBool::new(false);
-    let answer = std::thread::scope(|scope| {
-        let replacing = scope.spawn(|| {
-            let answer = mounted.replace(argument);
-            is_done.store(true, Ordering::Release);
-            answer
-        });
-        let progress = crate::report::Progress::new();
-        while !is_done.load(Ordering::Acquire) {
-            if let Ok(shown) = status(&mounted) {
-                progress.say(shown.as_text().trim_end());
-            }
-            std::thread::sleep(INTERVAL);
-        }
-        replacing.join().unwrap_or(Err(Errno::IO))
-    });
-    let answer = answer.map_err(|errno| match errno {
-        Errno::CANCELED => about(directory, errno),
-        Errno::IO => Failure::new("the new device failed, or the volume did: the volume has the devices that it had"),
-        errno => about_new(&arguments.target, directory, errno),
-    })?;
+    let answer = mounted.replace(argument);
+    let answer = answer.map_err(|errno| about_new(&arguments.target, directory, errno))?;
     if !is_good(&answer) {
         return Err(about(directory, Errno::INPROGRESS));
     }
-    let shown = status(&mounted).map_err(failed)?;
-    say(&if arguments.json { as_json(&shown)? } else { shown.as_text() })
+    let shown = wait(&mounted).map_err(failed)?;
+    say(&if arguments.json { as_json(&shown)? } else { shown.as_text() })?;
+    match shown.state {
+        "finished" => Ok(()),
+        "cancelled" if shown.write_errors > 0 => {
+            Err(Failure::new("the new device failed: the volume has the devices that it had"))
+        }
+        _ => Err(about(directory, Errno::CANCELED)),
+    }
+}
+
+/// Shows how far a replacement is until it has ended; how.
+fn wait(mounted: &Mounted) -> std::result::Result<Shown, Errno> {
+    let progress = crate::report::Progress::new();
+    loop {
+        let shown = status(mounted)?;
+        if shown.state != "started" {
+            return Ok(shown);
+        }
+        progress.say(shown.as_text().trim_end());
+        std::thread::sleep(INTERVAL);
+    }
 }
 
 /// The device of a mount that is meant by a number or by a path.

@@ -30,12 +30,13 @@ const SOURCE_PATH: usize = BODY + 16;
 const TARGET_PATH: usize = SOURCE_PATH + PATH_SIZE;
 const PATH_SIZE: usize = 1025;
 /// Ours, in bytes that the kernel does not use: the most bytes in a second; the number of the
-/// device, and bytes that are done and that there are.
+/// device, and bytes that are done and that there are; whether the answer comes once it has begun.
 const SPARE: usize = BODY + 2072;
 const LIMIT: usize = SPARE;
 const SOURCE: usize = SPARE + 8;
 const DONE: usize = SPARE + 16;
 const TOTAL: usize = SPARE + 24;
+const BACKGROUND: usize = SPARE + 32;
 
 /// What a replacement came to, in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,9 @@ pub struct Request {
     pub avoid_source: bool,
     /// The most bytes in a second; 0 is no limit.
     pub bytes_per_second: u64,
+    /// The answer comes once it has begun. The kernel's comes when it has ended, and who asked
+    /// can't be killed before.
+    pub in_background: bool,
 }
 
 fn text(bytes: &[u8]) -> Result<String, Errno> {
@@ -94,8 +98,12 @@ impl Request {
     /// The argument that begins it.
     pub fn encode(&self) -> Result<[u8; REPLACE_SIZE], Errno> {
         let mut argument = asking(START);
-        for (at, number) in [(BODY, self.source), (BODY + 8, self.avoid_source.into()), (LIMIT, self.bytes_per_second)]
-        {
+        for (at, number) in [
+            (BODY, self.source),
+            (BODY + 8, self.avoid_source.into()),
+            (LIMIT, self.bytes_per_second),
+            (BACKGROUND, self.in_background.into()),
+        ] {
             argument[at..at + 8].copy_from_slice(&number.to_le_bytes());
         }
         put_text(&mut argument, SOURCE_PATH, PATH_SIZE, &self.source_path)?;
@@ -117,6 +125,7 @@ impl Request {
                 _ => return Err(Errno::INVAL),
             },
             bytes_per_second: number(LIMIT)?,
+            in_background: number(BACKGROUND)? != 0,
         })
     }
 }
@@ -160,7 +169,7 @@ impl DeviceIoctl {
                     avoid_source: request.avoid_source,
                     bytes_per_second: Some(request.bytes_per_second).filter(|limit| *limit > 0),
                 };
-                match devices.replace(engine, source, &request.target, options) {
+                match devices.replace(engine, source, &request.target, options, request.in_background) {
                     Ok(()) => Ok(outcome(START, Outcome::Good)),
                     Err(Errno::INPROGRESS) => Ok(outcome(START, Outcome::AlreadyStarted)),
                     Err(errno) => Err(errno),
@@ -247,6 +256,7 @@ mod tests {
                 target: "/dev/new".into(),
                 avoid_source: true,
                 bytes_per_second: 5,
+                in_background: source == 0,
             };
             let read = DeviceIoctl::parse(REPLACE, &request.encode().unwrap());
             assert_eq!(read, Some(Ok(DeviceIoctl::Replace(request))));

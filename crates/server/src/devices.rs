@@ -76,13 +76,14 @@ impl Devices {
         found.map(|(number, _)| DeviceId(*number)).ok_or(Errno::NODEV)
     }
 
-    /// Replaces a device, and returns when that is done or has failed.
+    /// Replaces a device, and returns when that is done or has failed, or in the background.
     pub(crate) fn replace(
         &self,
         engine: &Filesystem,
         source: DeviceId,
         target: &str,
         options: ReplaceOptions,
+        in_background: bool,
     ) -> Result<(), Errno> {
         if !engine.volume().devices().iter().any(|item| item.devid == source) {
             return Err(Errno::NODEV);
@@ -91,6 +92,9 @@ impl Devices {
         let failed = |error: ubtrfs::Error| error.errno();
         engine.begin_replacement(source, device, options).map_err(failed)?;
         self.by_number.lock().insert(TARGET.0, target.to_owned());
+        if in_background {
+            return engine.replace_in_background().map_err(failed);
+        }
         let done = engine.continue_replacement(&mut |_| true).map_err(failed);
         self.note_replaced(engine);
         done

@@ -148,7 +148,10 @@ impl Volume {
             self.write_to(&items(&joining), superblock, copies)?;
         }
         let replacing = set.replacing.as_ref();
-        let swapped = replacing.filter(|replacing| self.has_swapped(&set, replacing, superblock, copies));
+        let swapped = match replacing {
+            Some(replacing) if self.has_swapped(&set, replacing, superblock, copies)? => Some(replacing),
+            _ => None,
+        };
         let is_source = |member: &&Arc<Member>| swapped.is_some_and(|replacing| replacing.source == member.devid());
         let others: Vec<_> = others.into_iter().filter(|member| !is_source(member)).collect();
         let mut others = items(&others);
@@ -158,8 +161,13 @@ impl Volume {
             others.push((&replacing.target, replacing.target_item(&source.item.lock())));
         }
         self.write_to(&others, superblock, copies)?;
-        if let Some(replacing) = swapped {
-            self.swap_target(replacing);
+        if let Some(replacing) = swapped
+            && !self.swap_target(replacing)
+            && let Ok(source) = set.member(replacing.source)
+        {
+            // It has failed since its superblocks were written.
+            forget_volume(&replacing.target);
+            self.write_to(&items(&[source]), superblock, copies)?;
         }
         // A log has the generation of the commit before it, which they may have, too.
         for member in lagging.into_iter().filter(|member| member.generation() < Some(generation)) {
@@ -176,31 +184,45 @@ impl Volume {
 
     /// Whether this commit puts the target into the source's place, and the target has the
     /// superblocks that say so. One that fails them is given up; then the source has its place.
-    fn has_swapped(&self, set: &DeviceSet, replacing: &Replacing, superblock: &Superblock, copies: Copies) -> bool {
+    fn has_swapped(
+        &self,
+        set: &DeviceSet,
+        replacing: &Replacing,
+        superblock: &Superblock,
+        copies: Copies,
+    ) -> Result<bool> {
         if copies != Copies::All || !replacing.swaps_by(superblock.generation) {
-            return false;
+            return Ok(false);
         }
-        let Ok(source) = set.member(replacing.source) else { return false };
-        let item = *source.item.lock();
-        let written = self.write_to(&[(&replacing.target, item)], superblock, copies);
-        if written.is_ok() && replacing.is_alive() {
-            return true;
+        let item = *set.member(replacing.source)?.item.lock();
+        self.write_to(&[(&replacing.target, item)], superblock, copies)?;
+        if replacing.is_alive() {
+            return Ok(true);
         }
-        replacing.target.set_lagging(false);
         forget_volume(&replacing.target);
-        false
+        Ok(false)
     }
 
-    /// The target has the source's place by superblocks that are durable.
-    fn swap_target(&self, replacing: &Replacing) {
+    /// The target has the source's place by superblocks that are durable; not if it has failed
+    /// since. Returns whether it has it.
+    fn swap_target(&self, replacing: &Replacing) -> bool {
         let _turn = self.changing_devices.lock();
+        // What it fails from here on is missed as that of any device.
+        let turn = self.giving_up.lock();
+        if !replacing.is_alive() {
+            return false;
+        }
         let mut set = (*self.devices.load_full()).clone();
         set.replacing = None;
-        let Some(place) = set.members.iter_mut().find(|member| member.devid() == replacing.source) else { return };
+        let Some(place) = set.members.iter_mut().find(|member| member.devid() == replacing.source) else {
+            return false;
+        };
         let source = std::mem::replace(place, Arc::clone(&replacing.target));
         replacing.target.take_place(*source.item.lock());
         self.devices.store(Arc::new(set));
+        drop(turn);
         forget_volume(&source);
+        true
     }
 
     /// Writes superblocks to these devices, with these items, and makes them durable.

@@ -94,6 +94,8 @@ fn run(
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
+    // From here on they are the volume's alone, which may let some of them go.
+    drop(devices);
     let volume = Arc::clone(shared.engine().volume());
     shared.on_stop_waiting(move || volume.stop_waiting());
     let timeout = job.request.timeout;

@@ -6,7 +6,7 @@ use ubtrfs_format::DeviceId;
 use ubtrfs_volume::Device;
 
 use super::Filesystem;
-use crate::error::Result;
+use crate::error::{Errno, Error, Result};
 use crate::replace::{ReplaceOptions, ReplaceProgress};
 
 impl Filesystem {
@@ -29,6 +29,15 @@ impl Filesystem {
     /// replacement is cancelled. `EIO` if the new device failed: the volume is as it was before.
     pub fn continue_replacement(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
         self.replacer.run(goes_on)
+    }
+
+    /// Starts a thread that does what [`Self::continue_replacement`] does; [`Self::close`] waits
+    /// for it.
+    pub fn replace_in_background(&self) -> Result<()> {
+        let started = self.replacer.start();
+        let failed = |error| Error::Posix(Errno::from_io_error(&error).unwrap_or(Errno::AGAIN));
+        self.threads.lock().extend(started.map_err(failed)?);
+        Ok(())
     }
 
     /// How far the replacement of a device is, or how the last one ended.

@@ -21,7 +21,7 @@ const SOURCE: DeviceId = DeviceId(2);
 fn write_in_place(fs: &Filesystem, seed: u64) -> ubtrfs::Result<()> {
     let file = fs.lookup(root(), b"in place").or_else(|_| {
         let file = write(fs, "in place", 0, 0)?;
-        fs.set_flags(file, InodeFlags::NODATACOW).map(|_| file)
+        fs.set_flags(file, InodeFlags::NODATACOW).map(|()| file)
     })?;
     fs.write(file, WriteAt::Offset(0), &pattern(seed, 3 << 20), false)?;
     fs.fsync(file)?;
