@@ -57,6 +57,7 @@ pub enum Command {
     Filesystem(filesystem::FilesystemArguments),
     Balance(balance::BalanceArguments),
     Device(device::DeviceArguments),
+    Replace(device::ReplaceArguments),
     #[command(hide = true)]
     Defragment(filesystem::Defragment),
     Scrub(scrub::ScrubArguments),

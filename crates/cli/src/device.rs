@@ -1,10 +1,13 @@
 //! Opening devices for the commands that don't mount.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ubtrfs_format::Physical;
+use ubtrfs_mkfs::existing_signature;
 use ubtrfs_volume::{
     Device, DevicePart, Error, OpenMode, OpenOptions as VolumeOptions, PartitionTable, Volume, WindowDevice,
     open_to_look,
@@ -130,6 +133,22 @@ pub fn within(path: &Path, device: Arc<dyn Device>, part: DevicePart) -> Result<
     }
     let part = WindowDevice::new(device, part.start, part.size);
     part.map(|part| Arc::new(part) as _).map_err(|error| Failure::about(path.display(), &error))
+}
+
+/// What is on a device that somebody might miss.
+pub fn occupied_by(device: &dyn Device) -> io::Result<Option<String>> {
+    existing_signature(device.size(), &mut |at, buffer: &mut [u8]| device.read_at(Physical(at), buffer))
+}
+
+/// Opens a device that a volume gets, if nothing is on it that somebody might miss, or whatever is
+/// on it.
+pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let device = open_exclusively(path, OpenMode::ReadWrite, DevicePart::WHOLE)?;
+    let found = occupied_by(&*device).map_err(|error| Failure::about(path.display(), &error))?;
+    if let Some(found) = found.filter(|_| !force) {
+        return Err(Failure::new(format!("{} holds a {found}: -f overwrites it", path.display())));
+    }
+    Ok(device)
 }
 
 /// The volume on these devices, for reading only.

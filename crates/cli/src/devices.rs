@@ -10,7 +10,9 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_volume::{DeviceErrors, OpenOptions, Volume};
 
+use crate::add;
 use crate::args::device::{DeviceArguments, DeviceCommand, DeviceStats, VolumePlace};
+use crate::control;
 use crate::device::{about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::info::Groups;
@@ -22,6 +24,9 @@ use crate::usage::{DeviceUsage, Glance, Usage};
 /// What a device may fail at, in the order of its counters, as btrfs-progs name them.
 const FAILURES: [&str; 5] = ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
 
+/// What is said of a device that lacks something.
+const LAGS: &str = "lacks something that the others have; 'ubtrfs scrub start' brings it up to them";
+
 /// How often a device failed.
 #[derive(Debug, Serialize)]
 struct Failures {
@@ -32,12 +37,14 @@ struct Failures {
     flush_io_errs: u64,
     corruption_errs: u64,
     generation_errs: u64,
+    /// It lacks something that the others have.
+    lags: bool,
 }
 
 impl Failures {
-    fn new(id: u64, path: String, counts: [u64; 5]) -> Self {
+    fn new(id: u64, path: String, lags: bool, counts: [u64; 5]) -> Self {
         let [write_io_errs, read_io_errs, flush_io_errs, corruption_errs, generation_errs] = counts;
-        Self { id, path, write_io_errs, read_io_errs, flush_io_errs, corruption_errs, generation_errs }
+        Self { id, path, write_io_errs, read_io_errs, flush_io_errs, corruption_errs, generation_errs, lags }
     }
 
     fn counts(&self) -> [u64; 5] {
@@ -50,6 +57,8 @@ pub fn run(arguments: &DeviceArguments) -> Result<()> {
     match &arguments.what {
         DeviceCommand::Usage(place) => show(place, devices_as_text),
         DeviceCommand::Stats(arguments) => stats(arguments),
+        DeviceCommand::Add(arguments) => add::run(arguments),
+        DeviceCommand::Replace(arguments) => crate::replace::run(arguments),
     }
 }
 
@@ -85,6 +94,9 @@ fn stats(arguments: &DeviceStats) -> Result<()> {
         for (name, count) in FAILURES.iter().zip(failures.counts()) {
             let _ = writeln!(text, "[{}].{name:<16} {count}", failures.path);
         }
+        if failures.lags {
+            let _ = writeln!(text, "[{}] {LAGS}", failures.path);
+        }
     }
     say(&if place.json { as_json(&all)? } else { text })?;
     let failed = all.iter().any(|failures| failures.counts() != [0; 5]);
@@ -94,10 +106,12 @@ fn stats(arguments: &DeviceStats) -> Result<()> {
 fn of_mount(directory: &Path, reset: bool) -> Result<Vec<Failures>> {
     let failed = |errno| about_mount(directory.display(), errno);
     let mounted = Mounted::open(directory)?;
+    // The kernel's driver knows of none.
+    let lagging = control::report(directory).map(|report| report.lagging_devices).unwrap_or_default();
     let mut all = Vec::new();
     for id in mounted.device_numbers().map_err(failed)? {
         let counts = mounted.device_errors(id, reset).map_err(failed)?;
-        all.push(Failures::new(id, mounted.device_path(id).map_err(failed)?, counts));
+        all.push(Failures::new(id, mounted.device_path(id).map_err(failed)?, lagging.contains(&id), counts));
     }
     Ok(all)
 }
@@ -112,7 +126,8 @@ fn of_devices(place: &VolumePlace) -> Result<Vec<Failures>> {
         let key = DeviceErrors::key(device.devid);
         let stored = tree.as_ref().map(|tree| tree.get(&key)).transpose().map_err(|error| Failure::of(&error))?;
         let errors = stored.flatten().map(|item| DeviceErrors::parse(&item)).unwrap_or_default();
-        all.push(Failures::new(device.devid.0, glance.path(device.devid.0), errors.counts));
+        let devid = device.devid.0;
+        all.push(Failures::new(devid, glance.path(devid), glance.lags(devid), errors.counts));
     }
     Ok(all)
 }
@@ -150,7 +165,8 @@ fn groups_as_text(usage: &Usage) -> String {
 fn devices_as_text(usage: &Usage) -> String {
     let mut text = String::new();
     for device in &usage.devices {
-        let _ = writeln!(text, "{}, ID: {}", shown_path(device), device.id);
+        let lags = if device.lags { format!(", {LAGS}") } else { String::new() };
+        let _ = writeln!(text, "{}, ID: {}{lags}", shown_path(device), device.id);
         let mut lines =
             vec![("Device size:".to_owned(), device.total_bytes), ("Device slack:".to_owned(), device.slack_bytes)];
         let chunks = device.chunks.iter();

@@ -59,6 +59,8 @@ struct Device {
     total_bytes: u64,
     /// In chunks.
     allocated_bytes: u64,
+    /// It lacks something that the others have.
+    lags: bool,
 }
 
 /// All block groups of one type and profile.
@@ -143,8 +145,14 @@ fn gather(volume: &Volume, trees: &Trees) -> Result<Info> {
         default_subvolume: Some(default_subvolume(trees, superblock)?),
         subvolumes: subvolumes(trees)?,
         missing_devices: volume.missing_devices().iter().map(|item| item.devid.0).collect(),
-        ..described(superblock, volume.devices().iter().map(device).collect())
+        ..described(superblock, devices_of(volume))
     })
+}
+
+fn devices_of(volume: &Volume) -> Vec<Device> {
+    let lagging = volume.lagging_devices();
+    let described = |item: &DevItem| Device { lags: lagging.contains(&item.devid), ..device(item) };
+    volume.devices().iter().map(described).collect()
 }
 
 /// What a superblock says.
@@ -179,6 +187,7 @@ fn device(item: &DevItem) -> Device {
         uuid: item.uuid.to_string(),
         total_bytes: item.total_bytes,
         allocated_bytes: item.bytes_used,
+        lags: false,
     }
 }
 
@@ -315,10 +324,11 @@ fn as_text(info: &Info) -> String {
         line(
             &format!("device {}", device.id),
             &format!(
-                "{}, {} of it in chunks, uuid {}",
+                "{}, {} of it in chunks, uuid {}{}",
                 show_size(device.total_bytes),
                 show_size(device.allocated_bytes),
-                device.uuid
+                device.uuid,
+                if device.lags { "; it lacks something that the others have" } else { "" }
             ),
         );
     }

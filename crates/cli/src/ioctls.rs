@@ -15,6 +15,7 @@ use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 use ubtrfs_server::balance;
 use ubtrfs_server::control::RESET_SUBVOLUME;
 use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
+use ubtrfs_server::device_ioctls::{ADD_DEVICE, ADD_SIZE, REPLACE, REPLACE_SIZE, encode_added};
 use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
 
 use crate::failure::{Failure, Result};
@@ -260,6 +261,20 @@ impl Mounted {
     pub fn control_balance(&self, wish: u64) -> Done<()> {
         // SAFETY: this command reads a number.
         unsafe { ioctl(&self.0, Setter::<{ balance::BALANCE_CONTROL }, u64>::new(wish)) }
+    }
+
+    /// Makes a device one of the volume's.
+    pub fn add_device(&self, path: &str) -> Done<()> {
+        // SAFETY: this command reads an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Setter::<ADD_DEVICE, [u8; ADD_SIZE]>::new(encode_added(path)?)) }
+    }
+
+    /// Begins to replace a device, asks how far that is, or cancels it, as the argument says; what
+    /// the answer is.
+    pub fn replace(&self, mut argument: [u8; REPLACE_SIZE]) -> Done<[u8; REPLACE_SIZE]> {
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<REPLACE, [u8; REPLACE_SIZE]>::new(&mut argument)) }?;
+        Ok(argument)
     }
 
     /// Makes all changes of the volume durable.

@@ -1,5 +1,6 @@
 //! The ubtrfs command.
 
+mod add;
 mod args;
 mod balance;
 mod browse;
@@ -35,6 +36,7 @@ mod place;
 mod process;
 mod remedy;
 mod repair;
+mod replace;
 mod report;
 mod rescue;
 mod restore;
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         },
         Command::Device(arguments) => devices::run(arguments),
         Command::Balance(arguments) => balance::run(arguments),
+        Command::Replace(arguments) => replace::run(arguments),
         Command::Defragment(arguments) => defragment::run(arguments),
         Command::Scrub(arguments) => scrub::run(arguments),
         Command::Shell(arguments) => shell::run(arguments),

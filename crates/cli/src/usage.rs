@@ -37,6 +37,8 @@ pub struct DeviceUsage {
     /// In chunks, by their type and profile.
     pub chunks: Vec<DeviceChunks>,
     pub unallocated_bytes: u64,
+    /// It lacks something that the others have.
+    pub lags: bool,
 }
 
 /// What chunks of one type and profile take of a device.
@@ -50,15 +52,18 @@ pub struct DeviceChunks {
 /// A volume that is read without the engine, with the paths of its devices by their numbers.
 pub struct Glance {
     pub volume: Arc<Volume>,
+    lagging: Vec<u64>,
     paths: BTreeMap<u64, (String, Arc<dyn Device>)>,
 }
 
 impl Glance {
     /// The volume that is on these devices, or mounted by ubtrfs on the only directory of them.
     pub fn new(places: &[PathBuf], window: Window) -> Result<Self> {
+        let mut of_mount = None;
         let (paths, window) = match places {
             [directory] if directory.is_dir() => {
                 let report = control::report(directory).map_err(|errno| control::failure(directory, errno))?;
+                of_mount = Some(report.lagging_devices);
                 (report.devices.iter().map(PathBuf::from).collect(), window_of_options(&report.options)?)
             }
             _ => (places.to_vec(), window),
@@ -77,12 +82,19 @@ impl Glance {
                 by_number.insert(superblock.dev_item.devid.0, (path.display().to_string(), device));
             }
         }
-        Ok(Self { volume: Arc::new(volume), paths: by_number })
+        // While a mount writes superblocks, some of them are newer than others.
+        let lagging = of_mount.unwrap_or_else(|| volume.lagging_devices().iter().map(|device| device.0).collect());
+        Ok(Self { volume: Arc::new(volume), lagging, paths: by_number })
     }
 
     /// The path of a device, or what stands for that of a missing one.
     pub fn path(&self, devid: u64) -> String {
         self.paths.get(&devid).map_or_else(|| "missing".into(), |(path, _)| path.clone())
+    }
+
+    /// Whether a device lacks something that the others have.
+    pub fn lags(&self, devid: u64) -> bool {
+        self.lagging.contains(&devid)
     }
 
     /// How the volume is used.
@@ -111,6 +123,7 @@ impl Glance {
             slack_bytes: found.map_or(0, |(_, device)| device.size().saturating_sub(item.total_bytes)),
             unallocated_bytes: item.total_bytes.saturating_sub(allocated),
             chunks,
+            lags: self.lags(item.devid.0),
         }
     }
 }

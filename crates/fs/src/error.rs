@@ -241,7 +241,10 @@ fn errno_of_opening(error: &VolumeError) -> Option<Errno> {
     match error {
         VolumeError::Open { source, .. } => Errno::from_io_error(source),
         VolumeError::Held { .. } | VolumeError::Attached { .. } => Some(Errno::BUSY),
-        VolumeError::NotADevice { .. } | VolumeError::NoDevice | VolumeError::NotBtrfs => Some(Errno::INVAL),
+        VolumeError::NotADevice { .. }
+        | VolumeError::NoDevice
+        | VolumeError::NotBtrfs
+        | VolumeError::SmallDevice { .. } => Some(Errno::INVAL),
         _ => None,
     }
 }

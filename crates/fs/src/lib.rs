@@ -109,6 +109,7 @@
 
 #![warn(unnameable_types)]
 
+mod allocated;
 mod backrefs;
 mod change_memory;
 mod changes;
@@ -144,6 +145,7 @@ mod ops;
 mod options;
 mod paths;
 mod relocation;
+mod replace;
 mod replay;
 mod reserve;
 pub mod scheduling;
@@ -181,6 +183,7 @@ pub use ops::{
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
 pub use relocation::{BalanceProgress, BalanceStatus};
+pub use replace::{ReplaceOptions, ReplaceProgress, ReplaceState};
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use space::SpaceTotals;
 pub use subvolume_changes::Received;

@@ -11,20 +11,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use ubtrfs_format::items::{ExtentFlags, ExtentItem};
-use ubtrfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
+use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_volume::{DeviceErrors, ParityScrub, ScrubScope, Scrubbed};
 
+use crate::allocated::{self, Allocated};
 use crate::commit::Committer;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
-use crate::file::csums::ChecksumTree;
 use crate::fs_info::FsInfo;
 
 /// Extents of a batch.
 const BATCH: usize = 256;
-/// Bytes of data that are compared at a time.
-const AT_ONCE: u64 = 1 << 20;
 /// All addresses.
 const ALL: (Logical, Logical) = (Logical(0), Logical(u64::MAX));
 
@@ -200,50 +197,24 @@ impl Scrubber {
         (progress, parity): (&mut ScrubProgress, &mut ParityScrub),
     ) -> Result<bool> {
         let volume = &self.info.volume;
-        let superblock = &committed.superblock;
-        let node_size = u64::from(superblock.node_size);
-        let tree = committed.tree(TreeId::EXTENT)?;
-        let sums = ChecksumTree::new(committed.tree(TreeId::CSUM)?, superblock.checksum, superblock.sector_size);
-        let first = Key::new(progress.last.0, ItemType(0), 0);
-        let mut count = 0;
-        for item in tree.range(first..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX)) {
-            let item = item?;
-            let key = item.key;
-            let (at, is_node, len) = match key.item_type {
-                ItemType::METADATA_ITEM => (Logical(key.objectid), true, node_size),
-                ItemType::EXTENT_ITEM => (Logical(key.objectid), false, key.offset),
-                _ => continue,
-            };
-            if count == BATCH {
-                return Ok(true);
-            }
-            count += 1;
-            let extent = ExtentItem::parse(&key, &item)?;
-            if is_node || extent.flags & ExtentFlags::TREE_BLOCK != 0 {
-                let level = match extent.tree_block {
-                    Some((_, level)) => level,
-                    None => u8::try_from(key.offset).unwrap_or(u8::MAX),
-                };
-                let found = volume.scrub_node(at, Some(level), extent.generation, scope, parity)?;
-                progress.trees = progress.trees.plus(found);
-                progress.tree_extents += 1;
-            } else {
-                progress.data_extents += 1;
-                let mut done = 0;
-                while done < len {
-                    let piece = AT_ONCE.min(len - done);
-                    for (at, len, sums) in sums.runs(at.plus(done), piece)? {
-                        progress.no_checksum +=
-                            if sums.is_none() { len / u64::from(superblock.sector_size) } else { 0 };
-                        let found = volume.scrub_data(at, len, sums.as_deref(), scope, parity)?;
-                        progress.data = progress.data.plus(found);
-                    }
-                    done += piece;
+        let sector_size = u64::from(committed.superblock.sector_size);
+        let next = allocated::visit(committed, progress.last, end, BATCH, &mut |found| {
+            match found {
+                Allocated::Node { at, level, generation } => {
+                    progress.trees =
+                        progress.trees.plus(volume.scrub_node(at, Some(level), generation, scope, parity)?);
+                    progress.tree_extents += 1;
+                }
+                Allocated::Extent => progress.data_extents += 1,
+                Allocated::Data { at, len, sums } => {
+                    progress.no_checksum += if sums.is_none() { len / sector_size } else { 0 };
+                    progress.data = progress.data.plus(volume.scrub_data(at, len, sums.as_deref(), scope, parity)?);
                 }
             }
-            progress.last = at.plus(len);
-        }
-        Ok(false)
+            Ok(())
+        })?;
+        progress.last = next.unwrap_or(end);
+        Ok(next.is_some())
     }
 
     /// Brings all devices that lag up to the others. Returns those that are current again.

@@ -161,6 +161,9 @@ pub struct Report {
     /// later one of the same number.
     pub pid_started: u64,
     pub devices: Vec<String>,
+    /// The numbers of those that lack something that the others have.
+    #[serde(default)]
+    pub lagging_devices: Vec<u64>,
     /// The options that it was mounted with, but those for compression as they are now.
     #[serde(default)]
     pub options: Vec<String>,

@@ -10,6 +10,7 @@ use ubtrfs_fuse::{Caller, Errno};
 
 use crate::btrfs_ioctls::VolumeIoctl;
 use crate::defragment;
+use crate::device_ioctls::DeviceIoctl;
 use crate::flags::MaySet;
 use crate::permissions::WRITE;
 use crate::privileges::{Capability, Powers};
@@ -48,6 +49,12 @@ impl Server {
                 Err(errno) => reply.error(errno),
             };
         }
+        if let Some(asked) = DeviceIoctl::parse(what.command, what.data) {
+            return match asked {
+                Ok(asked) => self.change_devices(caller, asked, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
             Some(Err(error)) => reply.error(errno(&error)),
@@ -63,7 +70,7 @@ impl Server {
         let shared = Arc::clone(self.shared());
         self.slow.run(move || {
             let answer = shared.inode(node).and_then(|id| {
-                let answer = asked.answer(&shared.engine, id.subvolume, shared.device_paths());
+                let answer = asked.answer(&shared.engine, id.subvolume, &shared.devices.by_number(&shared.engine));
                 answer.map_err(|error| errno(&error))
             });
             match answer {
@@ -95,6 +102,21 @@ impl Server {
                     tracing::error!(%error, "no thread for a scrub");
                 }
             }
+        }
+    }
+
+    /// Adds or replaces a device, in a thread of its own.
+    fn change_devices(&self, caller: &Caller<'_>, asked: DeviceIoctl, reply: ReplyIoctl) {
+        if !Powers::of(caller).administers() {
+            return reply.error(Errno::PERM);
+        }
+        let shared = Arc::clone(self.shared());
+        let run = move || match asked.answer(&shared.engine, &shared.devices) {
+            Ok(answer) => reply.result(0, &answer),
+            Err(errno) => reply.error(errno),
+        };
+        if let Err(error) = std::thread::Builder::new().name("devices".into()).spawn(run) {
+            tracing::error!(%error, "no thread for a change of devices");
         }
     }
 

@@ -20,7 +20,9 @@ mod control_requests;
 mod counters;
 mod create;
 pub mod defragment;
+pub mod device_ioctls;
 pub mod device_number;
+mod devices;
 mod directories;
 mod files;
 #[cfg(test)]
@@ -50,6 +52,7 @@ mod subvolume_ioctls;
 mod subvolumes;
 mod xattrs;
 
+pub use devices::Opener;
 pub use nodes::NodeNumbers;
 pub use ownership::OwnershipOverride;
 pub use pool::Pool;

@@ -14,6 +14,7 @@ use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, 
 use crate::attributes;
 use crate::control::Report;
 use crate::counters::Counters;
+use crate::devices::{Devices, Opener};
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
 use crate::scrub::Scrubs;
@@ -83,6 +84,7 @@ pub struct Shared {
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
     facts: MountFacts,
+    pub(crate) devices: Devices,
     /// The owner of all files that is reported to the kernel.
     known_owner: Option<u32>,
     ended: Mutex<Option<Result<(), String>>>,
@@ -103,6 +105,7 @@ impl Shared {
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
             known_owner: facts.ownership.known_owner(),
+            devices: Devices::new(facts.devices.clone(), facts.device_paths.clone()),
             facts,
             ended: Mutex::default(),
             checks_opens: OnceLock::new(),
@@ -224,9 +227,9 @@ impl Shared {
         &self.facts
     }
 
-    /// The paths of the volume's devices, by their numbers.
-    pub(crate) fn device_paths(&self) -> &BTreeMap<u64, String> {
-        &self.facts.device_paths
+    /// Sets how devices are opened that the volume gets.
+    pub fn on_new_devices(&self, opener: Box<Opener>) {
+        let _ = self.devices.opener.set(opener);
     }
 
     /// Sets what [`Self::stop_waiting`] does.
@@ -276,7 +279,8 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             pid_started: self.facts.pid_started,
-            devices: self.facts.devices.clone(),
+            devices: self.devices.paths(&self.engine),
+            lagging_devices: self.engine.volume().lagging_devices().iter().map(|device| device.0).collect(),
             options: self.options_in_force(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),

@@ -125,6 +125,23 @@ pub enum Error {
     /// A stripe is on a device that was not given.
     #[error("device {0} of the volume is missing")]
     MissingDevice(DeviceId),
+    /// There is no device any more that is to replace another one: it was given up, or let go.
+    #[error("the device that was to replace another one is no longer written to")]
+    NoTarget,
+    /// What has no checksums is being written again and again.
+    #[error("the data at {at} is being written")]
+    Busy {
+        /// The logical address.
+        at: Logical,
+    },
+    /// A device is too small for what is asked of it.
+    #[error("the device has {have} bytes, {need} are needed")]
+    SmallDevice {
+        /// Its bytes.
+        have: u64,
+        /// The least that it must have.
+        need: u64,
+    },
     /// A device has the number of another one.
     #[error("device {0} is not the one that the volume knows by this number")]
     WrongDevice(DeviceId),

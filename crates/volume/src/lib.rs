@@ -10,6 +10,7 @@
 //! `ThrottledDevice` has a limited bandwidth.
 
 mod absent_device;
+mod add_device;
 mod buffer;
 mod chunk_map;
 mod counted_lock;
@@ -17,6 +18,7 @@ mod deferred_superblocks;
 mod deferred_writes;
 mod device;
 mod device_part;
+mod device_set;
 mod device_user;
 mod direct_read;
 mod error;
@@ -46,6 +48,8 @@ mod rebuild;
 #[cfg(feature = "testing")]
 mod recording_device;
 mod redundancy;
+mod replace;
+mod replacing;
 mod rescue;
 mod runs;
 mod scan;
@@ -64,6 +68,7 @@ mod write_group;
 mod write_pool;
 mod writer_mark;
 
+pub use add_device::wipe;
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
@@ -89,6 +94,8 @@ pub use publish::{Copies, Published};
 pub use read_ahead_device::ReadAheadDevice;
 #[cfg(feature = "testing")]
 pub use recording_device::{Event, Fate, OpenWrite, RecordedWrite, RecordingDevice, random_fates};
+pub use replace::Copied;
+pub use replacing::TARGET;
 pub use rescue::{Candidate, Origin};
 pub use scan::{FoundDevice, scan_devices};
 pub use scrub_parity::ParityScrub;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs_format::items::DevItem;
-use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, Superblock, objectid};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, objectid};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
@@ -20,12 +20,14 @@ use crate::device::Device;
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) devid: DeviceId,
+    devid: AtomicU64,
     pub(crate) item: Mutex<DevItem>,
     /// The primary superblock as last read or written.
     pub(crate) primary: Mutex<Buffer>,
     is_missing: bool,
     is_seed: bool,
+    /// The commit from which on it has superblocks.
+    joins: AtomicU64,
     lag: AtomicU8,
     /// Reads that are under way.
     reads: AtomicUsize,
@@ -101,11 +103,12 @@ impl Member {
     pub(crate) fn new(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
         Self {
             device,
-            devid: item.devid,
+            devid: AtomicU64::new(item.devid.0),
             item: Mutex::new(item),
             primary: Mutex::new(primary),
             is_missing: false,
             is_seed: false,
+            joins: AtomicU64::new(0),
             lag: AtomicU8::new(CURRENT),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
@@ -135,8 +138,40 @@ impl Member {
         !self.is_missing && !self.is_seed
     }
 
+    /// A device that the volume gets. It has a superblock from the commit on that
+    /// [`Self::set_joining`] names.
+    pub(crate) fn joining(device: Arc<dyn Device>, item: DevItem) -> Self {
+        Self { joins: AtomicU64::new(u64::MAX), ..Self::new(device, item, Buffer::zeroed(SUPERBLOCK_SIZE)) }
+    }
+
+    /// The number by which the volume knows it.
+    pub(crate) fn devid(&self) -> DeviceId {
+        DeviceId(self.devid.load(Ordering::Acquire))
+    }
+
+    /// From now on it is the device of this item.
+    pub(crate) fn take_place(&self, item: DevItem) {
+        *self.item.lock() = item;
+        self.devid.store(item.devid.0, Ordering::Release);
+    }
+
     pub(crate) fn is_missing(&self) -> bool {
         self.is_missing
+    }
+
+    /// The commit of this generation makes it a device of the volume.
+    pub(crate) fn set_joining(&self, generation: Generation) {
+        self.joins.store(generation.0, Ordering::Release);
+    }
+
+    /// Whether it is a device of the volume by this commit.
+    pub(crate) fn belongs_to(&self, generation: Generation) -> bool {
+        self.joins.load(Ordering::Acquire) <= generation.0
+    }
+
+    /// Whether this commit makes it a device of the volume.
+    pub(crate) fn joins_by(&self, generation: Generation) -> bool {
+        self.joins.load(Ordering::Acquire) == generation.0
     }
 
     /// Whether it lacks something that the others have, or is missing.

@@ -45,7 +45,8 @@ impl Volume {
         let superblock = self.superblock();
         let mut found = Highest::default();
         // Chunks of a hostile volume may be many that lie on the same place.
-        let mut left = self.members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.device.size()));
+        let mut left =
+            self.devices.load().members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.device.size()));
         for (start, chunk) in self.chunks() {
             if chunk.flags.contains(BlockGroupFlags::METADATA) {
                 let length = chunk.length.min(left);

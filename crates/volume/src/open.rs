@@ -15,6 +15,7 @@ use crate::chunk_map::ChunkMap;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::member::Member;
+use crate::replacing::TARGET;
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -71,7 +72,7 @@ impl Volume {
     }
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
-        let found = find_superblocks(devices.clone(), options)?;
+        let (found, target, superseded) = sort_out(find_superblocks(devices.clone(), options)?)?;
         let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
         let behind = behind(&found, &newest);
         let volume = match Self::open_by(found, newest.clone(), options, degraded) {
@@ -84,15 +85,26 @@ impl Volume {
         };
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
-            return Ok(volume);
+            return Ok(volume.with_others(target, superseded));
         }
-        let found = find_superblocks(devices, options)?;
-        let is_older = |found: &&(Arc<dyn Device>, Found)| found.1.superblock.generation < newest.generation;
+        let (found, ..) = sort_out(find_superblocks(devices, options)?)?;
+        let is_older = |found: &&FoundDevice| found.1.superblock.generation < newest.generation;
         let older = newest_of(found.iter().filter(is_older)).ok_or(Error::NoDevice)?;
         let behind = self::behind(&found, &older);
         let volume = Self::open_by(found, older, options, degraded)?;
         volume.judge_stale_devices(&behind)?;
-        Ok(volume)
+        Ok(volume.with_others(target, superseded))
+    }
+
+    /// The same volume, which keeps in mind the device that was to replace another one, and those
+    /// that others have replaced.
+    fn with_others(self, target: Option<FoundDevice>, superseded: Vec<FoundDevice>) -> Self {
+        let member =
+            |(device, found): (Arc<dyn Device>, Found)| Member::new(device, found.superblock.dev_item, found.bytes);
+        let is_ours = |(_, found): &FoundDevice| found.superblock.fsid == self.fsid();
+        *self.found_target.lock() = target.filter(is_ours).map(|found| Arc::new(member(found)));
+        *self.superseded.lock() = superseded.into_iter().map(member).collect();
+        self
     }
 
     /// Whether the newest commit does not count, given how many commits each device is behind it.
@@ -105,12 +117,13 @@ impl Volume {
         let is_last = |devid: DeviceId| behind.contains(&(devid, 1));
         let is_behind = |devid: DeviceId| behind.iter().any(|(it, commits)| *it == devid && *commits > 0);
         let is_lost = |devid: DeviceId| is_behind(devid) && !is_last(devid);
-        self.members.iter().all(|member| !member.is_missing())
+        let set = self.devices.load();
+        let may_have_failed = |one: &Arc<Member>| {
+            is_last(one.devid()) && self.survives(|devid: DeviceId| devid == one.devid() || is_lost(devid))
+        };
+        set.members.iter().all(|member| !member.is_missing())
             && !self.survives(is_behind)
-            && self
-                .members
-                .iter()
-                .any(|one| is_last(one.devid) && self.survives(|devid: DeviceId| devid == one.devid || is_lost(devid)))
+            && set.members.iter().any(may_have_failed)
     }
 
     /// Which devices lag, given how many commits each is behind.
@@ -122,7 +135,7 @@ impl Volume {
         let lost = |least: u64| {
             move |devid: DeviceId| {
                 behind.iter().any(|(stale, commits)| *stale == devid && *commits >= least)
-                    || self.member(devid).is_ok_and(Member::is_missing)
+                    || self.member(devid).is_ok_and(|member| member.is_missing())
             }
         };
         let least = if self.survives(lost(1)) { 1 } else { 2 };
@@ -139,13 +152,13 @@ impl Volume {
         if self.is_read_only() || self.survives(&lost) {
             return Ok(());
         }
-        let lost = self.members.iter().map(|member| member.devid).filter(|devid| lost(*devid));
+        let lost = self.devices().into_iter().map(|item| item.devid).filter(|devid| lost(*devid));
         Err(Error::MissingData(lost.collect()))
     }
 
     /// Opens the volume on these devices (in the order of their numbers) by this superblock.
     pub(crate) fn open_by(
-        found: Vec<(Arc<dyn Device>, Found)>,
+        found: Vec<FoundDevice>,
         superblock: Superblock,
         options: OpenOptions,
         degraded: bool,
@@ -156,7 +169,7 @@ impl Volume {
         }
         let member = |(device, found): (Arc<dyn Device>, Found)| {
             let new = if found.may_be_seed_of(superblock.fsid) { Member::seed } else { Member::new };
-            new(device, found.superblock.dev_item, found.bytes)
+            Arc::new(new(device, found.superblock.dev_item, found.bytes))
         };
         let members = found.into_iter().map(member).collect();
 
@@ -181,11 +194,12 @@ impl Volume {
     /// and those that are missing may have it. The next commit must not use that generation for
     /// something else: when the device comes back, it would be taken for one that has that commit.
     pub fn may_have_copy_ahead(&self) -> bool {
-        if self.members.iter().any(Member::is_missing) {
+        let set = self.devices.load();
+        if set.members.iter().any(|member| member.is_missing()) {
             return true;
         }
         let ahead = self.superblock().generation.next();
-        let copies = self
+        let copies = set
             .members
             .iter()
             .flat_map(|member| SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(&*member.device, *at).ok()));
@@ -271,14 +285,13 @@ impl Walk<'_> {
     }
 }
 
-/// The superblocks that devices are opened by, in the order of the devices' numbers.
+/// The superblocks that devices are opened by.
 fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
         let superblock = find_superblock(&*device, options)?;
         found.push((device, superblock));
     }
-    found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
     Ok(found)
 }
 
@@ -296,6 +309,43 @@ fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(Devic
     let commits = |own: &Superblock| newest.generation.0.saturating_sub(own.generation.0);
     let of = |(_, found): &(Arc<dyn Device>, Found)| (found.superblock.dev_item.devid, commits(&found.superblock));
     found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
+}
+
+/// A device, and the superblock that it is opened by.
+type FoundDevice = (Arc<dyn Device>, Found);
+
+/// Devices in the order of their numbers; the one that was to replace another one; and those whose
+/// number and id a newer one has: it has replaced them, or they are old copies of it.
+fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<FoundDevice>, Vec<FoundDevice>)> {
+    let newest_first = |(_, found): &FoundDevice| {
+        let Superblock { dev_item, generation, .. } = &found.superblock;
+        (dev_item.devid, std::cmp::Reverse(*generation))
+    };
+    found.sort_by_key(newest_first);
+    let (mut devices, mut targets, mut superseded): (Vec<FoundDevice>, Vec<FoundDevice>, Vec<FoundDevice>) =
+        Default::default();
+    for (device, found) in found {
+        let own = &found.superblock;
+        let is_older = |(_, newer): &FoundDevice| {
+            let newer = &newer.superblock;
+            newer.dev_item.devid == own.dev_item.devid
+                && newer.dev_item.uuid == own.dev_item.uuid
+                && newer.fsid == own.fsid
+                && newer.generation > own.generation
+        };
+        if own.dev_item.devid == TARGET {
+            targets.push((device, found));
+        } else if devices.last().is_some_and(is_older) {
+            tracing::warn!(device = own.dev_item.devid.0, "another one has its number and id, and is newer: left out");
+            superseded.push((device, found));
+        } else {
+            devices.push((device, found));
+        }
+    }
+    if targets.len() > 1 {
+        return Err(Error::DuplicateDevice(TARGET));
+    }
+    Ok((devices, targets.pop(), superseded))
 }
 
 /// The superblock that a device is opened by.

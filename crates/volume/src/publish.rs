@@ -7,12 +7,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
+use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
+use crate::replacing::{Replacing, forget_volume};
 use crate::volume::Volume;
 use crate::write::Flushed;
 
@@ -108,7 +111,8 @@ impl Volume {
     /// An error if another process has written a superblock.
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
         let mut failed = Ok(());
-        let (mut looked, mut members) = (false, self.current_members());
+        let set = self.devices.load();
+        let (mut looked, mut members) = (false, set.current());
         members.try_for_each(|member| match check_still_ours(member) {
             Err(error @ Error::Read { .. }) => {
                 member.note_error(DeviceErrorKind::Read);
@@ -125,15 +129,107 @@ impl Volume {
     }
 
     fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
-        let mut written = Vec::with_capacity(self.members.len());
-        let lagging: Vec<&Member> = self.members.iter().filter(|member| member.lags()).collect();
-        for member in self.current_members() {
+        let generation = superblock.generation;
+        let set = self.devices.load_full();
+        let lagging: Vec<&Arc<Member>> = set.members.iter().filter(|member| member.lags()).collect();
+        // By this commit others need those that join it, which have theirs before any other says
+        // so.
+        let joins = |member: &&Arc<Member>| copies == Copies::All && member.joins_by(generation);
+        let current = set.current().filter(|member| member.belongs_to(generation));
+        let (joining, others): (Vec<_>, Vec<_>) = current.partition(joins);
+        for member in joining.iter().chain(&others) {
             debug_assert!(
-                lagging.iter().all(|lagging| lagging.devid != member.devid),
+                lagging.iter().all(|lagging| lagging.devid() != member.devid()),
                 "invariant 34: device {} lags, and gets a superblock",
-                member.devid
+                member.devid()
             );
-            let writes = encode(member, superblock, copies)?;
+        }
+        if !joining.is_empty() {
+            self.write_to(&items(&joining), superblock, copies)?;
+        }
+        let replacing = set.replacing.as_ref();
+        let swapped = match replacing {
+            Some(replacing) if self.has_swapped(&set, replacing, superblock, copies)? => Some(replacing),
+            _ => None,
+        };
+        let is_source = |member: &&Arc<Member>| swapped.is_some_and(|replacing| replacing.source == member.devid());
+        let others: Vec<_> = others.into_iter().filter(|member| !is_source(member)).collect();
+        let mut others = items(&others);
+        if let Some(replacing) = replacing.filter(|replacing| swapped.is_none() && replacing.is_alive())
+            && let Ok(source) = set.member(replacing.source)
+        {
+            others.push((&replacing.target, replacing.target_item(&source.item.lock())));
+        }
+        self.write_to(&others, superblock, copies)?;
+        if let Some(replacing) = swapped
+            && !self.swap_target(replacing)
+            && let Ok(source) = set.member(replacing.source)
+        {
+            // It has failed since its superblocks were written.
+            forget_volume(&replacing.target);
+            self.write_to(&items(&[source]), superblock, copies)?;
+        }
+        // A log has the generation of the commit before it, which they may have, too.
+        for member in lagging.into_iter().filter(|member| member.generation() < Some(generation)) {
+            member.set_lagging(true);
+        }
+        let mut current = superblock.clone();
+        if let Some(first) = self.devices.load().current().next() {
+            current.bytenr = SUPERBLOCK_COPIES[0];
+            current.dev_item = *first.item.lock();
+        }
+        *self.superblock.write() = current;
+        Ok(Published { generation, log_root: superblock.log_root })
+    }
+
+    /// Whether this commit puts the target into the source's place, and the target has the
+    /// superblocks that say so. One that fails them is given up; then the source has its place.
+    fn has_swapped(
+        &self,
+        set: &DeviceSet,
+        replacing: &Replacing,
+        superblock: &Superblock,
+        copies: Copies,
+    ) -> Result<bool> {
+        if copies != Copies::All || !replacing.swaps_by(superblock.generation) {
+            return Ok(false);
+        }
+        let item = *set.member(replacing.source)?.item.lock();
+        self.write_to(&[(&replacing.target, item)], superblock, copies)?;
+        if replacing.is_alive() {
+            return Ok(true);
+        }
+        forget_volume(&replacing.target);
+        Ok(false)
+    }
+
+    /// The target has the source's place by superblocks that are durable; not if it has failed
+    /// since. Returns whether it has it.
+    fn swap_target(&self, replacing: &Replacing) -> bool {
+        let _turn = self.changing_devices.lock();
+        // What it fails from here on is missed as that of any device.
+        let turn = self.giving_up.lock();
+        if !replacing.is_alive() {
+            return false;
+        }
+        let mut set = (*self.devices.load_full()).clone();
+        set.replacing = None;
+        let Some(place) = set.members.iter_mut().find(|member| member.devid() == replacing.source) else {
+            return false;
+        };
+        let source = std::mem::replace(place, Arc::clone(&replacing.target));
+        replacing.target.take_place(*source.item.lock());
+        self.devices.store(Arc::new(set));
+        drop(turn);
+        forget_volume(&source);
+        true
+    }
+
+    /// Writes superblocks to these devices, with these items, and makes them durable.
+    fn write_to(&self, members: &[(&Arc<Member>, DevItem)], superblock: &Superblock, copies: Copies) -> Result<()> {
+        let mut written = Vec::with_capacity(members.len());
+        for (member, item) in members {
+            let writes = encode(member, *item, superblock, copies)?;
             let primary = writes.first().map(|write| write.data.clone());
             let device = &member.device;
             let ticket = if device.has_fua() { device.submit_fua(writes) } else { device.submit(writes) };
@@ -142,16 +238,16 @@ impl Volume {
         let mut result = Ok(());
         let mut primaries = Vec::with_capacity(written.len());
         for (member, primary, ticket) in written {
-            let failed = |error| Error::writing(member.devid, error, None);
             match ticket.wait() {
                 Ok(()) => primaries.push((member, primary)),
                 Err(error) => {
-                    result = result.and(self.tolerate(member.devid, DeviceErrorKind::Write, failed(error)));
+                    let error = Error::writing(member.devid(), error, None);
+                    result = result.and(self.tolerate(member, DeviceErrorKind::Write, error));
                 }
             }
         }
         result?;
-        if !self.current_members().all(|member| member.device.has_fua()) {
+        if !members.iter().all(|(member, _)| member.lags() || member.device.has_fua()) {
             self.flush_devices()?;
         }
         for (member, primary) in primaries {
@@ -159,24 +255,19 @@ impl Volume {
                 member.primary.lock().copy_from_slice(&primary);
             }
         }
-        // A log has the generation of the commit before it, which they may have, too.
-        for member in lagging.into_iter().filter(|member| member.generation() < Some(superblock.generation)) {
-            member.set_lagging(true);
-        }
-        let mut current = superblock.clone();
-        if let Some(first) = self.current_members().next() {
-            current.bytenr = SUPERBLOCK_COPIES[0];
-            current.dev_item = *first.item.lock();
-        }
-        *self.superblock.write() = current;
-        Ok(Published { generation: superblock.generation, log_root: superblock.log_root })
+        Ok(())
     }
 }
 
+/// Devices with their items of now.
+fn items<'a>(members: &[&'a Arc<Member>]) -> Vec<(&'a Arc<Member>, DevItem)> {
+    members.iter().map(|member| (*member, *member.item.lock())).collect()
+}
+
 /// The copies of one device's superblock, the primary first.
-fn encode(member: &Member, superblock: &Superblock, copies: Copies) -> Result<Vec<DeviceWrite>> {
+fn encode(member: &Member, item: DevItem, superblock: &Superblock, copies: Copies) -> Result<Vec<DeviceWrite>> {
     let mut own = superblock.clone();
-    own.dev_item = *member.item.lock();
+    own.dev_item = item;
     let size = own.dev_item.total_bytes.min(member.device.size());
     let wanted = match copies {
         Copies::All => &SUPERBLOCK_COPIES[..],
@@ -197,7 +288,7 @@ fn encode(member: &Member, superblock: &Superblock, copies: Copies) -> Result<Ve
 /// Whether the primary superblock is the one that was read or written last.
 fn check_still_ours(member: &Member) -> Result<()> {
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-    let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid);
+    let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid());
     member.device.read_at(at, &mut bytes).map_err(|source| Error::Read {
         devid,
         at,

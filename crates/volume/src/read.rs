@@ -193,17 +193,20 @@ impl Volume {
     /// have is an error, or has no copy if it follows from the rest of its row.
     pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, is_proven: bool) -> Result<Vec<MappedRange>> {
         let mut pieces = self.map.read().pieces(at, len)?;
-        if let [_] = self.members[..] {
+        let set = self.devices.load();
+        if let [_] = set.members[..] {
             return Ok(pieces);
         }
         for piece in &mut pieces {
             let state = |stripe: &IoStripe| {
-                self.member(stripe.devid).map_or((true, true, 0), |it| (it.is_missing(), it.lags(), it.reads()))
+                set.member(stripe.devid).map_or((true, true, true, 0), |it| {
+                    (it.is_missing(), it.lags(), set.avoids(stripe.devid), it.reads())
+                })
             };
             piece.copies.sort_by_key(state);
             if !is_proven {
                 // By invariant 34.
-                piece.copies.retain(|stripe| self.member(stripe.devid).is_ok_and(|member| !member.lags()));
+                piece.copies.retain(|stripe| set.member(stripe.devid).is_ok_and(|member| !member.lags()));
                 if piece.copies.is_empty() && piece.writable {
                     return Err(Error::NoCurrentCopy { at });
                 }

@@ -8,7 +8,7 @@ use ubtrfs_format::Logical;
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange, Row};
-use crate::member::{DeviceErrorKind, Member};
+use crate::member::DeviceErrorKind;
 use crate::parity;
 use crate::volume::Volume;
 
@@ -136,7 +136,7 @@ impl Volume {
         let reading = member.begin_read();
         let read = member.device.read_at(place.at, &mut stripe);
         drop(reading);
-        if read.is_err() && !Member::lags(member) {
+        if read.is_err() && !member.lags() {
             member.note_error(DeviceErrorKind::Read);
         }
         read.is_ok().then_some(stripe)

@@ -13,23 +13,27 @@ impl Volume {
         self.map.read().survives(lost)
     }
 
-    /// Devices that have all that was written, the only ones that get superblocks; no seeds.
-    pub(crate) fn current_members(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| !member.lags() && !member.is_seed())
-    }
-
     /// A device has failed a write or a flush. If the others have all that it should have got, it
     /// lags from now on, and the operation has succeeded; else it has failed with this error.
-    pub(crate) fn tolerate(&self, devid: DeviceId, kind: DeviceErrorKind, error: Error) -> Result<()> {
-        let Ok(member) = self.member(devid) else { return Err(error) };
+    pub(crate) fn tolerate(&self, member: &Member, kind: DeviceErrorKind, error: Error) -> Result<()> {
+        if !self.devices.load().has(member) {
+            // It was replaced or let go meanwhile: what it lacks is elsewhere.
+            return Ok(());
+        }
         member.note_error(kind);
         // One after the other, since each may be the last that can be done without.
         let _turn = self.giving_up.lock();
         if member.lags() {
             return Ok(());
         }
-        let lost = |id: DeviceId| id == devid || self.member(id).is_ok_and(Member::lags);
-        if !self.survives(lost) || self.current_members().all(|other| other.devid == devid) {
+        if self.devices.load().is_target(member) {
+            tracing::error!("{error}: this device replaces no other one any more");
+            member.set_lagging(false);
+            return Ok(());
+        }
+        let (set, devid) = (self.devices.load(), member.devid());
+        let lost = |id: DeviceId| id == devid || set.member(id).is_ok_and(|member| member.lags());
+        if !self.survives(lost) || set.current().all(|other| other.devid() == devid) {
             return Err(error);
         }
         tracing::error!("{error}: the other devices have it; device {devid} is behind them from now on");
@@ -40,12 +44,15 @@ impl Volume {
     /// Whether a device lags and a crash would leave no trace of it: then a commit is due, and
     /// nothing that was written since counts as durable before it.
     pub fn has_secret_lag(&self) -> bool {
-        self.members.iter().any(Member::lags_in_secret)
+        let set = self.devices.load();
+        let target = set.replacing.iter().map(|replacing| &replacing.target);
+        set.members.iter().chain(target).any(|member| member.lags_in_secret())
     }
 
     /// The devices that lack something that the others have, and are there.
     pub fn lagging_devices(&self) -> Vec<DeviceId> {
-        self.members.iter().filter(|member| member.lags() && !member.is_missing()).map(|member| member.devid).collect()
+        let set = self.devices.load();
+        set.members.iter().filter(|member| member.lags() && !member.is_missing()).map(|member| member.devid()).collect()
     }
 
     /// A device that lagged has been brought up to the others since it had failed so often: it gets
@@ -66,12 +73,13 @@ impl Volume {
 
     /// How often each device has failed.
     pub fn device_errors(&self) -> Vec<(DeviceId, DeviceErrors)> {
-        self.members.iter().map(|member| (member.devid, member.errors())).collect()
+        self.devices.load().members.iter().map(|member| (member.devid(), member.errors())).collect()
     }
 
     /// How often those devices have failed of which the volume keeps other counters.
     pub fn unsaved_device_errors(&self) -> Vec<(DeviceId, DeviceErrors)> {
-        self.members.iter().filter_map(|member| Some((member.devid, member.unsaved_errors()?))).collect()
+        let set = self.devices.load();
+        set.members.iter().filter_map(|member| Some((member.devid(), member.unsaved_errors()?))).collect()
     }
 
     /// The volume keeps these counters of a device.

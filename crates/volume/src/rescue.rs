@@ -8,6 +8,7 @@ use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::{Device, DeviceWrite};
 use crate::error::{Error, Result};
 use crate::open::{Found, OpenOptions, read_copy};
+use crate::replacing::TARGET;
 use crate::volume::Volume;
 
 /// A state of a volume that something in a superblock references.
@@ -104,6 +105,7 @@ impl Volume {
             let best = copies.max_by_key(|found| found.superblock.generation).ok_or(Error::NotBtrfs)?;
             found.push((device, best));
         }
+        found.retain(|(_, found)| found.superblock.dev_item.devid != TARGET);
         found.sort_by_key(|(_, found)| found.superblock.dev_item.devid);
         Self::open_by(found, candidate.superblock.clone(), OpenOptions { read_only: true }, false)
     }

@@ -6,7 +6,6 @@ use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation};
 use crate::buffer::Buffer;
 use crate::chunk_map::MappedRange;
 use crate::error::{Error, Result};
-use crate::member::Member;
 use crate::open::read_copy;
 use crate::read::{State, place_of};
 use crate::scrub_parity::ParityScrub;
@@ -148,7 +147,7 @@ impl Volume {
     }
 
     fn is_of_a_laggard(&self, piece: &MappedRange, copy: usize) -> bool {
-        place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(Member::lags))
+        place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(|member| member.lags()))
     }
 
     /// Whether a part of a copy is on a device that lags.

@@ -10,7 +10,7 @@ use ubtrfs_format::items::STRIPE_LEN;
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange, Row};
-use crate::member::{DeviceErrorKind, Member};
+use crate::member::DeviceErrorKind;
 use crate::parity;
 use crate::scrubbed::{ScrubScope, Scrubbed};
 use crate::volume::Volume;
@@ -147,7 +147,7 @@ impl Volume {
         let at = place.at.plus(number as u64 * u64::from(self.sector_size()));
         tracing::warn!(device = place.devid.0, offset = at.0, "the parity of the row at {row} is wrong or unreadable");
         if let Ok(member) = self.member(place.devid)
-            && !Member::lags(member)
+            && !member.lags()
         {
             member.note_error(kind);
         }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
@@ -28,6 +29,7 @@ use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
 use crate::chunk_map::ChunkMap;
 use crate::counted_lock::{CountedRwLock, LockCounters};
 use crate::device::DeviceCounters;
+use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::in_flight::InFlight;
 use crate::member::Member;
@@ -35,7 +37,13 @@ use crate::member::Member;
 /// Devices as one logical address space. All methods may be called by many threads at once.
 #[derive(Debug)]
 pub struct Volume {
-    pub(crate) members: Vec<Member>,
+    pub(crate) devices: ArcSwap<DeviceSet>,
+    /// Held while devices come or go.
+    pub(crate) changing_devices: Mutex<()>,
+    /// A device that was to replace another one when the volume was last written.
+    pub(crate) found_target: Mutex<Option<Arc<Member>>>,
+    /// Devices that were left out, since newer ones have their numbers and ids.
+    pub(crate) superseded: Mutex<Vec<Member>>,
     /// Devices may be missing.
     degraded: bool,
     pub(crate) map: CountedRwLock<ChunkMap>,
@@ -70,7 +78,7 @@ pub struct Volume {
 /// What a volume is made of when it is opened.
 pub(crate) struct Parts {
     pub(crate) superblock: Superblock,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<Arc<Member>>,
     pub(crate) map: ChunkMap,
     pub(crate) read_only: bool,
     /// Devices may be missing.
@@ -94,7 +102,10 @@ impl Volume {
         let seeds = parts.members.iter().filter(|member| member.is_seed());
         Self {
             seeds: seeds.map(|member| member.item.lock().fsid).collect(),
-            members: parts.members,
+            devices: ArcSwap::from_pointee(DeviceSet { members: parts.members, replacing: None }),
+            changing_devices: Mutex::new(()),
+            found_target: Mutex::default(),
+            superseded: Mutex::default(),
             degraded: parts.degraded,
             map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,
@@ -123,12 +134,13 @@ impl Volume {
         chunks: Vec<(Logical, ChunkItem)>,
         devices: &[DevItem],
     ) -> Result<()> {
+        let mut set = DeviceSet::clone(&self.devices.load());
         for item in devices {
             if self.degraded && self.member(item.devid).is_err() {
                 if item.fsid != self.metadata_fsid {
                     self.seeds.push(item.fsid);
                 }
-                self.members.push(Member::missing(*item));
+                set.members.push(Arc::new(Member::missing(*item)));
                 continue;
             }
             let member = self.member(item.devid)?;
@@ -143,10 +155,11 @@ impl Volume {
             }
             *member.item.lock() = *item;
         }
-        if let Some(member) = self.members.iter().find(|member| !devices.iter().any(|item| item.devid == member.devid))
-        {
-            return Err(Error::UnlistedDevice(member.devid));
+        let is_unlisted = |member: &&Arc<Member>| !devices.iter().any(|item| item.devid == member.devid());
+        if let Some(member) = set.members.iter().find(is_unlisted) {
+            return Err(Error::UnlistedDevice(member.devid()));
         }
+        self.devices = ArcSwap::from_pointee(set);
         let mut map = ChunkMap::default();
         for (start, item) in chunks {
             map.insert(start, item, self.sector_size, |devid| self.device_bytes(devid))?;
@@ -223,8 +236,8 @@ impl Volume {
         if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    pub(crate) fn member(&self, devid: DeviceId) -> Result<&Member> {
-        self.members.iter().find(|member| member.devid == devid).ok_or(Error::MissingDevice(devid))
+    pub(crate) fn member(&self, devid: DeviceId) -> Result<Arc<Member>> {
+        self.devices.load().member(devid).map(Arc::clone)
     }
 
     fn device_bytes(&self, devid: DeviceId) -> Option<u64> {
@@ -266,22 +279,24 @@ impl Volume {
     /// How many reads are best under way at a time, before what they read is needed; 0 where all
     /// devices are near.
     pub fn reads_ahead(&self) -> usize {
-        self.members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
+        self.devices.load().members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
     }
 
     /// The items of all devices, by device number; those of missing ones, too.
     pub fn devices(&self) -> Vec<DevItem> {
-        self.members.iter().map(|member| *member.item.lock()).collect()
+        self.devices.load().members.iter().map(|member| *member.item.lock()).collect()
     }
 
     /// The items of the devices that are not there. What only they have can't be read.
     pub fn missing_devices(&self) -> Vec<DevItem> {
-        self.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
+        let devices = self.devices.load();
+        devices.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
     }
 
     /// The devices on which nothing can be allocated: those that are not there, and those of seeds.
     pub fn closed_devices(&self) -> Vec<DeviceId> {
-        self.members.iter().filter(|member| !member.is_written()).map(|member| member.devid).collect()
+        let set = self.devices.load();
+        set.members.iter().filter(|member| !member.is_written()).map(|member| member.devid()).collect()
     }
 
     /// Whether the volume was made from a seed.
@@ -291,7 +306,8 @@ impl Volume {
 
     /// The devices of the volumes from which this one was made, and that are only read.
     pub fn seed_devices(&self) -> Vec<DeviceId> {
-        self.members.iter().filter(|member| member.is_seed()).map(|member| member.devid).collect()
+        let set = self.devices.load();
+        set.members.iter().filter(|member| member.is_seed()).map(|member| member.devid()).collect()
     }
 
     /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]
@@ -306,9 +322,15 @@ impl Volume {
         Ok(())
     }
 
+    /// Nobody waits any more for what is asked of the devices: those that are away fail soon.
+    pub fn stop_waiting(&self) {
+        self.devices.load().present().for_each(|member| member.device.stop_waiting());
+    }
+
     /// What was done so far.
     pub fn counters(&self) -> VolumeCounters {
-        let devices = self.members.iter().map(|member| member.device.counters());
+        let set = self.devices.load();
+        let devices = set.members.iter().map(|member| member.device.counters());
         VolumeCounters {
             devices: devices.fold(DeviceCounters::default(), DeviceCounters::plus),
             checksum_errors: self.checksum_errors.load(Ordering::Relaxed),

@@ -42,7 +42,7 @@ pub enum Nodes {}
 #[must_use = "only `Volume::wait` tells whether the writes succeeded"]
 #[derive(Debug)]
 pub struct Ticket<Kind> {
-    parts: Vec<(DeviceId, DeviceTicket)>,
+    parts: Vec<(Arc<Member>, DeviceTicket)>,
     in_flight: Registration,
     _kind: PhantomData<Kind>,
 }
@@ -115,15 +115,15 @@ impl<Kind> Ticket<Kind> {
     }
 
     /// Waits for all writes; what failed on which device.
-    fn finish(&mut self) -> Vec<(DeviceId, WriteError)> {
-        self.parts.drain(..).filter_map(|(devid, ticket)| Some((devid, ticket.wait().err()?))).collect()
+    fn finish(&mut self) -> Vec<(Arc<Member>, WriteError)> {
+        self.parts.drain(..).filter_map(|(member, ticket)| Some((member, ticket.wait().err()?))).collect()
     }
 }
 
 impl<Kind> Drop for Ticket<Kind> {
     fn drop(&mut self) {
-        for (devid, error) in self.finish() {
-            tracing::error!(device = devid.0, %error, "a write failed that nobody waited for");
+        for (member, error) in self.finish() {
+            tracing::error!(device = member.devid().0, %error, "a write failed that nobody waited for");
         }
     }
 }
@@ -152,7 +152,9 @@ impl Volume {
     ) -> Result<Ticket<Kind>> {
         self.require_writable()?;
         let sector = u64::from(self.sector_size());
-        let mut batches: Vec<(DeviceId, Vec<DeviceWrite>)> = Vec::with_capacity(self.members.len());
+        let _not_during_repairs = self.submissions.read();
+        let set = self.devices.load_full();
+        let mut batches: Vec<(&Arc<Member>, Vec<DeviceWrite>)> = Vec::with_capacity(set.members.len());
         let map = self.map.read();
         for Write { at: start, data } in writes {
             let len = data.len() as u64;
@@ -166,21 +168,22 @@ impl Volume {
                 }
                 let part = data.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
-                let missing = |stripe: &IoStripe| self.member(stripe.devid).map_or(true, Member::is_missing);
+                let missing = |stripe: &IoStripe| set.member(stripe.devid).map_or(true, |member| member.is_missing());
                 if let Some(first) = piece.copies.first().filter(|_| piece.copies.iter().all(missing)) {
                     return Err(Error::MissingDevice(first.devid));
                 }
-                let is_seed = |stripe: &&IoStripe| self.member(stripe.devid).is_ok_and(Member::is_seed);
+                let is_seed = |stripe: &&IoStripe| set.member(stripe.devid).is_ok_and(|member| member.is_seed());
                 if let Some(seed) = piece.copies.iter().find(is_seed) {
                     return Err(Error::SeedDevice(seed.devid));
                 }
+                let targets: Vec<_> =
+                    piece.copies.iter().filter_map(|place| Some((set.target_of(place.devid)?, place.at))).collect();
                 for IoStripe { devid, at } in piece.copies.into_iter().filter(|stripe| !missing(stripe)) {
                     keep_superblocks(at, piece.len)?;
-                    let entry = DeviceWrite { at, data: part.clone() };
-                    match batches.iter_mut().find(|(id, _)| *id == devid) {
-                        Some((_, batch)) => batch.push(entry),
-                        None => batches.push((devid, vec![entry])),
-                    }
+                    push(&mut batches, set.member(devid)?, DeviceWrite { at, data: part.clone() });
+                }
+                for (target, at) in targets {
+                    push(&mut batches, target, DeviceWrite { at, data: part.clone() });
                 }
             }
         }
@@ -191,11 +194,10 @@ impl Volume {
             batch.sort_by_key(|write| write.at);
         }
         let registration = register(&self.in_flight);
-        let _not_during_repairs = self.submissions.read();
         let mut ticket =
             Ticket { parts: Vec::with_capacity(batches.len()), in_flight: registration, _kind: PhantomData };
-        for (devid, batch) in batches {
-            ticket.parts.push((devid, self.member(devid)?.device.submit(batch)));
+        for (member, batch) in batches {
+            ticket.parts.push((Arc::clone(member), member.device.submit(batch)));
         }
         Ok(ticket)
     }
@@ -215,9 +217,10 @@ impl Volume {
     pub fn wait_all<Kind>(&self, tickets: impl IntoIterator<Item = Ticket<Kind>>) -> Result<CompletedWrites<Kind>> {
         for mut ticket in tickets {
             assert!(ticket.in_flight.is_of(&self.in_flight), "invariant 1: writes are waited for where they are");
-            for (devid, error) in ticket.finish() {
+            for (member, error) in ticket.finish() {
+                let devid = member.devid();
                 let logical = self.map.read().logical_of(devid, error.at);
-                self.tolerate(devid, DeviceErrorKind::Write, Error::writing(devid, error, logical))?;
+                self.tolerate(&member, DeviceErrorKind::Write, Error::writing(devid, error, logical))?;
             }
         }
         Ok(CompletedWrites { volume: Arc::clone(&self.in_flight), _kind: PhantomData })
@@ -252,12 +255,13 @@ impl Volume {
     }
 
     pub(crate) fn flush_devices(&self) -> Result<()> {
+        let set = self.devices.load_full();
         let flush = |member: &Member| {
-            let devid = member.devid;
-            let failed = |source| self.tolerate(devid, DeviceErrorKind::Flush, Error::Flush { devid, source });
+            let devid = member.devid();
+            let failed = |source| self.tolerate(member, DeviceErrorKind::Flush, Error::Flush { devid, source });
             member.device.flush().or_else(failed)
         };
-        let members: Vec<&Member> = self.members.iter().filter(|member| member.is_written()).collect();
+        let members: Vec<&Arc<Member>> = set.written().collect();
         let result = match members.as_slice() {
             [member] => flush(member),
             members => std::thread::scope(|scope| {
@@ -311,6 +315,14 @@ impl Volume {
             Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Ok(false),
             other => other.map(|()| true).map_err(|source| Error::Discard { devid, at, len, source }),
         }
+    }
+}
+
+/// Adds a write to those of its device.
+fn push<'a>(batches: &mut Vec<(&'a Arc<Member>, Vec<DeviceWrite>)>, to: &'a Arc<Member>, write: DeviceWrite) {
+    match batches.iter_mut().find(|(member, _)| Arc::ptr_eq(member, to)) {
+        Some((_, batch)) => batch.push(write),
+        None => batches.push((to, vec![write])),
     }
 }
 

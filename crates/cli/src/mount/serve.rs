@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options, Rescue};
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
@@ -22,7 +23,7 @@ use ubtrfs_volume::{
 use super::options::MountRequest;
 use super::{ending, notify, protect};
 use crate::commits::with_generation;
-use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, part_of, within};
+use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, occupied_by, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::remedy::{OF_DAMAGE, about_device};
@@ -92,7 +93,12 @@ fn run(
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
-    shared.on_stop_waiting(move || devices.iter().for_each(|device| device.stop_waiting()));
+    // From here on they are the volume's alone, which may let some of them go.
+    drop(devices);
+    let volume = Arc::clone(shared.engine().volume());
+    shared.on_stop_waiting(move || volume.stop_waiting());
+    let timeout = job.request.timeout;
+    shared.on_new_devices(Box::new(move |path| open_new(path, timeout)));
     let session =
         Session::establish(fuse, server, &config(threads, job.request.transport, job.request.checks_permissions()))
             .map_err(|error| Failure::of(&error))?;
@@ -166,6 +172,24 @@ fn paths_by_number(job: &Job, devices: &[Arc<dyn Device>]) -> BTreeMap<u64, Stri
         }
     }
     paths
+}
+
+/// A device that the volume gets, whole. `EEXIST` if something is on it that somebody might miss.
+fn open_new(path: &Path, timeout: Option<Duration>) -> std::result::Result<Arc<dyn Device>, Errno> {
+    let refused = |error: VolumeError| match error {
+        VolumeError::Open { source, .. } => Errno::from_io_error(&source).unwrap_or(Errno::IO),
+        VolumeError::NotADevice { .. } => Errno::INVAL,
+        _ => Errno::BUSY,
+    };
+    let device = open_part_exclusively(path, OpenMode::ReadWrite, DevicePart::WHOLE, timeout).map_err(refused)?;
+    match occupied_by(&*device) {
+        Ok(None) => Ok(device),
+        Ok(Some(found)) => {
+            tracing::error!("{} holds a {found}: it is left alone", path.display());
+            Err(Errno::EXIST)
+        }
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
 }
 
 /// A path by which what is open is opened once more.

@@ -29,8 +29,8 @@ pub use inode_ref::{
 pub use raid::RaidProfile;
 pub use root::{RootFlags, RootItem, RootRef, uuid_key};
 pub use small::{
-    BlockGroupItem, BlockGroupItemBytes, DevExtent, DevExtentBytes, DevItem, DevItemBytes, FreeSpaceHeader,
-    FreeSpaceHeaderBytes, FreeSpaceInfo, FreeSpaceInfoBytes,
+    BlockGroupItem, BlockGroupItemBytes, DevExtent, DevExtentBytes, DevItem, DevItemBytes, DevReplaceItem,
+    DevReplaceItemBytes, FreeSpaceHeader, FreeSpaceHeaderBytes, FreeSpaceInfo, FreeSpaceInfoBytes,
 };
 
 use crate::{Error, Result};

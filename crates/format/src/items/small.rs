@@ -1,7 +1,7 @@
 //! Items of a few fixed fields.
 
 use super::record::record;
-use crate::{DeviceId, Generation, KeyBytes, Logical, Uuid};
+use crate::{DeviceId, Generation, ItemType, Key, KeyBytes, Logical, Uuid};
 
 record! {
     /// A device of the volume. Key `(1 DEV_ITEM devid)` in the chunk tree, and in the superblock.
@@ -50,6 +50,51 @@ record! {
         length: u64,
         /// The chunk tree's id.
         chunk_tree_uuid: Uuid,
+    }
+}
+
+record! {
+    /// How far the replacement of a device is. Key `(0 DEV_REPLACE 0)` in the device tree.
+    DevReplaceItem / DevReplaceItemBytes [72] "device replacement item" {
+        /// The device that is replaced.
+        source: DeviceId,
+        /// Up to this address of the source all is copied.
+        cursor_left: u64,
+        /// What is being copied ends here.
+        cursor_right: u64,
+        /// 1: the source is read only where no other device has the same.
+        read_mode: u64,
+        /// One of the constants.
+        state: u64,
+        /// When it began, in seconds.
+        time_started: u64,
+        /// When it ended.
+        time_stopped: u64,
+        /// Writes to the target that failed.
+        write_errors: u64,
+        /// What could be read of no device.
+        unreadable: u64,
+    }
+}
+
+impl DevReplaceItem {
+    /// There was none yet.
+    pub const NEVER: u64 = 0;
+    /// It is in progress.
+    pub const STARTED: u64 = 1;
+    /// The target has the source's place.
+    pub const FINISHED: u64 = 2;
+    /// It was given up.
+    pub const CANCELED: u64 = 3;
+    /// It is in progress, and the volume is not mounted.
+    pub const SUSPENDED: u64 = 4;
+
+    /// Where the item is.
+    pub const KEY: Key = Key::new(0, ItemType::DEV_REPLACE, 0);
+
+    /// Whether the next mount has to go on with it.
+    pub fn is_in_progress(&self) -> bool {
+        matches!(self.state, Self::STARTED | Self::SUSPENDED)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Chunks that a commit makes part of the volume, and those that it gives back (invariant 18).
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
-use ubtrfs_format::{ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_tree::EditBatch;
+use ubtrfs_volume::DeviceErrors;
 
 use super::owner::Committer;
 use crate::error::Result;
@@ -27,6 +28,8 @@ pub(super) struct ChunkChanges {
     pub(super) new: Vec<NewChunk>,
     /// Empty chunks that are removed.
     removed: Vec<(Logical, ChunkItem)>,
+    /// Devices that the volume gets.
+    new_devices: Vec<DevItem>,
     /// Devices have become smaller.
     are_devices_cut: bool,
     /// The device items with these changes and no later ones.
@@ -36,7 +39,11 @@ pub(super) struct ChunkChanges {
 impl ChunkChanges {
     /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and
     /// those that can be removed; and the edits that delete the block groups of the latter.
-    pub(super) fn take(committer: &Committer, free_space_tree: bool) -> Result<(Self, GroupEdits)> {
+    pub(super) fn take(
+        committer: &Committer,
+        generation: Generation,
+        free_space_tree: bool,
+    ) -> Result<(Self, GroupEdits)> {
         let mut space = committer.info.space.lock();
         if !space.new_chunks.is_empty()
             && space.is_system_short()
@@ -59,12 +66,17 @@ impl ChunkChanges {
                 group.new = false;
             }
         }
-        let are_devices_cut = space.cut_devices();
-        Ok((Self { new, removed, are_devices_cut, devices: space.device_items() }, edits))
+        let (new_devices, are_devices_cut) = (space.new_devices.take(), space.cut_devices());
+        let devices = space.device_items();
+        drop(space);
+        for device in &new_devices {
+            committer.info.volume.announce_device(device.devid, generation)?;
+        }
+        Ok((Self { new, removed, new_devices, are_devices_cut, devices }, edits))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.removed.is_empty() && !self.are_devices_cut
+        self.new.is_empty() && self.removed.is_empty() && self.new_devices.is_empty() && !self.are_devices_cut
     }
 
     /// Edits of the chunk tree and of the device tree.
@@ -92,6 +104,10 @@ impl ChunkChanges {
                 let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
                 device_edits.put(key, extent.to_bytes());
             }
+        }
+        for device in &self.new_devices {
+            // Another device may have had its number.
+            device_edits.put(DeviceErrors::key(device.devid), DeviceErrors::default().to_bytes());
         }
         for device in &self.devices {
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);

@@ -178,7 +178,7 @@ impl Merging<'_> {
         if recounted && has_free_space_tree {
             rebuild_tree(&mut self.tree, &mut self.roots, TreeId::FREE_SPACE, self.extent_tree)?;
         }
-        let (chunks, removed_groups) = ChunkChanges::take(committer, has_free_space_tree)?;
+        let (chunks, removed_groups) = ChunkChanges::take(committer, generation, has_free_space_tree)?;
         self.tree.nodes.chunks_closed = true;
         let mut chunk_tree = self.chunk_tree;
         if !chunks.is_empty() || recounted {
@@ -186,7 +186,8 @@ impl Merging<'_> {
             chunk_tree = self.tree.merge(Some(chunk_tree), TreeId::CHUNK, &chunk_edits)?;
             self.tree.update(&mut self.roots, TreeId::DEV, &device_edits)?;
         }
-        let stats = device_stats::edits(&committer.info.volume)?;
+        let mut stats = device_stats::edits(&committer.info.volume)?;
+        stats.append(committer.replacement_edits(generation))?;
         if !stats.is_empty() {
             self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
         }

@@ -43,6 +43,7 @@
 //! `block_refs` (invariant 20). It never finds too little space, for operations have reserved
 //! (invariant 8). One that fails turns the file system read-only (invariant 13).
 
+mod add_device;
 mod balance_item;
 mod block_refs;
 mod build;
@@ -61,6 +62,8 @@ mod owner;
 mod rebuild_tree;
 mod relocate_trees;
 mod relocation;
+mod replacement;
+mod replacement_item;
 mod roots;
 mod sequence;
 mod shrink;

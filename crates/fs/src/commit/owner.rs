@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use parking_lot::Mutex;
 use ubtrfs_format::items::BalanceItem;
 
+use super::replacement_item::Replacement;
 use crate::discard::Discarder;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
@@ -36,6 +37,7 @@ pub(crate) struct Committer {
     pub(super) new_label: Mutex<Option<[u8; LABEL_SIZE]>>,
     /// What the next commit does with the item of a balance.
     pub(super) new_balance: Mutex<Option<BalanceEdit>>,
+    pub(super) replacement: Mutex<Replacement>,
 }
 
 impl Committer {
@@ -48,7 +50,8 @@ impl Committer {
     ) -> Self {
         let (commit_lock, new_label, new_balance) = Default::default();
         let commit_wanted = AtomicBool::new(false);
-        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label, new_balance }
+        let replacement = Mutex::default();
+        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label, new_balance, replacement }
     }
 
     /// Waits for the commit in progress, if there is one.

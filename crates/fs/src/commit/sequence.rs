@@ -49,7 +49,10 @@ impl Committer {
         let idle = wanted.is_empty()
             && {
                 let space = self.info.space.lock();
-                space.new_chunks.is_empty() && !space.rewrite_all && !space.is_to_shrink()
+                space.new_chunks.is_empty()
+                    && !space.rewrite_all
+                    && !space.is_to_shrink()
+                    && space.new_devices.is_empty()
             }
             && self.new_label.lock().is_none()
             && !self.info.volume.has_secret_lag()
@@ -86,9 +89,14 @@ impl Committer {
         result.map(|_| ()).map_err(Error::Shared)
     }
 
+    /// The next commit is made even if nothing has changed.
+    pub(crate) fn want_commit(&self) {
+        self.commit_wanted.store(true, Ordering::Release);
+    }
+
     /// Commits even if nothing has changed.
     pub(crate) fn commit_anyway(&self) -> Result<()> {
-        self.commit_wanted.store(true, Ordering::Release);
+        self.want_commit();
         self.commit()
     }
 

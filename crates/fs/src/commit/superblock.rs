@@ -43,6 +43,9 @@ pub(super) fn next(
     if let Some(label) = *committer.new_label.lock() {
         next.label = label;
     }
+    let (devices, device_bytes) = committer.info.space.lock().new_devices.count();
+    next.num_devices += devices;
+    next.total_bytes = next.total_bytes.saturating_add(device_bytes);
     next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().take_cut());
     next.bytes_used = committer.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
     drop_removed_system_chunks(committer, &mut next, new_chunks);

@@ -4,6 +4,7 @@ mod attributes;
 mod balance;
 mod changes;
 mod content;
+mod devices;
 mod durability;
 mod keep;
 mod mend;
@@ -29,6 +30,7 @@ use crate::log::Log;
 use crate::names::Names;
 use crate::ops::Operations;
 use crate::relocation::{Balancer, Relocator};
+use crate::replace::Replacer;
 use crate::reserve::Reserver;
 use crate::scrub::Scrubber;
 use crate::writeback::Writeback;
@@ -48,6 +50,7 @@ pub struct Filesystem {
     pub(crate) balancer: Arc<Balancer>,
     pub(crate) discards: Arc<Discarder>,
     pub(crate) scrubber: Arc<Scrubber>,
+    pub(crate) replacer: Arc<Replacer>,
     pub(crate) writeback: Arc<Writeback>,
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
@@ -86,6 +89,7 @@ impl Filesystem {
             reserver,
             rename_lock: Mutex::default(),
         };
+        let replacer = Arc::new(Replacer::new(info.clone(), committer.clone()));
         let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));
         Self {
             info,
@@ -94,6 +98,7 @@ impl Filesystem {
             log,
             discards,
             scrubber,
+            replacer,
             committer,
             inactivator,
             ops,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{
-    CompatRo, Header, Incompat, ItemContext, ItemType, Key, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId,
-    check_chunk, check_header, check_leaf,
+    CompatRo, Header, Incompat, ItemContext, Node, NodeExpectation, Superblock, SuperblockFlags, TreeId, check_chunk,
+    check_header, check_leaf,
 };
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
@@ -156,9 +156,13 @@ impl Filesystem {
             // From here on it counts as durable (invariant 22).
             volume.barrier()?;
         }
+        let device_tree = if read_only { None } else { Some(committed.tree(TreeId::DEV)?) };
         let background = options.background_commits && !read_only;
         let mut fs = Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted)));
         fs.claim = claim;
+        if let Some(device_tree) = device_tree {
+            fs.committer.load_replacement(&device_tree)?;
+        }
         let fs = Arc::new(fs);
         fs.check_root()?;
         if has_log_to_replay {
@@ -181,6 +185,7 @@ impl Filesystem {
             if fs.info.options.resume_balance {
                 threads.extend(fs.balancer.start_what_was_left().map_err(failed)?);
             }
+            threads.extend(fs.replacer.start().map_err(failed)?);
             if fs.info.options.discard {
                 threads.push(fs.discards.start().map_err(failed)?);
             }
@@ -207,6 +212,7 @@ impl Filesystem {
             return Ok(());
         }
         self.inactivator.free_before_the_end()?;
+        self.replacer.suspend();
         self.ops.stop_writing()?;
         self.info.space.unpin();
         if let Err(error) = self.discards.discard_freed() {
@@ -225,6 +231,7 @@ impl Filesystem {
         self.discards.stop();
         self.scrubber.stop();
         self.balancer.stop();
+        self.replacer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let this = std::thread::current().id();
         let is_outside = threads.iter().all(|thread| thread.thread().id() != this);
@@ -332,11 +339,6 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     }
     if committed.has_tree(TreeId::RELOC) {
         return refuse("a balance of the volume was interrupted".into());
-    }
-    if let Some(item) = committed.tree(TreeId::DEV)?.get(&Key::new(0, ItemType::DEV_REPLACE, 0))?
-        && matches!(item.get(16..24), Some(&[1 | 4, 0, 0, 0, 0, 0, 0, 0]))
-    {
-        return refuse("a device replacement is in progress".into());
     }
     let has_parity = |flags: BlockGroupFlags| flags.raid().is_none_or(|raid| raid.parities > 0);
     if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| has_parity(chunk.flags)) {

@@ -11,6 +11,7 @@ use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
 use super::group::{BlockGroup, Giving};
+use super::new_devices::NewDevices;
 use crate::committed::Committed;
 use crate::lock_order::{Noted, Ordered};
 
@@ -40,6 +41,7 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, BlockGroup>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
+    pub(crate) new_devices: NewDevices,
     /// Chunks that the commit in progress removes.
     pub(super) leaving: Vec<(Logical, ChunkItem)>,
     /// Whether the devices are to end where their last chunks end.
@@ -121,6 +123,7 @@ impl Space {
             groups: BTreeMap::new(),
             devices: DeviceMap::new(devices, []),
             new_chunks: Vec::new(),
+            new_devices: NewDevices::default(),
             leaving: Vec::new(),
             shrink: Shrink::No,
             wanted: None,

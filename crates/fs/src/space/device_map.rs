@@ -42,15 +42,23 @@ pub(crate) struct Placement {
 impl DeviceMap {
     /// All of the devices free, but for their start. `closed` ones get no chunks.
     pub(crate) fn new(items: &[DevItem], closed: impl IntoIterator<Item = DeviceId>) -> Self {
-        let devices = items
-            .iter()
-            .map(|item| {
-                let mut free = FreeMap::default();
-                free.insert(RESERVED, item.total_bytes.saturating_sub(RESERVED));
-                (item.devid, (*item, free))
-            })
-            .collect();
-        Self { devices, closed: closed.into_iter().collect() }
+        let mut map = Self { devices: BTreeMap::new(), closed: closed.into_iter().collect() };
+        for item in items {
+            map.add(*item);
+        }
+        map
+    }
+
+    /// A device that was missing is there: it gets chunks.
+    pub(crate) fn open_again(&mut self, devid: DeviceId) {
+        self.closed.remove(&devid);
+    }
+
+    /// A device that the volume gets.
+    pub(crate) fn add(&mut self, item: DevItem) {
+        let mut free = FreeMap::default();
+        free.insert(RESERVED, item.total_bytes.saturating_sub(RESERVED));
+        self.devices.insert(item.devid, (item, free));
     }
 
     /// The devices that get chunks, and their unallocated ranges.

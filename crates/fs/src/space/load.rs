@@ -8,6 +8,7 @@ use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
 use super::group::Giving;
+use super::new_devices::NewDevices;
 use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
@@ -75,6 +76,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         groups,
         devices,
         new_chunks: Vec::new(),
+        new_devices: NewDevices::default(),
         leaving: Vec::new(),
         shrink: Shrink::No,
         wanted: None,

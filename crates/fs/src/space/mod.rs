@@ -42,6 +42,7 @@ mod freed;
 mod global_reserve;
 mod group;
 mod load;
+mod new_devices;
 mod remove_chunks;
 mod reserve;
 mod room;

@@ -6,8 +6,10 @@ pub mod gated;
 pub mod image;
 pub mod lowmem;
 pub mod memory;
+pub mod power;
 pub mod script;
 pub mod tree;
+pub mod volumes;
 
 /// Bytes that differ from place to place, and with the seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {

@@ -1,0 +1,73 @@
+//! `ubtrfs device add`: devices that a volume gets.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use ubtrfs::{Filesystem, Options};
+use ubtrfs_volume::{OpenOptions, Volume, absolute_name, wipe};
+
+use crate::args::Window;
+use crate::args::device::DeviceAdd;
+use crate::device::{about_volume_within, open_for_writing, open_new};
+use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount};
+use crate::output::say;
+
+/// `ubtrfs device add`
+pub fn run(arguments: &DeviceAdd) -> Result<()> {
+    let [new @ .., place] = &*arguments.places else { return Ok(()) };
+    if place.is_dir() {
+        return new.iter().try_for_each(|path| to_mount(path, arguments.force, place));
+    }
+    let paths = [std::slice::from_ref(place), &*arguments.more].concat();
+    let window = Window::default();
+    let opened = open_for_writing(&paths, window)?;
+    let volume = Volume::open(opened.devices, OpenOptions::default());
+    let volume = volume.map_err(|error| about_volume_within(&paths, window, &error))?;
+    let options = Options { background_commits: false, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
+    for path in new {
+        let device = open_new(path, arguments.force)?;
+        let number = fs.add_device(device).map_err(|error| Failure::about(path.display(), &error))?;
+        say(&format!("{} is device {number} of the volume\n", path.display()))?;
+    }
+    fs.close().map_err(|error| Failure::of(&error))
+}
+
+fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
+    let mounted = Mounted::open(directory)?;
+    mounted.device_numbers().map_err(|errno| about_mount(directory.display(), errno))?;
+    let name = prepare(path, force)?;
+    mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
+    say(&format!("{} is a device of the volume\n", path.display()))
+}
+
+/// Wipes what is on a new device, if that may be, so that the server takes it. Returns the name
+/// that the server finds it by.
+pub fn prepare(path: &Path, force: bool) -> Result<String> {
+    let device = open_new(path, force)?;
+    wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
+    drop(device);
+    let failed = |error: std::io::Error| Failure::about(path.display(), &error);
+    let name = if ubtrfs_volume::is_remote(path) {
+        absolute_name(path).map_err(|error| Failure::of(&error))?
+    } else {
+        std::fs::canonicalize(path).map_err(failed)?
+    };
+    name.into_os_string().into_string().map_err(|_| Failure::new("the name of the device is no UTF-8"))
+}
+
+/// Why a mount does not take a new device.
+pub fn about_new(path: &Path, directory: &Path, errno: Errno) -> Failure {
+    let (path, place) = (path.display(), directory.display());
+    match errno {
+        Errno::PERM => Failure::new(format!("{place}: only root may change the devices of a mounted volume")),
+        Errno::INVAL => Failure::new(format!("{path}: it is too small, or no device")),
+        Errno::NOTBLK => Failure::new(format!("{path}: the kernel takes block devices only")),
+        Errno::EXIST => Failure::new(format!("{path}: it holds a file system")),
+        Errno::BUSY => Failure::new(format!("{path}: it is in use")),
+        Errno::ROFS => Failure::new(format!("{place}: it is mounted read-only")),
+        errno => about_mount(place, errno),
+    }
+}

@@ -1,0 +1,70 @@
+//! All that is allocated, as the extent tree of a commit has it: for those who look at every copy.
+
+use ubtrfs_format::items::{ExtentFlags, ExtentItem};
+use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
+
+use crate::committed::Committed;
+use crate::error::Result;
+use crate::file::csums::ChecksumTree;
+
+/// Bytes of data that are shown at a time.
+const AT_ONCE: u64 = 1 << 20;
+
+/// Something that is allocated.
+pub(crate) enum Allocated {
+    /// A tree block.
+    Node { at: Logical, level: u8, generation: Generation },
+    /// An extent of data begins.
+    Extent,
+    /// A part of it, in whole sectors, with its checksums if it has any.
+    Data { at: Logical, len: u64, sums: Option<Vec<u8>> },
+}
+
+/// Shows what is allocated from `from` to `end`, at most `most` extents. Returns where to go on;
+/// `None` if that is all.
+pub(crate) fn visit(
+    committed: &Committed,
+    from: Logical,
+    end: Logical,
+    most: usize,
+    show: &mut dyn FnMut(Allocated) -> Result<()>,
+) -> Result<Option<Logical>> {
+    let superblock = &committed.superblock;
+    let node_size = u64::from(superblock.node_size);
+    let sums = ChecksumTree::new(committed.tree(TreeId::CSUM)?, superblock.checksum, superblock.sector_size);
+    let range = Key::new(from.0, ItemType(0), 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
+    let (mut count, mut next) = (0, from);
+    for item in committed.tree(TreeId::EXTENT)?.range(range) {
+        let item = item?;
+        let key = item.key;
+        let (at, is_node, len) = match key.item_type {
+            ItemType::METADATA_ITEM => (Logical(key.objectid), true, node_size),
+            ItemType::EXTENT_ITEM => (Logical(key.objectid), false, key.offset),
+            _ => continue,
+        };
+        if count == most {
+            return Ok(Some(next));
+        }
+        count += 1;
+        let extent = ExtentItem::parse(&key, &item)?;
+        if is_node || extent.flags & ExtentFlags::TREE_BLOCK != 0 {
+            let level = match extent.tree_block {
+                Some((_, level)) => level,
+                None => u8::try_from(key.offset).unwrap_or(u8::MAX),
+            };
+            show(Allocated::Node { at, level, generation: extent.generation })?;
+        } else {
+            show(Allocated::Extent)?;
+            let mut done = 0;
+            while done < len {
+                let piece = AT_ONCE.min(len - done);
+                for (at, len, sums) in sums.runs(at.plus(done), piece)? {
+                    show(Allocated::Data { at, len, sums })?;
+                }
+                done += piece;
+            }
+        }
+        next = at.plus(len);
+    }
+    Ok(None)
+}

@@ -1,0 +1,10 @@
+//! What is known of the replacement of a device.
+
+use ubtrfs_format::items::DevReplaceItem;
+
+/// The item as it is to be, and as the last commit has it.
+#[derive(Default)]
+pub(crate) struct Replacement {
+    pub(super) item: DevReplaceItem,
+    pub(super) saved: DevReplaceItem,
+}

@@ -1,0 +1,330 @@
+//! The replacement of a device by a new one: what the old one has is copied, while what is written
+//! goes to both.
+//!
+//! The old device's extents are copied in the order of their places on it, as the kernel's driver
+//! does; the item in the device tree says up to where all is copied. Copied is what the extent tree
+//! of the last commit has as allocated, verified as for any reader: so what the old device can't
+//! show any more comes from others. As long as that commit's trees are referred to, all of it stays
+//! as it is, but for data without checksums, during whose copy nobody writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use ubtrfs_format::items::{ChunkItem, DevReplaceItem};
+use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_volume::{Copied, Device, Error as VolumeError};
+
+use crate::allocated::{self, Allocated};
+use crate::commit::Committer;
+use crate::error::{Errno, Error, Result};
+use crate::fs_info::FsInfo;
+use crate::space::stripe_length;
+
+/// Extents of a batch.
+const BATCH: usize = 64;
+/// How often the progress is shown.
+const SHOWN_EVERY: Duration = Duration::from_millis(100);
+/// How often what is being written is tried to be copied, with a commit in between.
+const ATTEMPTS: u32 = 20;
+
+/// How to replace a device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplaceOptions {
+    /// Read the old device only where no other has the same.
+    pub avoid_source: bool,
+    /// The most bytes that are copied in a second.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// The state of a replacement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplaceState {
+    /// There was none yet.
+    #[default]
+    Never,
+    /// It is in progress.
+    Started,
+    /// The new device is one of the volume's.
+    Finished,
+    /// It was cancelled, or given up since the new device failed.
+    Canceled,
+    /// It is in progress, but the new device is not there, or the volume is only read.
+    Suspended,
+}
+
+/// How far a replacement is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplaceProgress {
+    /// The device that is replaced.
+    pub source: DeviceId,
+    /// The state.
+    pub state: ReplaceState,
+    /// Bytes of the device's extents that are copied.
+    pub done_bytes: u64,
+    /// Bytes of all of them.
+    pub total_bytes: u64,
+    /// When it began, in seconds.
+    pub started: u64,
+    /// When it ended.
+    pub stopped: u64,
+    /// Writes to the new device that failed.
+    pub write_errors: u64,
+    /// Sectors and blocks that could be read of no device.
+    pub unreadable: u64,
+}
+
+/// A part of a chunk on the device that is replaced.
+struct DeviceExtent {
+    start: u64,
+    length: u64,
+    chunk: Logical,
+    chunk_length: u64,
+}
+
+/// What was copied since when, and when that was last shown.
+struct Pace {
+    bytes: u64,
+    begun: Instant,
+    shown: Option<Instant>,
+}
+
+/// Replaces devices, one at a time.
+pub(crate) struct Replacer {
+    info: Arc<FsInfo>,
+    committer: Arc<Committer>,
+    is_ending: AtomicBool,
+    /// Held while data is copied.
+    running: Mutex<()>,
+    pause: Mutex<()>,
+    ended: Condvar,
+    bytes_per_second: AtomicU64,
+}
+
+impl Replacer {
+    pub(crate) fn new(info: Arc<FsInfo>, committer: Arc<Committer>) -> Self {
+        Self {
+            info,
+            committer,
+            is_ending: AtomicBool::new(false),
+            running: Mutex::default(),
+            pause: Mutex::default(),
+            ended: Condvar::new(),
+            bytes_per_second: AtomicU64::new(0),
+        }
+    }
+
+    /// Has the copying end soon: the next mount goes on with it.
+    pub(crate) fn stop(&self) {
+        self.is_ending.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let _turn = self.pause.lock();
+        self.ended.notify_all();
+    }
+
+    /// Notes that the volume is unmounted, for the last commit.
+    pub(crate) fn suspend(&self) {
+        let is_there = self.info.volume.replacement().is_some();
+        if is_there && self.committer.note_replacement(|item| item.state = DevReplaceItem::SUSPENDED) {
+            self.committer.want_commit();
+        }
+    }
+
+    /// Begins to replace a device; [`Self::run`] does it.
+    pub(crate) fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
+        // Who copied for the last one has ended.
+        let Some(_idle) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
+        self.bytes_per_second.store(options.bytes_per_second.unwrap_or(0), Ordering::Release);
+        self.committer.begin_replacement(source, target, options.avoid_source)
+    }
+
+    /// How far it is.
+    pub(crate) fn progress(&self) -> ReplaceProgress {
+        let item = self.committer.replacement();
+        let extents = self.extents(item.source, 0);
+        let total_bytes = extents.iter().map(|extent| extent.length).sum();
+        let is_done = |extent: &&DeviceExtent| extent.start + extent.length <= item.cursor_left;
+        let state = match item.state {
+            DevReplaceItem::STARTED => ReplaceState::Started,
+            DevReplaceItem::FINISHED => ReplaceState::Finished,
+            DevReplaceItem::CANCELED => ReplaceState::Canceled,
+            DevReplaceItem::SUSPENDED => ReplaceState::Suspended,
+            _ => ReplaceState::Never,
+        };
+        let done_bytes = match state {
+            ReplaceState::Finished => total_bytes,
+            _ => extents.iter().filter(is_done).map(|extent| extent.length).sum(),
+        };
+        ReplaceProgress {
+            source: item.source,
+            state,
+            done_bytes,
+            total_bytes,
+            started: item.time_started,
+            stopped: item.time_stopped,
+            write_errors: item.write_errors,
+            unreadable: item.unreadable,
+        }
+    }
+
+    /// Gives a replacement up, in progress or suspended. `ENOTCONN` if there is none.
+    pub(crate) fn cancel(&self) -> Result<()> {
+        self.committer.end_replacement(DevReplaceItem::CANCELED)?;
+        self.wake();
+        // From here on nothing is written to the new device.
+        drop(self.running.lock());
+        Ok(())
+    }
+
+    /// Copies until all is done, and puts the new device into the old one's place. `goes_on` is
+    /// called again and again; if it says no, or the mount ends, that is all: `ECANCELED`, as if it
+    /// was cancelled. The next mount goes on. `EIO` if the new device was given up.
+    pub(crate) fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
+        ubtrfs_tree::ensure_may_block()?;
+        let Some(_running) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
+        if self.info.volume.replacement().is_none() {
+            return Err(Errno::NOTCONN.into());
+        }
+        self.committer.note_replacement(|item| item.state = DevReplaceItem::STARTED);
+        let mut pace = Pace { bytes: 0, begun: Instant::now(), shown: None };
+        loop {
+            let item = self.committer.replacement();
+            let Some(extent) = self.extents(item.source, item.cursor_left).into_iter().next() else { break };
+            self.committer.note_replacement(|item| {
+                (item.cursor_left, item.cursor_right) = (extent.start, extent.start + extent.length);
+            });
+            let mut from = Some(extent.chunk);
+            while let Some(start) = from {
+                if !self.may_go_on(goes_on, &mut pace)? {
+                    return Err(Errno::CANCELED.into());
+                }
+                let (next, copied) = self.copy(&extent, start).or_else(|error| self.given_up(error))?;
+                pace.bytes += copied.bytes;
+                self.committer.note_replacement(|item| item.unreadable += copied.unreadable);
+                from = next;
+            }
+            self.committer.note_replacement(|item| item.cursor_left = item.cursor_right);
+        }
+        match self.committer.end_replacement(DevReplaceItem::FINISHED) {
+            Ok(DevReplaceItem::FINISHED) => {
+                tracing::info!("a device of the volume has been replaced");
+                Ok(())
+            }
+            Ok(_) => Err(Errno::IO.into()),
+            Err(error) if error.errno() == Errno::NOTCONN => Err(Errno::CANCELED.into()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits as long as the rate and the mount ask for it; whether there is still something to do.
+    fn may_go_on(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool, pace: &mut Pace) -> Result<bool> {
+        loop {
+            if let Some(error) = self.info.aborted() {
+                return Err(Error::Aborted(error));
+            }
+            let is_started = self.committer.replacement().state == DevReplaceItem::STARTED;
+            if self.is_ending.load(Ordering::Acquire) || !is_started {
+                return Ok(false);
+            }
+            if pace.shown.is_none_or(|shown| shown.elapsed() >= SHOWN_EVERY) {
+                pace.shown = Some(Instant::now());
+                if !goes_on(&self.progress()) {
+                    return Ok(false);
+                }
+            }
+            let rate = self.bytes_per_second.load(Ordering::Acquire);
+            let micros = (u128::from(pace.bytes) * 1_000_000).checked_div(u128::from(rate)).unwrap_or(0);
+            let due = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
+            let mut rest = due.saturating_sub(pace.begun.elapsed());
+            if self.info.is_read_only() {
+                // It goes on when the mount may write again.
+                rest = Duration::from_secs(1);
+            }
+            if rest.is_zero() {
+                return Ok(true);
+            }
+            let mut turn = self.pause.lock();
+            if !self.is_ending.load(Ordering::Acquire) {
+                self.ended.wait_for(&mut turn, rest.min(Duration::from_secs(1)));
+            }
+        }
+    }
+
+    /// What has been copied can't be of use if the new device failed.
+    fn given_up<T>(&self, error: Error) -> Result<T> {
+        if !matches!(error, Error::Volume(VolumeError::NoTarget)) {
+            return Err(error);
+        }
+        // The next commit says so.
+        self.committer.commit_anyway()?;
+        let is_cancelled = self.committer.replacement().write_errors == 0;
+        Err(if is_cancelled { Errno::CANCELED } else { Errno::IO }.into())
+    }
+
+    /// Copies a few extents; where to go on, and what was copied.
+    fn copy(&self, extent: &DeviceExtent, from: Logical) -> Result<(Option<Logical>, Copied)> {
+        let volume = &self.info.volume;
+        let range = extent.start..extent.start + extent.length;
+        let mut copied = Copied::default();
+        for attempt in 0.. {
+            // Nothing that it has is given to others meanwhile.
+            let committed = self.info.committed();
+            let end = extent.chunk.plus(extent.chunk_length);
+            copied = Copied::default();
+            let next = allocated::visit(&committed, from, end, BATCH, &mut |found| {
+                copied = copied.plus(match found {
+                    Allocated::Node { at, level, generation } => {
+                        volume.copy_node(at, Some(level), generation, &range)?
+                    }
+                    Allocated::Extent => Copied::default(),
+                    Allocated::Data { at, len, sums } => volume.copy_data(at, len, sums.as_deref(), &range)?,
+                });
+                Ok(())
+            });
+            match next {
+                Ok(next) => return Ok((next, copied)),
+                Err(Error::Volume(VolumeError::Busy { .. })) if attempt < ATTEMPTS => {
+                    drop(committed);
+                    self.committer.commit_anyway()?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((None, copied))
+    }
+
+    /// What chunks have of a device from this place on, by place.
+    fn extents(&self, devid: DeviceId, from: u64) -> Vec<DeviceExtent> {
+        let mut extents = Vec::new();
+        let own = |(start, chunk): (Logical, ChunkItem)| {
+            let length = stripe_length(&chunk);
+            let stripes = chunk.stripes.into_iter().filter(|stripe| stripe.devid == devid);
+            let places: Vec<u64> = stripes.map(|stripe| stripe.offset.0).collect();
+            let chunk_length = chunk.length;
+            places.into_iter().map(move |at| DeviceExtent { start: at, length, chunk: start, chunk_length })
+        };
+        extents.extend(
+            self.info.volume.chunks().into_iter().flat_map(own).filter(|extent| extent.start + extent.length > from),
+        );
+        extents.sort_by_key(|extent| extent.start);
+        extents
+    }
+
+    /// Starts a thread that goes on with the replacement that another mount began.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
+        if self.info.volume.replacement().is_none() {
+            return Ok(None);
+        }
+        let replacer = Arc::clone(self);
+        let run = move || match replacer.run(&mut |_| true) {
+            Err(Error::Posix(Errno::CANCELED | Errno::INPROGRESS)) | Ok(()) => {}
+            Err(error) => tracing::error!("a device could not be replaced: {error}"),
+        };
+        std::thread::Builder::new().name("replace".into()).spawn(run).map(Some)
+    }
+}

@@ -1,0 +1,327 @@
+//! A device of a volume is replaced by a new one: nothing that was written before or meanwhile is
+//! lost, whatever fails or crashes, and the volume has the old device or the new one.
+
+use std::sync::{Arc, LazyLock};
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::{Errno, Filesystem, Options, ReplaceOptions, ReplaceState, WriteAt};
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::{DeviceId, Physical};
+use ubtrfs_volume::{Device, DeviceWrite, OpenOptions, Volume};
+
+use crate::common::pattern;
+use crate::common::power::{Power, PoweredDevice};
+use crate::common::volumes::{assert_clean, assert_holds, blank, open, root, volume, write};
+
+const EIO: i32 = 5;
+const SOURCE: DeviceId = DeviceId(2);
+
+/// A file whose data has no checksums and is overwritten in place.
+fn write_in_place(fs: &Filesystem, seed: u64) -> ubtrfs::Result<()> {
+    let file = fs.lookup(root(), b"in place").or_else(|_| {
+        let file = write(fs, "in place", 0, 0)?;
+        fs.set_flags(file, InodeFlags::NODATACOW).map(|()| file)
+    })?;
+    fs.write(file, WriteAt::Offset(0), &pattern(seed, 3 << 20), false)?;
+    fs.fsync(file)?;
+    fs.forget(file, 1);
+    Ok(())
+}
+
+fn shared(devices: &[OverlayDevice]) -> Vec<Arc<OverlayDevice>> {
+    devices.iter().map(|device| Arc::new(device.fork())).collect()
+}
+
+fn as_devices(devices: &[Arc<OverlayDevice>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| device.clone() as _).collect()
+}
+
+fn open_degraded(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
+    let volume = Volume::open_degraded(devices, OpenOptions::default()).unwrap();
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
+}
+
+/// What a volume holds that [`fill`] has filled.
+fn assert_filled(fs: &Filesystem, in_place: u64) {
+    (1..=6).for_each(|seed| assert_holds(fs, &format!("file {seed}"), seed, (seed as usize) << 18));
+    assert_holds(fs, "in place", in_place, 3 << 20);
+}
+
+fn fill(devices: Vec<Arc<dyn Device>>) {
+    let fs = open(devices).unwrap();
+    for seed in 1..=6 {
+        write(&fs, &format!("file {seed}"), seed, (seed as usize) << 18).unwrap();
+    }
+    write_in_place(&fs, 7).unwrap();
+    fs.close().unwrap();
+}
+
+/// A filled volume of two devices.
+fn pair(data: Profile) -> Vec<OverlayDevice> {
+    let devices = shared(&volume(2, data, Profile::Raid1));
+    fill(as_devices(&devices));
+    devices.iter().map(|device| device.fork()).collect()
+}
+
+static MIRRORED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| pair(Profile::Raid1));
+static SINGLE: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| pair(Profile::Single));
+
+fn is_blank(device: &dyn Device) -> bool {
+    Volume::superblock_of(device).is_none()
+}
+
+#[test]
+fn in_every_profile_while_files_are_written() {
+    for (count, data, metadata) in [
+        (2, Profile::Single, Profile::Raid1),
+        (2, Profile::Dup, Profile::Dup),
+        (3, Profile::Raid0, Profile::Raid0),
+        (2, Profile::Raid1, Profile::Raid1),
+        (4, Profile::Raid1c3, Profile::Raid1c4),
+        (5, Profile::Raid10, Profile::Raid10),
+    ] {
+        for avoid_source in [false, true] {
+            let what = format!("{count} devices, data {data:?}, metadata {metadata:?}, {avoid_source}");
+            let mut devices = shared(&volume(count, data, metadata));
+            fill(as_devices(&devices));
+            let fs = open(as_devices(&devices)).unwrap();
+            let new = Arc::new(blank());
+            let options = ReplaceOptions { avoid_source, ..ReplaceOptions::default() };
+            fs.begin_replacement(SOURCE, new.clone(), options).unwrap();
+            let refused = fs.begin_replacement(DeviceId(1), Arc::new(blank()), options);
+            assert_eq!(refused.unwrap_err().errno(), Errno::INPROGRESS, "{what}");
+            let mut round = 0;
+            let mut meanwhile = |_: &_| {
+                round += 1;
+                write(&fs, &format!("meanwhile {round}"), round, 300_000).unwrap();
+                write_in_place(&fs, 100 + round).unwrap();
+                true
+            };
+            fs.continue_replacement(&mut meanwhile).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let progress = fs.replacement();
+            assert_eq!((progress.state, progress.source), (ReplaceState::Finished, SOURCE), "{what}");
+            assert_eq!((progress.unreadable, progress.write_errors), (0, 0), "{what}");
+            write(&fs, "after", 50, 2 << 20).unwrap();
+            fs.close().unwrap();
+            drop(fs);
+            assert!(is_blank(&*devices[1]), "{what}: the old device is the volume's no more");
+            devices[1] = new;
+            assert_clean(&as_devices(&devices), &what);
+            let fs = open(as_devices(&devices)).unwrap();
+            assert!(round > 0);
+            assert_filled(&fs, 100 + round);
+            (1..=round).for_each(|round| assert_holds(&fs, &format!("meanwhile {round}"), round, 300_000));
+            assert_holds(&fs, "after", 50, 2 << 20);
+        }
+    }
+}
+
+#[test]
+fn a_missing_device_is_replaced_on_a_degraded_mount() {
+    let devices = shared(&MIRRORED);
+    let fs = open_degraded(vec![devices[0].clone()]);
+    let new = Arc::new(blank());
+    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    fs.continue_replacement(&mut |_| true).unwrap();
+    write(&fs, "after", 8, 2 << 20).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&[devices[0].clone(), new.clone()], "replaced");
+    // The new device has all of it.
+    let fs = open_degraded(vec![new]);
+    assert_filled(&fs, 7);
+    assert_holds(&fs, "after", 8, 2 << 20);
+}
+
+#[test]
+fn what_the_old_device_can_not_read_comes_from_the_others() {
+    let devices = shared(&MIRRORED);
+    // Wrong on the old device, and some of it can't be read at all.
+    for mib in (1..64).filter(|mib| mib % 3 == 0) {
+        let garbage = DeviceWrite { at: Physical(mib << 20), data: vec![0x5a; 1 << 20].into() };
+        devices[1].submit(vec![garbage]).wait().unwrap();
+    }
+    let failing = Arc::new(FaultyDevice::new(devices[1].clone()));
+    let fs = open(vec![devices[0].clone(), failing.clone()]).unwrap();
+    let new = Arc::new(blank());
+    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    failing.fail(Operation::Read, 20, EIO, Lasting::Forever);
+    fs.continue_replacement(&mut |_| true).unwrap();
+    assert_eq!(fs.replacement().unreadable, 0);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&[devices[0].clone(), new.clone()], "replaced");
+    let fs = open_degraded(vec![new]);
+    (1..=6).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, (seed as usize) << 18));
+}
+
+#[test]
+fn what_nobody_can_read_is_counted_and_stays_an_error() {
+    let devices = shared(&SINGLE);
+    let failing: Vec<Arc<FaultyDevice>> =
+        devices.iter().map(|device| Arc::new(FaultyDevice::new(device.clone()))).collect();
+    let fs = open(failing.iter().map(|device| device.clone() as _).collect()).unwrap();
+    let used = fs.volume().devices()[1].bytes_used;
+    assert!(used > 0, "the device has chunks");
+    let new = Arc::new(blank());
+    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    failing[1].fail(Operation::Read, 0, EIO, Lasting::Forever);
+    fs.continue_replacement(&mut |_| true).unwrap();
+    let progress = fs.replacement();
+    let data_is_there =
+        fs.volume().chunks().iter().any(|(_, chunk)| chunk.stripes.len() == 1 && chunk.stripes[0].devid == SOURCE);
+    assert_eq!(progress.unreadable > 0, data_is_there, "{progress:?}");
+    assert_eq!(progress.state, ReplaceState::Finished);
+    fs.close().unwrap();
+}
+
+/// The new device fails so many writes or flushes later; whether it has.
+fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
+    let what = format!("{operation:?} {after}, {lasting:?}");
+    let devices = shared(&MIRRORED);
+    let fs = open(as_devices(&devices)).unwrap();
+    let inner = Arc::new(blank());
+    let target = Arc::new(FaultyDevice::new(inner.clone()));
+    target.fail(operation, after, EIO, lasting);
+    let begun = fs.begin_replacement(SOURCE, target.clone(), ReplaceOptions::default());
+    let mut round = 0;
+    let done = begun.and_then(|()| {
+        fs.continue_replacement(&mut |_| {
+            round += 1;
+            write(&fs, &format!("meanwhile {round}"), round, 300_000).unwrap();
+            write_in_place(&fs, 100 + round).unwrap();
+            true
+        })
+    });
+    let has_failed = target.asked(operation) > after;
+    write(&fs, "after", 9, 1 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fs.sync().unwrap();
+    let state = fs.replacement().state;
+    // The new device may fail after it has the place of the old one.
+    let is_replaced = state == ReplaceState::Finished;
+    assert_eq!(done.is_ok(), is_replaced, "{what}: {done:?}");
+    assert!(is_replaced || has_failed, "{what}");
+    assert!(is_replaced || matches!(state, ReplaceState::Canceled | ReplaceState::Never), "{what}: {state:?}");
+    drop(fs);
+    let left: Vec<Arc<dyn Device>> = if is_replaced { vec![devices[0].clone(), inner] } else { as_devices(&devices) };
+    let fs = open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_filled(&fs, if round > 0 { 100 + round } else { 7 });
+    assert_holds(&fs, "after", 9, 1 << 20);
+    if fs.volume().lagging_devices().is_empty() {
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&left, &what);
+    }
+    has_failed
+}
+
+#[test]
+fn a_new_device_that_fails_is_given_up_and_the_volume_is_as_before() {
+    for (operation, step) in [(Operation::Write, 5), (Operation::Flush, 1)] {
+        for lasting in [Lasting::Once, Lasting::Forever] {
+            let mut after = 0;
+            while target_fails(operation, after, lasting) {
+                after += step;
+            }
+            assert!(after > 3, "{operation:?} {after}");
+        }
+    }
+}
+
+#[test]
+fn a_replacement_that_is_cancelled_leaves_the_volume_as_it_was() {
+    let devices = shared(&SINGLE);
+    let fs = open(as_devices(&devices)).unwrap();
+    let new = Arc::new(blank());
+    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    let done = fs.continue_replacement(&mut |_| false);
+    assert_eq!(done.unwrap_err().errno(), Errno::CANCELED);
+    assert_eq!(fs.replacement().state, ReplaceState::Started);
+    fs.cancel_replacement().unwrap();
+    assert_eq!(fs.cancel_replacement().unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.replacement().state, ReplaceState::Canceled);
+    write(&fs, "after", 9, 1 << 20).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert!(is_blank(&*new));
+    assert_clean(&as_devices(&devices), "cancelled");
+    let fs = open(as_devices(&devices)).unwrap();
+    assert_filled(&fs, 7);
+    // And it can begin again.
+    fs.begin_replacement(SOURCE, new, ReplaceOptions::default()).unwrap();
+    fs.continue_replacement(&mut |_| true).unwrap();
+}
+
+/// The power ends after so many writes of a replacement; whether it has ended. The caches of some
+/// devices are lost (the bits of `lost`). The next mount goes on.
+fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
+    let what = format!("power ends after {after} writes, caches {lost:b} are lost");
+    let power = Power::endless();
+    let new = blank();
+    let devices: Vec<Arc<PoweredDevice>> =
+        start.iter().chain([&new]).map(|device| PoweredDevice::new(&power, device)).collect();
+    let fs = open(vec![devices[0].clone(), devices[1].clone()]).unwrap();
+    power.end_after(after);
+    let (mut written, mut tried) = (7, 7);
+    let begun = fs.begin_replacement(SOURCE, devices[2].clone(), ReplaceOptions::default()).is_ok();
+    let finished = begun
+        && fs
+            .continue_replacement(&mut |_| {
+                if tried < 11 {
+                    tried += 1;
+                    if write_in_place(&fs, tried).is_ok() {
+                        written = tried;
+                    }
+                }
+                true
+            })
+            .is_ok();
+    let has_ended = power.has_ended();
+    drop(fs);
+    let left: Vec<Arc<OverlayDevice>> =
+        devices.iter().enumerate().map(|(at, device)| device.after_crash(lost & 1 << at == 0)).collect();
+    let all = as_devices(&left);
+    // Those that say that they are of the volume.
+    let given = all.iter().filter(|device| !is_blank(&***device)).cloned().collect();
+    let fs = open(given).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let state = fs.replacement().state;
+    assert!(!finished || state == ReplaceState::Finished, "{what}: {state:?}");
+    let holds = |fs: &Filesystem| {
+        (1..=6).for_each(|seed| assert_holds(fs, &format!("file {seed}"), seed, (seed as usize) << 18));
+        if tried == written {
+            assert_holds(fs, "in place", written, 3 << 20);
+        }
+    };
+    holds(&fs);
+    if fs.volume().replacement().is_some() {
+        fs.continue_replacement(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(fs.replacement().state, ReplaceState::Finished);
+    }
+    let is_replaced = fs.replacement().state == ReplaceState::Finished;
+    fs.close().unwrap();
+    drop(fs);
+    let (kept, gone) = if is_replaced { (2, 1) } else { (1, 2) };
+    assert!(is_blank(&*left[gone]) || !is_replaced, "{what}: the old device is the volume's no more");
+    let left = vec![all[0].clone(), all[kept].clone()];
+    assert_clean(&left, &what);
+    holds(&open(left).unwrap());
+    has_ended
+}
+
+#[test]
+fn a_crash_leaves_a_replacement_that_the_next_mount_goes_on_with() {
+    for (start, lost, step) in [
+        (&*SINGLE, 0, 23),
+        (&*SINGLE, 0b111, 17),
+        (&*MIRRORED, 0b100, 37),
+        (&*MIRRORED, 0b011, 31),
+        (&*SINGLE, 0b010, 41),
+    ] {
+        let mut after = 0;
+        while crashes(start, after, lost) {
+            after += step;
+        }
+        assert!(after > 100, "{after}");
+    }
+}

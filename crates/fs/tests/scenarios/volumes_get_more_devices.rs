@@ -1,0 +1,118 @@
+//! A volume gets a device: its files stay, new chunks are made on it, and a crash at any moment
+//! leaves the volume with it or without it.
+
+use std::sync::{Arc, LazyLock};
+
+use ubtrfs::Errno;
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::OverlayDevice;
+use ubtrfs_format::DeviceId;
+use ubtrfs_volume::Device;
+
+use crate::common::power::{Power, PoweredDevice};
+use crate::common::volumes::{SIZE, ZEROES, assert_clean, assert_holds, blank, open, root, volume, write};
+
+#[test]
+fn a_new_device_takes_what_the_others_have_no_room_for() {
+    for (devices, data, metadata) in [
+        (1, Profile::Single, Profile::Dup),
+        (1, Profile::Dup, Profile::Single),
+        (2, Profile::Raid0, Profile::Raid1),
+        (2, Profile::Raid1, Profile::Raid1),
+        (4, Profile::Raid10, Profile::Raid1c3),
+    ] {
+        let what = format!("{devices} devices, data {data:?}, metadata {metadata:?}");
+        let mut all: Vec<Arc<dyn Device>> =
+            volume(devices, data, metadata).into_iter().map(|device| Arc::new(device) as _).collect();
+        let fs = open(all.clone()).unwrap();
+        write(&fs, "before", 1, 5 << 20).unwrap();
+        let bytes = fs.device_bytes();
+        for _ in 0..devices {
+            let new: Arc<dyn Device> = Arc::new(OverlayDevice::new(Arc::clone(&ZEROES)));
+            all.push(new.clone());
+            assert_eq!(fs.add_device(new).unwrap(), DeviceId(all.len() as u64), "{what}");
+        }
+        assert_eq!(fs.device_bytes(), bytes + 2 * SIZE * devices as u64, "{what}");
+        let mut seed = 2;
+        while fs.volume().devices().iter().any(|item| item.bytes_used == 0) {
+            write(&fs, &format!("file {seed}"), seed, 8 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
+            fs.sync().unwrap();
+            seed += 1;
+        }
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&all, &what);
+        let fs = open(all).unwrap();
+        assert_holds(&fs, "before", 1, 5 << 20);
+        (2..seed).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, 8 << 20));
+    }
+}
+
+#[test]
+fn a_device_that_is_too_small_is_refused_and_the_volume_stays_as_it_is() {
+    let all: Vec<Arc<dyn Device>> =
+        volume(1, Profile::Single, Profile::Dup).into_iter().map(|device| Arc::new(device) as _).collect();
+    let fs = open(all.clone()).unwrap();
+    let refused = fs.add_device(Arc::new(OverlayDevice::new(ZEROES[..8 << 20].into()))).unwrap_err();
+    assert_eq!(refused.errno(), Errno::INVAL);
+    assert_eq!(fs.volume().devices().len(), 1);
+    fs.close().unwrap();
+    assert_clean(&all, "refused");
+}
+
+static PAIR: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| volume(2, Profile::Single, Profile::Raid1));
+static BLANK: LazyLock<OverlayDevice> = LazyLock::new(blank);
+
+/// Adds a device, and writes by a log, while the power ends after so many writes; whether it has
+/// ended. Some devices lose what they have in their caches (the bits of `lost`).
+fn crashes(after: u64, lost: u32) -> bool {
+    let what = format!("power ends after {after} writes, caches {lost:b} are lost");
+    let power = Power::endless();
+    let start = PAIR.iter().chain([&*BLANK]);
+    let devices: Vec<Arc<PoweredDevice>> = start.map(|device| PoweredDevice::new(&power, device)).collect();
+    let fs = open(vec![devices[0].clone(), devices[1].clone()]).unwrap();
+    write(&fs, "durable", 1, 3 << 20).unwrap();
+    fs.sync().unwrap();
+    power.end_after(after);
+    let logged = |name: &str| -> ubtrfs::Result<()> {
+        let file = write(&fs, name, 2, 1 << 20)?;
+        fs.fsync(file)
+    };
+    let before = logged("before").is_ok();
+    let added = fs.add_device(devices[2].clone()).is_ok();
+    let later = added && logged("later").is_ok() && fs.sync().is_ok();
+    let has_ended = power.has_ended();
+    drop(fs);
+    let left: Vec<Arc<dyn Device>> =
+        devices.iter().enumerate().map(|(at, device)| device.after_crash(lost & 1 << at == 0) as _).collect();
+    let fs = match open(left[..2].to_vec()) {
+        Ok(fs) if !added => fs,
+        // By the device that has been added.
+        _ => open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error}")),
+    };
+    assert_holds(&fs, "durable", 1, 3 << 20);
+    if before {
+        assert_holds(&fs, "before", 2, 1 << 20);
+    }
+    if later {
+        assert_holds(&fs, "later", 2, 1 << 20);
+    }
+    let number = fs.volume().devices().len();
+    assert!(number == 3 || !added, "{what}");
+    fs.unlink(root(), b"durable").unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&left[..number], &what);
+    has_ended
+}
+
+#[test]
+fn a_crash_leaves_the_volume_with_the_device_or_without_it() {
+    for lost in [0, 0b111, 0b011, 0b100, 0b001] {
+        let mut after = 0;
+        while crashes(after, lost) {
+            after += if matches!(lost, 0 | 0b111) { 1 } else { 3 };
+        }
+        assert!(after > 20, "{after}");
+    }
+}

@@ -1,0 +1,279 @@
+//! The ioctls by which a volume gets devices and replaces them: btrfs's own, with their numbers and
+//! arguments.
+
+use ubtrfs::{Filesystem, ReplaceOptions, ReplaceProgress, ReplaceState};
+use ubtrfs_fuse::Errno;
+
+use crate::btrfs_ioctls::u64_at;
+use crate::devices::Devices;
+
+/// `BTRFS_IOC_ADD_DEV`, `_IOW(0x94, 10, struct btrfs_ioctl_vol_args)`.
+pub const ADD_DEVICE: u32 = 0x5000_940a;
+/// Bytes of its argument: a number that is not used, and a path.
+pub const ADD_SIZE: usize = 4096;
+/// `BTRFS_IOC_DEV_REPLACE`, `_IOWR(0x94, 53, struct btrfs_ioctl_dev_replace_args)`.
+pub const REPLACE: u32 = 0xca28_9435;
+/// Bytes of its argument.
+pub const REPLACE_SIZE: usize = 2600;
+/// The first number of that argument.
+pub const START: u64 = 0;
+/// The same.
+pub const STATUS: u64 = 1;
+/// The same.
+pub const CANCEL: u64 = 2;
+
+const PATH: usize = 8;
+/// Offsets in the argument of a replacement: the result, then what begins it or what is known.
+const RESULT: usize = 8;
+const BODY: usize = 16;
+const SOURCE_PATH: usize = BODY + 16;
+const TARGET_PATH: usize = SOURCE_PATH + PATH_SIZE;
+const PATH_SIZE: usize = 1025;
+/// Ours, in bytes that the kernel does not use: the most bytes in a second; the number of the
+/// device, and bytes that are done and that there are; whether the answer comes once it has begun.
+const SPARE: usize = BODY + 2072;
+const LIMIT: usize = SPARE;
+const SOURCE: usize = SPARE + 8;
+const DONE: usize = SPARE + 16;
+const TOTAL: usize = SPARE + 24;
+const BACKGROUND: usize = SPARE + 32;
+
+/// What a replacement came to, in the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Good = 0,
+    NotStarted = 1,
+    AlreadyStarted = 2,
+}
+
+/// One of these commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceIoctl {
+    Add(String),
+    Replace(Request),
+    Status,
+    Cancel,
+}
+
+/// What is to replace what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The number of the old device; 0: its path says which.
+    pub source: u64,
+    /// Its path.
+    pub source_path: String,
+    /// The path of the new device.
+    pub target: String,
+    /// The old device is read only where no other has the same.
+    pub avoid_source: bool,
+    /// The most bytes in a second; 0 is no limit.
+    pub bytes_per_second: u64,
+    /// The answer comes once it has begun. The kernel's comes when it has ended, and who asked
+    /// can't be killed before.
+    pub in_background: bool,
+}
+
+fn text(bytes: &[u8]) -> Result<String, Errno> {
+    let end = bytes.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+    String::from_utf8(bytes[..end].to_vec()).map_err(|_| Errno::INVAL)
+}
+
+fn put_text(argument: &mut [u8], at: usize, room: usize, text: &str) -> Result<(), Errno> {
+    let bytes = text.as_bytes();
+    if bytes.len() >= room {
+        return Err(Errno::NAMETOOLONG);
+    }
+    argument[at..at + bytes.len()].copy_from_slice(bytes);
+    Ok(())
+}
+
+/// The argument of [`ADD_DEVICE`].
+pub fn encode_added(path: &str) -> Result<[u8; ADD_SIZE], Errno> {
+    let mut argument = [0; ADD_SIZE];
+    put_text(&mut argument, PATH, ADD_SIZE - PATH, path)?;
+    Ok(argument)
+}
+
+impl Request {
+    /// The argument that begins it.
+    pub fn encode(&self) -> Result<[u8; REPLACE_SIZE], Errno> {
+        let mut argument = asking(START);
+        for (at, number) in [
+            (BODY, self.source),
+            (BODY + 8, self.avoid_source.into()),
+            (LIMIT, self.bytes_per_second),
+            (BACKGROUND, self.in_background.into()),
+        ] {
+            argument[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        put_text(&mut argument, SOURCE_PATH, PATH_SIZE, &self.source_path)?;
+        put_text(&mut argument, TARGET_PATH, PATH_SIZE, &self.target)?;
+        Ok(argument)
+    }
+
+    fn decode(data: &[u8]) -> Result<Self, Errno> {
+        let number = |at| u64_at(data, at).ok_or(Errno::INVAL);
+        let path = |at: usize| data.get(at..at + PATH_SIZE).ok_or(Errno::INVAL).and_then(text);
+        let source = number(BODY)?;
+        Ok(Self {
+            source,
+            source_path: if source == 0 { path(SOURCE_PATH)? } else { String::new() },
+            target: path(TARGET_PATH)?,
+            avoid_source: match number(BODY + 8)? {
+                0 => false,
+                1 => true,
+                _ => return Err(Errno::INVAL),
+            },
+            bytes_per_second: number(LIMIT)?,
+            in_background: number(BACKGROUND)? != 0,
+        })
+    }
+}
+
+/// The argument of [`REPLACE`] that asks for [`STATUS`] or [`CANCEL`].
+pub fn asking(command: u64) -> [u8; REPLACE_SIZE] {
+    let mut argument = [0; REPLACE_SIZE];
+    argument[..8].copy_from_slice(&command.to_le_bytes());
+    argument
+}
+
+impl DeviceIoctl {
+    /// Reads a command; `None` if it is not one of these.
+    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
+        Some(match command {
+            ADD_DEVICE => data.get(PATH..ADD_SIZE).ok_or(Errno::INVAL).and_then(text).map(Self::Add),
+            REPLACE if data.len() < REPLACE_SIZE => Err(Errno::INVAL),
+            REPLACE => match u64_at(data, 0) {
+                Some(START) => Request::decode(data).map(Self::Replace),
+                Some(STATUS) => Ok(Self::Status),
+                Some(CANCEL) => Ok(Self::Cancel),
+                _ => Err(Errno::INVAL),
+            },
+            _ => return None,
+        })
+    }
+
+    /// Does it; that may take as long as a device is large.
+    pub(crate) fn answer(self, engine: &Filesystem, devices: &Devices) -> Result<Vec<u8>, Errno> {
+        match self {
+            Self::Add(path) => devices.add(engine, &path).map(|()| Vec::new()),
+            Self::Status => Ok(progress(&engine.replacement())),
+            Self::Cancel => match engine.cancel_replacement().map_err(|error| error.errno()) {
+                Ok(()) => Ok(outcome(CANCEL, Outcome::Good)),
+                Err(Errno::NOTCONN) => Ok(outcome(CANCEL, Outcome::NotStarted)),
+                Err(errno) => Err(errno),
+            },
+            Self::Replace(request) => {
+                let source = devices.number_of(request.source, &request.source_path)?;
+                let options = ReplaceOptions {
+                    avoid_source: request.avoid_source,
+                    bytes_per_second: Some(request.bytes_per_second).filter(|limit| *limit > 0),
+                };
+                match devices.replace(engine, source, &request.target, options, request.in_background) {
+                    Ok(()) => Ok(outcome(START, Outcome::Good)),
+                    Err(Errno::INPROGRESS) => Ok(outcome(START, Outcome::AlreadyStarted)),
+                    Err(errno) => Err(errno),
+                }
+            }
+        }
+    }
+}
+
+fn outcome(command: u64, outcome: Outcome) -> Vec<u8> {
+    let mut argument = asking(command).to_vec();
+    argument[RESULT..RESULT + 8].copy_from_slice(&(outcome as u64).to_le_bytes());
+    argument
+}
+
+fn progress(progress: &ReplaceProgress) -> Vec<u8> {
+    let mut argument = outcome(STATUS, Outcome::Good);
+    let state = match progress.state {
+        ReplaceState::Never => 0_u64,
+        ReplaceState::Started => 1,
+        ReplaceState::Finished => 2,
+        ReplaceState::Canceled => 3,
+        ReplaceState::Suspended => 4,
+    };
+    let thousandths = (u128::from(progress.done_bytes) * 1000).checked_div(progress.total_bytes.into());
+    let thousandths = thousandths.map_or(1000, |thousandths| thousandths as u64);
+    let shown = [state, thousandths, progress.started, progress.stopped, progress.write_errors, progress.unreadable];
+    let ours = [(SOURCE, progress.source.0), (DONE, progress.done_bytes), (TOTAL, progress.total_bytes)];
+    for (at, number) in (BODY..).step_by(8).zip(shown).chain(ours) {
+        argument[at..at + 8].copy_from_slice(&number.to_le_bytes());
+    }
+    argument
+}
+
+/// Whether a replacement was begun or cancelled as asked, by the answer: not if there is one
+/// already, or none.
+pub fn is_good(argument: &[u8; REPLACE_SIZE]) -> bool {
+    u64_at(argument, RESULT) == Some(Outcome::Good as u64)
+}
+
+/// What an answer to [`STATUS`] says. Bytes and the number of the device are 0 on mounts that are
+/// not ours.
+pub fn progress_of(argument: &[u8; REPLACE_SIZE]) -> (ReplaceProgress, u64) {
+    let number = |at| u64_at(argument, at).unwrap_or_default();
+    let state = match number(BODY) {
+        1 => ReplaceState::Started,
+        2 => ReplaceState::Finished,
+        3 => ReplaceState::Canceled,
+        4 => ReplaceState::Suspended,
+        _ => ReplaceState::Never,
+    };
+    let progress = ReplaceProgress {
+        source: ubtrfs_format::DeviceId(number(SOURCE)),
+        state,
+        done_bytes: number(DONE),
+        total_bytes: number(TOTAL),
+        started: number(BODY + 16),
+        stopped: number(BODY + 24),
+        write_errors: number(BODY + 32),
+        unreadable: number(BODY + 40),
+    };
+    (progress, number(BODY + 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
+        let size = |command: u32| (command >> 16 & 0x3fff) as usize;
+        assert_eq!([ADD_DEVICE, REPLACE].map(size), [ADD_SIZE, REPLACE_SIZE]);
+    }
+
+    #[test]
+    fn what_is_asked_is_read_and_what_is_known_is_shown() {
+        let added = encode_added("/dev/new").unwrap();
+        assert_eq!(DeviceIoctl::parse(ADD_DEVICE, &added), Some(Ok(DeviceIoctl::Add("/dev/new".into()))));
+        assert_eq!(DeviceIoctl::parse(ADD_DEVICE, &[1; ADD_SIZE]), Some(Err(Errno::INVAL)));
+        for (source, path) in [(3, ""), (0, "/dev/old")] {
+            let request = Request {
+                source,
+                source_path: path.into(),
+                target: "/dev/new".into(),
+                avoid_source: true,
+                bytes_per_second: 5,
+                in_background: source == 0,
+            };
+            let read = DeviceIoctl::parse(REPLACE, &request.encode().unwrap());
+            assert_eq!(read, Some(Ok(DeviceIoctl::Replace(request))));
+        }
+        assert_eq!(DeviceIoctl::parse(REPLACE, &asking(STATUS)), Some(Ok(DeviceIoctl::Status)));
+        assert_eq!(DeviceIoctl::parse(REPLACE, &asking(CANCEL)), Some(Ok(DeviceIoctl::Cancel)));
+        assert_eq!(DeviceIoctl::parse(REPLACE, &[0; 100]), Some(Err(Errno::INVAL)));
+        let known = ReplaceProgress {
+            source: ubtrfs_format::DeviceId(2),
+            state: ReplaceState::Canceled,
+            done_bytes: 1,
+            total_bytes: 4,
+            started: 5,
+            stopped: 6,
+            write_errors: 7,
+            unreadable: 8,
+        };
+        assert_eq!(progress_of(progress(&known).first_chunk().unwrap()), (known, 250));
+    }
+}

@@ -1,0 +1,102 @@
+//! The devices of a mount by their paths, and how those are opened that it gets.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use ubtrfs::{Filesystem, ReplaceOptions, ReplaceState};
+use ubtrfs_format::DeviceId;
+use ubtrfs_fuse::Errno;
+use ubtrfs_volume::{Device, TARGET};
+
+/// Opens a device so that nobody else has it, if nothing is on it that somebody might miss.
+pub type Opener = dyn Fn(&Path) -> Result<Arc<dyn Device>, Errno> + Send + Sync;
+
+/// The devices of a mount.
+#[derive(Default)]
+pub(crate) struct Devices {
+    /// The paths, as they were given.
+    paths: Mutex<Vec<String>>,
+    by_number: Mutex<BTreeMap<u64, String>>,
+    pub(crate) opener: OnceLock<Box<Opener>>,
+}
+
+impl Devices {
+    pub(crate) fn new(paths: Vec<String>, by_number: BTreeMap<u64, String>) -> Self {
+        Self { paths: Mutex::new(paths), by_number: Mutex::new(by_number), opener: OnceLock::new() }
+    }
+
+    /// The paths, as they were given.
+    pub(crate) fn paths(&self, engine: &Filesystem) -> Vec<String> {
+        self.note_replaced(engine);
+        self.paths.lock().clone()
+    }
+
+    /// The paths by the devices' numbers.
+    pub(crate) fn by_number(&self, engine: &Filesystem) -> BTreeMap<u64, String> {
+        self.note_replaced(engine);
+        self.by_number.lock().clone()
+    }
+
+    /// Looks whether the device that is to replace another one has its place by now.
+    fn note_replaced(&self, engine: &Filesystem) {
+        let mut by_number = self.by_number.lock();
+        if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().is_some() {
+            return;
+        }
+        let ended = engine.replacement();
+        let (ReplaceState::Finished, Some(path)) = (ended.state, by_number.remove(&TARGET.0)) else { return };
+        let old = by_number.insert(ended.source.0, path.clone());
+        let mut paths = self.paths.lock();
+        paths.retain(|known| Some(known) != old.as_ref() && *known != path);
+        paths.push(path);
+    }
+
+    fn open(&self, path: &str) -> Result<Arc<dyn Device>, Errno> {
+        self.opener.get().ok_or(Errno::OPNOTSUPP)?(Path::new(path))
+    }
+
+    /// Makes a device one of the volume's.
+    pub(crate) fn add(&self, engine: &Filesystem, path: &str) -> Result<(), Errno> {
+        let device = self.open(path)?;
+        let number = engine.add_device(device).map_err(|error| error.errno())?;
+        self.by_number.lock().insert(number.0, path.to_owned());
+        self.paths.lock().push(path.to_owned());
+        Ok(())
+    }
+
+    /// The number of a device: it is given, or it is that of the path.
+    pub(crate) fn number_of(&self, number: u64, path: &str) -> Result<DeviceId, Errno> {
+        if number != 0 {
+            return Ok(DeviceId(number));
+        }
+        let by_number = self.by_number.lock();
+        let found = by_number.iter().find(|(_, known)| *known == path);
+        found.map(|(number, _)| DeviceId(*number)).ok_or(Errno::NODEV)
+    }
+
+    /// Replaces a device, and returns when that is done or has failed, or in the background.
+    pub(crate) fn replace(
+        &self,
+        engine: &Filesystem,
+        source: DeviceId,
+        target: &str,
+        options: ReplaceOptions,
+        in_background: bool,
+    ) -> Result<(), Errno> {
+        if !engine.volume().devices().iter().any(|item| item.devid == source) {
+            return Err(Errno::NODEV);
+        }
+        let device = self.open(target)?;
+        let failed = |error: ubtrfs::Error| error.errno();
+        engine.begin_replacement(source, device, options).map_err(failed)?;
+        self.by_number.lock().insert(TARGET.0, target.to_owned());
+        if in_background {
+            return engine.replace_in_background().map_err(failed);
+        }
+        let done = engine.continue_replacement(&mut |_| true).map_err(failed);
+        self.note_replaced(engine);
+        done
+    }
+}

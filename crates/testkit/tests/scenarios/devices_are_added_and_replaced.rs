@@ -1,0 +1,289 @@
+//! Volumes get devices, and have devices replaced, by ubtrfs and by the kernel in turn: what the
+//! one began the other finishes, and neither has a complaint.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
+use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::subject::{Mount, Subject};
+
+const SIZE: u64 = 512 << 20;
+/// How long a replacement is waited for.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+fn command_of(words: &[&str], places: &[&Path]) -> Command {
+    let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
+    line.args(words).args(places);
+    line
+}
+
+fn ubtrfs(words: &[&str], places: &[&Path]) -> Outcome {
+    run(&mut command_of(words, places))
+}
+
+/// Blank images, and what the files of a volume on some of them should have.
+struct Rig {
+    _dir: tempfile::TempDir,
+    images: Vec<PathBuf>,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Rig {
+    fn new(images: usize) -> Self {
+        let dir = scratch_dir();
+        let images: Vec<PathBuf> = (0..images).map(|number| dir.path().join(format!("image{number}"))).collect();
+        for image in &images {
+            blank_image(image, SIZE);
+        }
+        Self { _dir: dir, images, files: BTreeMap::new() }
+    }
+
+    fn image(&self, number: usize) -> &Path {
+        &self.images[number]
+    }
+
+    fn images(&self, numbers: &[usize]) -> Vec<&Path> {
+        numbers.iter().map(|number| self.image(*number)).collect()
+    }
+
+    fn mkfs(&self, words: &[&str], numbers: &[usize]) {
+        ubtrfs(&[&["mkfs"], words].concat(), &self.images(numbers)).ok();
+    }
+
+    fn write(&mut self, top: &Path, seed: u8, mib: usize) {
+        let content: Vec<u8> = (0..mib << 20).map(|at| (at >> 9) as u8 ^ (at >> 17) as u8 ^ seed).collect();
+        std::fs::write(top.join(format!("file {seed}")), &content).unwrap();
+        self.files.insert(format!("file {seed}"), content);
+    }
+
+    fn verify(&self, top: &Path, what: &str) {
+        for (name, content) in &self.files {
+            let found = std::fs::read(top.join(name)).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
+            assert!(found == *content, "{what}: {name} differs");
+        }
+    }
+
+    /// Both checkers find nothing, both mounts show all files, and nobody complains.
+    fn assert_good(&self, numbers: &[usize], what: &str) {
+        let images = self.images(numbers);
+        ubtrfs(&["check"], &images).ok();
+        {
+            let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image, false)).collect();
+            assert_btrfs_check_clean(devices[0].path());
+        }
+        for subject in [Subject::Kernel, Subject::ubtrfs()] {
+            let mount = subject.mount(&images, "");
+            self.verify(mount.path(), &format!("{what}, {}", subject.name()));
+            mount.unmount();
+        }
+    }
+}
+
+fn shown(directory: &Path) -> serde_json::Value {
+    serde_json::from_str(&ubtrfs(&["replace", "status", "--json"], &[directory]).ok().stdout).unwrap()
+}
+
+/// Waits until a replacement has ended, and says how.
+fn ended(directory: &Path) -> String {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let shown = shown(directory);
+        if shown["state"] != "started" || Instant::now() > deadline {
+            return shown["state"].as_str().unwrap().to_owned();
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until a replacement on a mount of ours has copied something and has not ended.
+fn wait_for_the_middle(directory: &Path) {
+    let deadline = Instant::now() + TIMEOUT;
+    while shown(directory)["state"] != "started" {
+        assert!(Instant::now() < deadline, "{}", shown(directory));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ubtrfs(&["sync"], &[directory]).ok();
+}
+
+/// Begins a slow replacement of the second device, and leaves it alone.
+fn begin_slowly(old: &str, new: &Path, place: &Path) -> Child {
+    let mut line = command_of(&["replace", "start", "--limit", "4M", old], &[new, place]);
+    line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn volumes_get_devices_by_ubtrfs_and_the_kernel() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let mut rig = Rig::new(5);
+    rig.mkfs(&[], &[0]);
+    let mount = Subject::ubtrfs().mount(&[rig.image(0)], "");
+    let top = mount.path().to_owned();
+    rig.write(&top, 1, 20);
+    ubtrfs(&["device", "add"], &[rig.image(1), &top]).ok();
+    let again = ubtrfs(&["device", "add"], &[rig.image(1), &top]);
+    assert!(!again.success(), "it is one of the volume's already");
+    run(command("mkfs.ext4", &["-q"]).arg(rig.image(2))).ok();
+    let refused = ubtrfs(&["device", "add"], &[rig.image(2), &top]);
+    assert!(!refused.success() && refused.stderr.contains("ext2/3/4"), "{}", refused.report());
+    ubtrfs(&["device", "add", "-f"], &[rig.image(2), &top]).ok();
+    // More than the first device could hold.
+    rig.write(&top, 2, 500);
+    rig.verify(&top, "written");
+    let usage = ubtrfs(&["device", "usage", "--json"], &[&top]).ok().stdout;
+    let usage: serde_json::Value = serde_json::from_str(&usage).unwrap();
+    assert_eq!(usage["devices"].as_array().unwrap().len(), 3, "{usage}");
+    mount.unmount();
+    rig.assert_good(&[0, 1, 2], "three devices");
+    // The kernel adds one, and one is added while nothing is mounted.
+    let kernel = KernelMount::new(&rig.images(&[0, 1, 2]), "");
+    {
+        let fourth = LoopDevice::attach(rig.image(3), false);
+        run(command("btrfs", &["device", "add"]).arg(fourth.path()).arg(kernel.path())).ok();
+        assert!(kernel.unmount().is_empty());
+        fourth.wait_until_free();
+    }
+    let others = [1, 2, 3].map(|number| format!("--device={}", rig.image(number).display()));
+    ubtrfs(&["device", "add", &others[0], &others[1], &others[2]], &[rig.image(4), rig.image(0)]).ok();
+    rig.assert_good(&[4, 3, 2, 1, 0], "five devices");
+}
+
+#[test]
+fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let mut rig = Rig::new(5);
+    rig.mkfs(&["-d", "single", "-m", "raid1"], &[0, 1]);
+    let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
+    let top = mount.path().to_owned();
+    rig.write(&top, 1, 150);
+    let small = rig.image(0).with_file_name("small");
+    blank_image(&small, SIZE / 2);
+    assert!(!ubtrfs(&["replace", "start", "2"], &[&small, &top]).success(), "it is too small");
+    let old = rig.image(1).to_owned();
+    let done = ubtrfs(&["replace", "start", "--json"], &[&old, rig.image(2), &top]).ok().stdout;
+    let done: serde_json::Value = serde_json::from_str(&done).unwrap();
+    assert_eq!((&done["state"], &done["device"]), (&"finished".into(), &2.into()), "{done}");
+    rig.write(&top, 2, 20);
+    rig.verify(&top, "replaced");
+    let usage = ubtrfs(&["device", "usage"], &[&top]).ok().stdout;
+    assert!(usage.contains("image2, ID: 2") && !usage.contains("image1"), "{usage}");
+    mount.unmount();
+    assert!(!ubtrfs(&["info"], &[&old]).success(), "the old device is the volume's no more");
+    rig.assert_good(&[0, 2], "replaced by ubtrfs");
+    let kernel = KernelMount::new(&rig.images(&[0, 2]), "");
+    {
+        let fourth = LoopDevice::attach(rig.image(3), false);
+        let words = ["replace", "start", "-B", "1"];
+        run(command("btrfs", &words).arg(fourth.path()).arg(kernel.path())).ok();
+        assert!(kernel.unmount().is_empty());
+        fourth.wait_until_free();
+    }
+    rig.assert_good(&[3, 2], "replaced by the kernel");
+    // One is missing; and nothing is mounted.
+    ubtrfs(&["replace", "start", "-r", "2"], &[rig.image(4), rig.image(3), rig.image(2)]).ok();
+    rig.assert_good(&[3, 4], "replaced offline");
+}
+
+#[test]
+fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    for finisher in [Subject::ubtrfs(), Subject::Kernel] {
+        let what = format!("finished by {}", finisher.name());
+        let mut rig = Rig::new(3);
+        rig.mkfs(&["-d", "raid1", "-m", "raid1"], &[0, 1]);
+        let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
+        let top = mount.path().to_owned();
+        rig.write(&top, 1, 100);
+        let mut client = begin_slowly("2", rig.image(2), &top);
+        wait_for_the_middle(&top);
+        rig.write(&top, 2, 10);
+        ubtrfs(&["sync"], &[&top]).ok();
+        assert_eq!(shown(&top)["state"], "started");
+        let Mount::Ubtrfs(killed) = &mount else { unreachable!() };
+        killed.kill_server();
+        let _ = client.wait();
+        drop(mount);
+        let mount = finisher.mount(&rig.images(&[0, 1, 2]), "");
+        rig.verify(mount.path(), &what);
+        assert_eq!(ended(mount.path()), "finished", "{what}");
+        rig.verify(mount.path(), &what);
+        mount.unmount();
+        rig.assert_good(&[0, 2], &what);
+    }
+}
+
+#[test]
+fn what_the_kernel_began_ubtrfs_finishes() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let mut rig = Rig::new(6);
+    run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "raid1"]).args(rig.images(&[0, 1]))).ok();
+    let kernel = KernelMount::new(&rig.images(&[0, 1]), "");
+    let top = kernel.path().to_owned();
+    rig.write(&top, 1, 200);
+    run(command("sync", &["-f"]).arg(&top)).ok();
+    // So slow that it is in the middle when its devices are copied.
+    let fsid = run(command("findmnt", &["-n", "-o", "UUID"]).arg(&top)).ok().stdout;
+    let limit = format!("/sys/fs/btrfs/{}/devinfo/2/scrub_speed_max", fsid.trim());
+    std::fs::write(limit, "8388608").unwrap();
+    let target = LoopDevice::attach(rig.image(2), false);
+    run(command("btrfs", &["replace", "start", "2"]).arg(target.path()).arg(&top)).ok();
+    rig.write(&top, 2, 10);
+    run(command("sync", &["-f"]).arg(&top)).ok();
+    assert_eq!(shown(&top)["state"], "started");
+    // A crash: the devices as they are at a point in time.
+    run(command("fsfreeze", &["-f"]).arg(&top)).ok();
+    for (from, to) in [(0, 3), (1, 4), (2, 5)] {
+        std::fs::copy(rig.image(from), rig.image(to)).unwrap();
+    }
+    run(command("fsfreeze", &["-u"]).arg(&top)).ok();
+    run(command("btrfs", &["replace", "cancel"]).arg(&top)).ok();
+    drop(kernel.unmount());
+    target.wait_until_free();
+    drop(target);
+    let mount = Subject::ubtrfs().mount(&rig.images(&[3, 4, 5]), "");
+    rig.verify(mount.path(), "at first");
+    assert_eq!(ended(mount.path()), "finished");
+    rig.write(mount.path(), 3, 5);
+    rig.verify(mount.path(), "at last");
+    mount.unmount();
+    rig.assert_good(&[3, 5], "finished by ubtrfs");
+}
+
+#[test]
+fn a_replacement_waits_for_its_new_device_and_can_be_cancelled() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let mut rig = Rig::new(3);
+    rig.mkfs(&["-d", "raid1", "-m", "raid1"], &[0, 1]);
+    let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
+    let top = mount.path().to_owned();
+    rig.write(&top, 1, 60);
+    let mut client = begin_slowly("1", rig.image(2), &top);
+    wait_for_the_middle(&top);
+    // It goes on without the command, up to the end of the mount.
+    client.kill().unwrap();
+    let _ = client.wait();
+    assert_eq!(shown(&top)["state"], "started");
+    mount.unmount();
+    let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
+    assert_eq!(shown(mount.path())["state"], "suspended");
+    rig.write(mount.path(), 2, 5);
+    mount.unmount();
+    let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1, 2]), "");
+    assert_eq!(ended(mount.path()), "finished");
+    rig.verify(mount.path(), "the new device was away for a while");
+    let top = mount.path().to_owned();
+    let mut client = begin_slowly("2", rig.image(0), &top);
+    wait_for_the_middle(&top);
+    ubtrfs(&["replace", "cancel"], &[&top]).ok();
+    assert!(!client.wait().unwrap().success());
+    assert_eq!(shown(&top)["state"], "cancelled");
+    assert!(!ubtrfs(&["replace", "cancel"], &[&top]).success(), "there is none any more");
+    mount.unmount();
+    rig.assert_good(&[1, 2], "cancelled");
+}

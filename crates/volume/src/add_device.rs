@@ -1,0 +1,85 @@
+//! A device that a volume gets.
+//!
+//! Nothing of the volume refers to it before the commit that has its item. That commit writes its
+//! superblocks before those of the others: a crash in between leaves the volume without it, or with
+//! it if it is given.
+
+use std::sync::Arc;
+
+use ubtrfs_format::items::DevItem;
+use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Uuid};
+
+use crate::buffer::Buffer;
+use crate::device::{Device, DeviceWrite};
+use crate::error::{Error, Result};
+use crate::member::Member;
+use crate::replacing::TARGET;
+use crate::volume::Volume;
+
+/// What is wiped at either end of a new device, where other file systems have their signatures.
+const WIPE: u64 = 2 << 20;
+/// The least bytes of a device that the volume gets.
+const LEAST_DEVICE: u64 = 16 << 20;
+
+impl Volume {
+    /// Makes a device one of the volume's, in memory: the commit that has its item is announced by
+    /// [`Self::announce_device`]. What is on the device is wiped. Returns its item.
+    pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DevItem> {
+        self.require_writable()?;
+        let sector = u64::from(self.sector_size());
+        let total_bytes = device.size() / sector * sector;
+        if device.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if total_bytes < LEAST_DEVICE {
+            return Err(Error::SmallDevice { have: total_bytes, need: LEAST_DEVICE });
+        }
+        let _turn = self.changing_devices.lock();
+        wipe(&*device)?;
+        let mut set = (*self.devices.load_full()).clone();
+        let highest = set.members.iter().map(|member| member.devid().0).max().unwrap_or_default();
+        let item = self.new_item(DeviceId(highest + 1), total_bytes);
+        set.members.push(Arc::new(Member::joining(device, item)));
+        let _not_while_others_write = self.submissions.write();
+        self.devices.store(Arc::new(set));
+        Ok(item)
+    }
+
+    /// The commit of this generation has the item of a new device.
+    pub fn announce_device(&self, devid: DeviceId, generation: Generation) -> Result<()> {
+        self.member(devid).map(|member| member.set_joining(generation))
+    }
+
+    /// The item of a device that is new.
+    pub(crate) fn new_item(&self, devid: DeviceId, total_bytes: u64) -> DevItem {
+        DevItem {
+            devid,
+            total_bytes,
+            io_align: self.sector_size(),
+            io_width: self.sector_size(),
+            sector_size: self.sector_size(),
+            uuid: Uuid(*uuid::Uuid::new_v4().as_bytes()),
+            fsid: self.metadata_fsid(),
+            ..DevItem::default()
+        }
+    }
+}
+
+/// Wipes both ends of a device and the places of superblocks, and makes that durable: the device
+/// takes writes.
+pub fn wipe(device: &dyn Device) -> Result<()> {
+    let size = device.size() / SUPERBLOCK_SIZE as u64 * SUPERBLOCK_SIZE as u64;
+    let ends = [(0, WIPE), (size.saturating_sub(WIPE), WIPE)];
+    let copies = SUPERBLOCK_COPIES.iter().map(|at| (at.0, SUPERBLOCK_SIZE as u64));
+    let is_within = |(at, len): &(u64, u64)| at + len <= size;
+    for (at, len) in copies.chain(ends).filter(is_within) {
+        zero(device, at, len)?;
+    }
+    device.flush().map_err(|source| Error::Flush { devid: TARGET, source })
+}
+
+fn zero(device: &dyn Device, at: u64, len: u64) -> Result<()> {
+    let data = Buffer::zeroed(len as usize).share();
+    let written = device.submit(vec![DeviceWrite { at: Physical(at), data }]).wait();
+    written.map_err(|error| Error::writing(TARGET, error, None))
+}

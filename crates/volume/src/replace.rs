@@ -1,0 +1,297 @@
+//! A device that replaces another one of the volume, as the kernel's driver does it.
+//!
+//! ```text
+//! none ── Volume::begin_replacement ──▶ copying ── Volume::finish_replacement ──▶ finishing
+//!  ▲                                       │                                         │
+//!  │        Volume::end_replacement        │                    Volume::publish: the │
+//!  └───────────────────────────────────────┘              target has the source's    ▼
+//!                                                         number and id from here on: swapped
+//! ```
+//!
+//! From the beginning on the *target* gets all writes that the *source* gets, at the same places,
+//! and superblocks that call it device 0. What is older is copied. The trees do not change, since
+//! the target takes the source's number and id with the superblocks of one commit, which come to it
+//! first.
+//!
+//! A target that fails a write or a flush is given up, and gets no superblock any more: by its
+//! older one it is known to lack something (invariant 34).
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ubtrfs_format::items::DevItem;
+use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation, Physical, SUPERBLOCK_SIZE};
+
+use crate::add_device::wipe;
+use crate::buffer::Buffer;
+use crate::chunk_map::{IoStripe, MappedRange};
+use crate::device::{Device, DeviceWrite};
+use crate::error::{Error, Result};
+use crate::member::{DeviceErrorKind, Member};
+use crate::replacing::{Replacing, TARGET, forget_volume};
+use crate::volume::Volume;
+
+/// How often writes under way to what has no checksums are waited for, and for how long.
+const ATTEMPTS: u32 = 50;
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// What was copied to the target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes.
+    pub bytes: u64,
+    /// Sectors and blocks of which no copy was right.
+    pub unreadable: u64,
+}
+
+impl Copied {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { bytes: self.bytes + other.bytes, unreadable: self.unreadable + other.unreadable }
+    }
+}
+
+impl Volume {
+    /// Begins to replace a device: from now on the target gets what the source gets. What is on it
+    /// is wiped. The commit of this generation or a later one must say so.
+    pub fn begin_replacement(&self, source: DeviceId, device: Arc<dyn Device>, avoids_source: bool) -> Result<()> {
+        self.require_writable()?;
+        let item = *self.member(source)?.item.lock();
+        if device.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        if device.size() < item.total_bytes {
+            return Err(Error::SmallDevice { have: device.size(), need: item.total_bytes });
+        }
+        wipe(&*device)?;
+        let uuid = self.new_item(TARGET, 0).uuid;
+        let item = DevItem { devid: TARGET, uuid, ..item };
+        let target = Member::new(device, item, Buffer::zeroed(SUPERBLOCK_SIZE));
+        self.set_target(source, Arc::new(target), avoids_source)
+    }
+
+    /// Goes on with the replacement that another mount began, if its target is among the devices.
+    /// Returns whether the target has all that was copied; `None` if it is not there.
+    pub fn resume_replacement(&self, source: DeviceId, avoids_source: bool) -> Result<Option<bool>> {
+        let Some(target) = self.found_target.lock().take() else { return Ok(None) };
+        let need = self.member(source)?.item.lock().total_bytes;
+        if target.device.size() < need {
+            return Err(Error::SmallDevice { have: target.device.size(), need });
+        }
+        let has_all = target.generation() >= Some(self.superblock.read().generation);
+        self.set_target(source, target, avoids_source)?;
+        Ok(Some(has_all))
+    }
+
+    fn set_target(&self, source: DeviceId, target: Arc<Member>, avoids_source: bool) -> Result<()> {
+        let _turn = self.changing_devices.lock();
+        let mut set = (*self.devices.load_full()).clone();
+        if set.replacing.is_some() {
+            return Err(Error::BadRequest("two replacements at a time"));
+        }
+        set.member(source)?;
+        set.replacing = Some(Arc::new(Replacing::new(source, target, avoids_source)));
+        // What was submitted before is in the next commit at the latest.
+        let _not_while_others_write = self.submissions.write();
+        self.devices.store(Arc::new(set));
+        Ok(())
+    }
+
+    /// The device that is being replaced, and whether the target still gets all that it gets.
+    pub fn replacement(&self) -> Option<(DeviceId, bool)> {
+        self.devices.load().replacing.as_ref().map(|replacing| (replacing.source, replacing.is_alive()))
+    }
+
+    /// The superblocks of the commit of this generation put the target into the source's place.
+    pub fn finish_replacement(&self, generation: Generation) {
+        if let Some(replacing) = &self.devices.load().replacing {
+            replacing.swap_by(generation);
+        }
+    }
+
+    /// Lets the target go, if it has not got the source's place: it is no device of the volume any
+    /// more.
+    pub fn end_replacement(&self) {
+        let _turn = self.changing_devices.lock();
+        let mut set = (*self.devices.load_full()).clone();
+        if let Some(replacing) = set.replacing.take() {
+            self.devices.store(Arc::new(set));
+            forget_volume(&replacing.target);
+        }
+    }
+
+    /// Wipes the superblocks of devices that were left out, since others have taken their place:
+    /// those of this number.
+    pub fn forget_superseded(&self, devid: DeviceId) {
+        for member in self.superseded.lock().drain(..).filter(|member| member.devid() == devid) {
+            forget_volume(&member);
+        }
+    }
+
+    /// Copies to the target what the source has of a tree block, in this range of the source.
+    pub fn copy_node(
+        &self,
+        at: Logical,
+        level: Option<u8>,
+        generation: Generation,
+        range: &Range<u64>,
+    ) -> Result<Copied> {
+        let expected = NodeExpectation {
+            bytenr: at,
+            level,
+            generation: Some(generation),
+            owner: None,
+            first_key: None,
+            fsid: self.metadata_fsid(),
+        };
+        let mut copied = Copied::default();
+        let pieces = self.map.read().pieces(at, self.node_size().into())?;
+        let places: Vec<_> = pieces.iter().map(|piece| (piece, self.places_of_source(piece, range))).collect();
+        if places.iter().all(|(_, places)| places.is_empty()) {
+            return Ok(copied);
+        }
+        let read = self.read_node(&expected);
+        let mut done = 0;
+        for (piece, places) in places {
+            let len = piece.len as usize;
+            copied.bytes += match &read {
+                Ok(block) => self.put(&places, 0, Buffer::from(&block[done..done + len]))?,
+                Err(_) => self.copy_unproven(&places, 0, piece.len)?,
+            };
+            done += len;
+        }
+        copied.unreadable += u64::from(read.is_err());
+        Ok(copied)
+    }
+
+    /// Copies to the target what the source has of data, in whole sectors, in this range of the
+    /// source. Of what no copy is right it gets what the source has, if that can be read.
+    pub fn copy_data(&self, at: Logical, len: u64, sums: Option<&[u8]>, range: &Range<u64>) -> Result<Copied> {
+        let sector = u64::from(self.sector_size());
+        let sum_size = self.checksum().size();
+        let mut copied = Copied::default();
+        let mut done = 0;
+        let pieces = self.map.read().pieces(at, len)?;
+        for piece in pieces {
+            let (start, first) = (at.plus(done), (done / sector) as usize);
+            done += piece.len;
+            let places = self.places_of_source(&piece, range);
+            if places.is_empty() {
+                continue;
+            }
+            let Some(sums) = sums else {
+                let found = self.copy_without_sums(start, &piece, range)?;
+                copied = copied.plus(found);
+                continue;
+            };
+            let sums_of =
+                |from: usize, count: usize| sums.get((first + from) * sum_size..(first + from + count) * sum_size);
+            let sectors = (piece.len / sector) as usize;
+            let mut bytes = Buffer::for_reading(piece.len as usize);
+            if self.read_data(start, &mut bytes, sums_of(0, sectors)).is_ok() {
+                copied.bytes += self.put(&places, 0, bytes)?;
+                continue;
+            }
+            for number in 0..sectors {
+                let within = number as u64 * sector;
+                let mut bytes = Buffer::for_reading(sector as usize);
+                if self.read_data(start.plus(within), &mut bytes, sums_of(number, 1)).is_ok() {
+                    copied.bytes += self.put(&places, within, bytes)?;
+                } else {
+                    copied.unreadable += 1;
+                    copied.bytes += self.copy_unproven(&places, within, sector)?;
+                }
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Copies what may be overwritten in place meanwhile: nobody writes until the target has it.
+    fn copy_without_sums(&self, at: Logical, piece: &MappedRange, range: &Range<u64>) -> Result<Copied> {
+        let sector = u64::from(self.sector_size());
+        let mut attempts = 0;
+        let _alone = loop {
+            let alone = self.submissions.write();
+            if !self.in_flight.touches(at, piece.len) {
+                break alone;
+            }
+            drop(alone);
+            if attempts == ATTEMPTS {
+                return Err(Error::Busy { at });
+            }
+            attempts += 1;
+            std::thread::sleep(MOMENT);
+        };
+        let places = self.places_of_source(piece, range);
+        let mut copied = Copied::default();
+        let mut whole = Buffer::for_reading(piece.len as usize);
+        if self.read_unproven(at, &mut whole)? {
+            copied.bytes = self.put(&places, 0, whole)?;
+            return Ok(copied);
+        }
+        for within in (0..piece.len).step_by(sector as usize) {
+            let mut bytes = Buffer::for_reading(sector as usize);
+            if self.read_unproven(at.plus(within), &mut bytes)? {
+                copied.bytes += self.put(&places, within, bytes)?;
+            } else {
+                copied.unreadable += 1;
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Reads what has no checksum from the first device that is current and can be read; whether
+    /// there is one.
+    fn read_unproven(&self, at: Logical, bytes: &mut [u8]) -> Result<bool> {
+        let pieces = match self.pieces_to_read(at, bytes.len() as u64, false) {
+            Ok(pieces) => pieces,
+            Err(Error::NoCurrentCopy { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let copies = pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0);
+        for copy in 0..copies {
+            match self.read_copy(&pieces, copy, bytes) {
+                Ok(()) => return Ok(true),
+                Err(error) => self.note_bad_copy(&pieces, copy, &error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Copies what the source has, right or wrong, if it can be read.
+    fn copy_unproven(&self, places: &[Physical], within: u64, len: u64) -> Result<u64> {
+        let Some(source) = self.replacement().and_then(|(source, _)| self.member(source).ok()) else { return Ok(0) };
+        let mut copied = 0;
+        for at in places {
+            let mut bytes = Buffer::for_reading(len as usize);
+            if source.device.read_at(at.plus(within), &mut bytes).is_ok() {
+                copied += self.put(&[*at], within, bytes)?;
+            }
+        }
+        Ok(copied)
+    }
+
+    /// Where the source has a piece, within a range of it.
+    fn places_of_source(&self, piece: &MappedRange, range: &Range<u64>) -> Vec<Physical> {
+        let Some((source, _)) = self.replacement() else { return Vec::new() };
+        let is_there = |place: &&IoStripe| place.devid == source && range.contains(&place.at.0);
+        piece.copies.iter().filter(is_there).map(|place| place.at).collect()
+    }
+
+    /// Writes these bytes to the target, so many behind each of these places, and waits. A target
+    /// that fails is given up: [`Error::NoTarget`].
+    fn put(&self, places: &[Physical], within: u64, bytes: Buffer) -> Result<u64> {
+        let set = self.devices.load_full();
+        let replacing = set.replacing.as_ref().filter(|replacing| replacing.is_alive()).ok_or(Error::NoTarget)?;
+        let data = bytes.share();
+        let writes = places.iter().map(|at| DeviceWrite { at: at.plus(within), data: data.clone() });
+        if let Err(error) = replacing.target.device.submit(writes.collect()).wait() {
+            let error = Error::writing(TARGET, error, None);
+            self.tolerate(&replacing.target, DeviceErrorKind::Write, error)?;
+            return Err(Error::NoTarget);
+        }
+        Ok(places.len() as u64 * data.len() as u64)
+    }
+}

@@ -1,0 +1,71 @@
+//! A replacement that is being made, and the devices that are left when it has ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ubtrfs_format::items::DevItem;
+use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+
+use crate::buffer::Buffer;
+use crate::device::DeviceWrite;
+use crate::member::Member;
+
+/// The number of a device that is to replace another one.
+pub const TARGET: DeviceId = DeviceId(0);
+
+/// A replacement that is being made.
+#[derive(Debug)]
+pub(crate) struct Replacing {
+    pub(crate) source: DeviceId,
+    pub(crate) target: Arc<Member>,
+    /// The source is read only where no other device has it.
+    pub(crate) avoids_source: bool,
+    /// The commit that swaps the devices; 0 while it is not known.
+    swaps_by: AtomicU64,
+}
+
+impl Replacing {
+    pub(crate) fn new(source: DeviceId, target: Arc<Member>, avoids_source: bool) -> Self {
+        Self { source, target, avoids_source, swaps_by: AtomicU64::new(0) }
+    }
+
+    /// Whether it gets what the source gets.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.target.lags()
+    }
+
+    /// The commit of this generation puts the target into the source's place.
+    pub(crate) fn swap_by(&self, generation: Generation) {
+        self.swaps_by.store(generation.0, Ordering::Release);
+    }
+
+    /// The target's item, given the source's of now.
+    pub(crate) fn target_item(&self, source: &DevItem) -> DevItem {
+        let DevItem { devid, uuid, .. } = *self.target.item.lock();
+        DevItem { devid, uuid, ..*source }
+    }
+
+    /// Whether the commit of this generation puts it into the source's place.
+    pub(crate) fn swaps_by(&self, generation: Generation) -> bool {
+        self.is_alive() && self.swaps_by.load(Ordering::Acquire) == generation.0
+    }
+}
+
+/// Wipes the superblocks of a device that is no longer the volume's. Whether it can be written to
+/// does not matter any more.
+pub(crate) fn forget_volume(member: &Member) {
+    if member.is_missing() {
+        return;
+    }
+    let zeroes = Buffer::zeroed(SUPERBLOCK_SIZE).share();
+    let is_within = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= member.device.size();
+    // The primary last: as long as it is there, nobody takes a copy for what is left of a volume.
+    let places = SUPERBLOCK_COPIES.iter().rev().filter(is_within);
+    let done = places.copied().try_for_each(|at| {
+        let write = DeviceWrite { at, data: zeroes.clone() };
+        member.device.submit(vec![write]).wait().map_err(Into::into).and_then(|()| member.device.flush())
+    });
+    if let Err(error) = done {
+        tracing::warn!("the superblocks of a device that no longer belongs to the volume are still there: {error}");
+    }
+}
