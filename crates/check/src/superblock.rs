@@ -67,7 +67,7 @@ impl Copies {
         self.copies
             .iter()
             .filter_map(|copy| Some((copy.found.as_ref().ok()?, copy.number == 0)))
-            .max_by_key(|(found, primary)| (!is_seed(found), *primary, found.generation))
+            .max_by_key(|(found, primary)| (*primary, !is_seed(found), found.generation))
             .map(|(found, _)| found)
     }
 
