@@ -197,8 +197,8 @@ impl Space {
         chunk.is_some() && chunk == inner.group_of(other).map(|group| group.start)
     }
 
-    /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a group
-    /// that is being emptied, since it may have been copied already.
+    /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a
+    /// group that is being emptied, since it may have been copied already.
     pub(crate) fn may_be_overwritten(&self, address: Logical) -> bool {
         self.inner.lock().group_of(address).is_some_and(|group| group.may_be_overwritten())
     }
