@@ -16,6 +16,7 @@ use crate::scratch::scratch_dir;
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
+    image: PathBuf,
 }
 
 impl LoopDevice {
@@ -27,7 +28,7 @@ impl LoopDevice {
     /// Attaches `image` with options of losetup(8).
     pub fn attach_with(image: &Path, options: &[&str]) -> Self {
         let outcome = run(command("losetup", &["--find", "--show"]).args(options).arg(image)).ok();
-        Self { path: PathBuf::from(outcome.stdout.trim()) }
+        Self { path: PathBuf::from(outcome.stdout.trim()), image: image.to_owned() }
     }
 
     /// The device node, such as `/dev/loop3`.
@@ -45,6 +46,17 @@ impl LoopDevice {
     /// seen, and refuses an older state of one of them.
     fn forget(&self) {
         run(command("btrfs", &["device", "scan", "--forget"]).arg(&self.path));
+    }
+
+    /// Waits, for a while, until it has another image or none: who has it open meanwhile, such as a
+    /// scan of /dev, delays that.
+    fn wait_until_detached(&self) {
+        let backing = format!("/sys/block/{}/loop/backing_file", self.name());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let is_ours = || std::fs::read_to_string(&backing).is_ok_and(|image| Path::new(image.trim_end()) == self.image);
+        while is_ours() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Waits, for a while, until nothing is mounted from it any more, wherever that was. A mount
@@ -66,7 +78,9 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let outcome = run(command("losetup", &["-d"]).arg(&self.path));
-        if !outcome.success() {
+        if outcome.success() {
+            self.wait_until_detached();
+        } else {
             eprintln!("{}", outcome.report());
         }
     }
@@ -138,9 +152,10 @@ impl KernelMount {
     pub fn try_new(images: &[&Path], options: &str) -> Result<Self, Outcome> {
         let first = images.first().expect("an image to mount");
         let lock = FsidLock::take(first);
-        let log = KernelLog::watch();
         let read_only = options.split(',').any(|word| word == "ro");
         let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image, read_only)).collect();
+        // Before, another test may have had these loop devices.
+        let log = KernelLog::watch();
         let has_several = images.len() > 1 || options.split(',').any(|word| word == "degraded");
         let mut mount = Self { dir: scratch_dir(), mounted: false, has_several, devices, log, _lock: lock };
         let mut words: Vec<String> =

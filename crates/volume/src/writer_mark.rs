@@ -189,9 +189,11 @@ mod tests {
         let this = Process::this();
         assert_eq!(this.life(), Life::Alive);
         assert_eq!(Process { began: this.began + 1, ..this }.life(), Life::Ended, "its number has another one now");
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // It ends when its input does.
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let began = began(pid).unwrap();
+        drop(child.stdin.take());
         // Ended, and not yet waited for.
         while super::began(pid) == Some(began) {
             std::thread::yield_now();
