@@ -22,6 +22,7 @@ use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::compression_mode::CompressionMode;
 use crate::error::{Errno, Error, Result};
+use crate::exclusive_op::ExclusiveOp;
 use crate::file::moved::MovedExtents;
 use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::fsync_group::Durable;
@@ -115,6 +116,7 @@ pub(crate) struct FsInfo {
     pub(crate) inodes: InodeTable,
     pub(crate) counters: Counters,
     pub(crate) commit_request: CommitRequest,
+    pub(crate) exclusive_op: ExclusiveOp,
     committed: ArcSwap<Committed>,
     /// Held shared while an inode that was loaded comes into the table, so that no commit is
     /// published meanwhile.
@@ -169,6 +171,7 @@ impl FsInfo {
             gate: Gate::new(first),
             counters: Counters::default(),
             commit_request: CommitRequest::default(),
+            exclusive_op: ExclusiveOp::default(),
             committed: ArcSwap::from_pointee(committed),
             publishing: RwLock::default(),
             frozen: ArcSwapOption::empty(),

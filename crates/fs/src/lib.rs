@@ -122,6 +122,7 @@ mod compression_mode;
 mod deferred_reads;
 mod discard;
 mod error;
+mod exclusive_op;
 mod faults;
 mod file;
 mod file_map;
@@ -182,7 +183,7 @@ pub use ops::{
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};
-pub use relocation::{BalanceProgress, BalanceStatus};
+pub use relocation::{BalanceProgress, BalanceStatus, VacateProgress};
 pub use replace::{ReplaceOptions, ReplaceProgress, ReplaceState};
 pub use scrub::{ScrubOptions, ScrubProgress};
 pub use space::SpaceTotals;

@@ -139,6 +139,7 @@ impl Replacer {
     pub(crate) fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
         // Who copied for the last one has ended.
         let Some(_idle) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
+        let _exclusive = self.info.exclusive_op.begin()?;
         self.bytes_per_second.store(options.bytes_per_second.unwrap_or(0), Ordering::Release);
         self.committer.begin_replacement(source, target, options.avoid_source)
     }

@@ -112,6 +112,11 @@ impl Reserver {
         })
     }
 
+    /// Waits for discards that are under way; no other begins while the result lives.
+    pub(crate) fn hold_off_discards(&self) -> impl Drop + use<'_> {
+        self.discards.hold_off()
+    }
+
     /// Makes a chunk of this kind, if there is room for one.
     pub(crate) fn add_chunk(&self, kind: BlockGroupFlags) -> Result<bool> {
         let mut space = self.info.space.lock();

@@ -13,8 +13,15 @@ use crate::error::WriteError;
 
 /// A device. All methods may be called by many threads at once.
 pub trait Device: Send + Sync + Debug {
-    /// Bytes of the device; does not change.
+    /// Bytes of the device, as far as it is known: [`Self::find_size`] may find that there are
+    /// others by now.
     fn size(&self) -> u64;
+
+    /// Looks how large the device is by now, and returns that. One that can't be looked at keeps
+    /// its size.
+    fn find_size(&self) -> io::Result<u64> {
+        Ok(self.size())
+    }
 
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;

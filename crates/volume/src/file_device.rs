@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -64,7 +65,7 @@ pub struct FileDevice {
     /// The image file behind a loop device, whose lock other users of the image check.
     image: Option<File>,
     path: PathBuf,
-    size: u64,
+    size: AtomicU64,
     read_only: bool,
     is_block: bool,
     direct: bool,
@@ -130,6 +131,7 @@ impl FileDevice {
         let file = Arc::new(file);
         let writer = if read_only { Writer::None } else { Writer::start(&file, engine).map_err(failed)? };
         let (path, counters) = (path.to_owned(), CounterCells::default());
+        let size = AtomicU64::new(size);
         Ok(Self { file, image, path, size, read_only, is_block, direct, writer, counters })
     }
 
@@ -254,7 +256,13 @@ fn read_at_least(file: &File, at: u64, buf: &mut [u8], need: usize) -> io::Resul
 
 impl Device for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn find_size(&self) -> io::Result<u64> {
+        let size = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?;
+        self.size.store(size, Ordering::Release);
+        Ok(size)
     }
 
     fn is_read_only(&self) -> bool {
@@ -262,7 +270,7 @@ impl Device for FileDevice {
     }
 
     fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
-        check_range(at, buf.len(), self.size)?;
+        check_range(at, buf.len(), self.size())?;
         self.counters.read(buf.len());
         if self.direct && !(is_aligned(buf) && at.0.is_multiple_of(ALIGNMENT as u64)) {
             return self.read_unaligned(at.0, buf);
@@ -276,7 +284,7 @@ impl Device for FileDevice {
         let is_possible = self.direct
             && at.0.is_multiple_of(unit)
             && len.is_multiple_of(ALIGNMENT)
-            && check_range(at, len, self.size).is_ok();
+            && check_range(at, len, self.size()).is_ok();
         is_possible.then(|| {
             self.counters.read(len);
             Arc::clone(&self.file)
@@ -284,7 +292,7 @@ impl Device for FileDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        if let Err(error) = check_writes(&writes, self.size) {
+        if let Err(error) = check_writes(&writes, self.size()) {
             return DeviceTicket::done(Err(error));
         }
         let runs = runs::join(writes, self.direct);
@@ -301,12 +309,12 @@ impl Device for FileDevice {
 
     fn flush(&self) -> io::Result<()> {
         self.counters.flush();
-        // The size never changes, so data alone is enough.
+        // The size is not changed by what is written, so data alone is enough.
         rustix::fs::fdatasync(self.file.as_fd()).map_err(Into::into)
     }
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
-        if at.0.checked_add(len).is_none_or(|end| end > self.size) {
+        if at.0.checked_add(len).is_none_or(|end| end > self.size()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if self.read_only {

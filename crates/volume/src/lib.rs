@@ -48,6 +48,7 @@ mod rebuild;
 #[cfg(feature = "testing")]
 mod recording_device;
 mod redundancy;
+mod remove_device;
 mod replace;
 mod replacing;
 mod rescue;

@@ -28,6 +28,8 @@ pub(crate) struct Member {
     is_seed: bool,
     /// The commit from which on it has superblocks.
     joins: AtomicU64,
+    /// The commit from which on it has none any more.
+    leaves: AtomicU64,
     lag: AtomicU8,
     /// Reads that are under way.
     reads: AtomicUsize,
@@ -109,6 +111,7 @@ impl Member {
             is_missing: false,
             is_seed: false,
             joins: AtomicU64::new(0),
+            leaves: AtomicU64::new(u64::MAX),
             lag: AtomicU8::new(CURRENT),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
@@ -164,9 +167,19 @@ impl Member {
         self.joins.store(generation.0, Ordering::Release);
     }
 
+    /// By the commit of this generation it is no device of the volume any more.
+    pub(crate) fn set_leaving(&self, generation: Generation) {
+        self.leaves.store(generation.0, Ordering::Release);
+    }
+
     /// Whether it is a device of the volume by this commit.
     pub(crate) fn belongs_to(&self, generation: Generation) -> bool {
-        self.joins.load(Ordering::Acquire) <= generation.0
+        self.joins.load(Ordering::Acquire) <= generation.0 && !self.leaves_by(generation)
+    }
+
+    /// Whether this commit or an earlier one makes it no device of the volume any more.
+    pub(crate) fn leaves_by(&self, generation: Generation) -> bool {
+        self.leaves.load(Ordering::Acquire) <= generation.0
     }
 
     /// Whether this commit makes it a device of the volume.

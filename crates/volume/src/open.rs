@@ -76,13 +76,14 @@ impl Volume {
         let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
         let behind = behind(&found, &newest);
         let volume = match Self::open_by(found, newest.clone(), options, degraded) {
-            Err(Error::MissingDevices { have, need, .. }) => {
+            Err(Error::MissingDevices { have, need, .. }) if !degraded && have < need => {
                 let others = Self::open_degraded(devices, OpenOptions { read_only: true });
                 let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
                 return Err(Error::MissingDevices { have, need, missing });
             }
             opened => opened?,
         };
+        let behind = volume.without_removed(behind);
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
             return Ok(volume.with_others(target, superseded));
@@ -92,6 +93,7 @@ impl Volume {
         let older = newest_of(found.iter().filter(is_older)).ok_or(Error::NoDevice)?;
         let behind = self::behind(&found, &older);
         let volume = Self::open_by(found, older, options, degraded)?;
+        let behind = volume.without_removed(behind);
         volume.judge_stale_devices(&behind)?;
         Ok(volume.with_others(target, superseded))
     }
@@ -105,6 +107,12 @@ impl Volume {
         *self.found_target.lock() = target.filter(is_ours).map(|found| Arc::new(member(found)));
         *self.superseded.lock() = superseded.into_iter().map(member).collect();
         self
+    }
+
+    /// The same, but for devices that the volume does not have any more.
+    fn without_removed(&self, mut behind: Vec<(DeviceId, u64)>) -> Vec<(DeviceId, u64)> {
+        behind.retain(|(devid, _)| self.member(*devid).is_ok());
+        behind
     }
 
     /// Whether the newest commit does not count, given how many commits each device is behind it.
@@ -186,6 +194,12 @@ impl Volume {
         }
         let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only, degraded });
         volume.load_chunk_tree()?;
+        let set = volume.devices.load();
+        let (have, need) = (set.present().count() as u64, volume.superblock.read().num_devices);
+        drop(set);
+        if have > need {
+            return Err(Error::MissingDevices { have, need, missing: Vec::new() });
+        }
         Ok(volume)
     }
 
@@ -469,10 +483,15 @@ fn check_members(
             return Err(Error::Truncated { devid: item.devid, have: device.size(), need: item.total_bytes });
         }
     }
-    let have = found.len() as u64;
-    if have == superblock.num_devices || degraded && have < superblock.num_devices {
+    // Those that were removed from the volume have older superblocks than the others.
+    let is_older = |(_, found): &&FoundDevice| {
+        !found.may_be_seed_of(superblock.fsid) && found.superblock.generation < superblock.generation
+    };
+    let older = found.iter().filter(is_older).count() as u64;
+    let (have, need) = (found.len() as u64, superblock.num_devices);
+    if (have >= need || degraded) && have - older <= need {
         Ok(())
     } else {
-        Err(Error::MissingDevices { have, need: superblock.num_devices, missing: Vec::new() })
+        Err(Error::MissingDevices { have, need, missing: Vec::new() })
     }
 }

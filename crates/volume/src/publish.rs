@@ -173,6 +173,9 @@ impl Volume {
         for member in lagging.into_iter().filter(|member| member.generation() < Some(generation)) {
             member.set_lagging(true);
         }
+        if copies == Copies::All {
+            self.forget_removed(generation);
+        }
         let mut current = superblock.clone();
         if let Some(first) = self.devices.load().current().next() {
             current.bytenr = SUPERBLOCK_COPIES[0];

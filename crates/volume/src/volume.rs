@@ -24,7 +24,7 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::{ChunkItem, DevItem};
-use ubtrfs_format::{ChecksumType, DeviceId, Logical, Superblock, Uuid};
+use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Superblock, Uuid};
 
 use crate::chunk_map::ChunkMap;
 use crate::counted_lock::{CountedRwLock, LockCounters};
@@ -155,9 +155,14 @@ impl Volume {
             }
             *member.item.lock() = *item;
         }
-        let is_unlisted = |member: &&Arc<Member>| !devices.iter().any(|item| item.devid == member.devid());
-        if let Some(member) = set.members.iter().find(is_unlisted) {
-            return Err(Error::UnlistedDevice(member.devid()));
+        let is_listed = |member: &Arc<Member>| devices.iter().any(|item| item.devid == member.devid());
+        let (members, unlisted): (Vec<_>, Vec<_>) = set.members.into_iter().partition(is_listed);
+        set.members = members;
+        for member in unlisted {
+            if member.is_seed() || member.generation() >= Some(self.superblock.read().generation) {
+                return Err(Error::UnlistedDevice(member.devid()));
+            }
+            tracing::warn!(device = member.devid().0, "it was removed from the volume: left out");
         }
         self.devices = ArcSwap::from_pointee(set);
         let mut map = ChunkMap::default();
@@ -285,6 +290,13 @@ impl Volume {
     /// The items of all devices, by device number; those of missing ones, too.
     pub fn devices(&self) -> Vec<DevItem> {
         self.devices.load().members.iter().map(|member| *member.item.lock()).collect()
+    }
+
+    /// Bytes of a device by now, of which the volume may use less.
+    pub fn device_size(&self, devid: DeviceId) -> Result<u64> {
+        let member = self.member(devid)?;
+        let failed = |source| Error::Read { devid, at: Physical(0), logical: None, len: 0, source };
+        member.device.find_size().map_err(failed)
     }
 
     /// The items of the devices that are not there. What only they have can't be read.

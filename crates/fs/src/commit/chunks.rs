@@ -7,7 +7,7 @@ use ubtrfs_volume::DeviceErrors;
 
 use super::owner::Committer;
 use crate::error::Result;
-use crate::space::{GroupEdits, NewChunk};
+use crate::space::{DeviceChanges, GroupEdits, NewChunk};
 
 /// Room for the nodes that a commit may write, in a new chunk if need be.
 pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
@@ -28,8 +28,8 @@ pub(super) struct ChunkChanges {
     pub(super) new: Vec<NewChunk>,
     /// Empty chunks that are removed.
     removed: Vec<(Logical, ChunkItem)>,
-    /// Devices that the volume gets.
-    new_devices: Vec<DevItem>,
+    /// Devices that come, go or get another size.
+    pub(super) devices_changed: DeviceChanges,
     /// Devices have become smaller.
     are_devices_cut: bool,
     /// The device items with these changes and no later ones.
@@ -66,17 +66,21 @@ impl ChunkChanges {
                 group.new = false;
             }
         }
-        let (new_devices, are_devices_cut) = (space.new_devices.take(), space.cut_devices());
+        let devices_changed = std::mem::take(&mut space.device_changes);
+        let are_devices_cut = space.cut_devices();
         let devices = space.device_items();
         drop(space);
-        for device in &new_devices {
+        for device in &devices_changed.added {
             committer.info.volume.announce_device(device.devid, generation)?;
         }
-        Ok((Self { new, removed, new_devices, are_devices_cut, devices }, edits))
+        for device in &devices_changed.removed {
+            committer.info.volume.remove_device(device.devid, generation)?;
+        }
+        Ok((Self { new, removed, devices_changed, are_devices_cut, devices }, edits))
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.removed.is_empty() && self.new_devices.is_empty() && !self.are_devices_cut
+        self.new.is_empty() && self.removed.is_empty() && self.devices_changed.is_empty() && !self.are_devices_cut
     }
 
     /// Edits of the chunk tree and of the device tree.
@@ -105,9 +109,13 @@ impl ChunkChanges {
                 device_edits.put(key, extent.to_bytes());
             }
         }
-        for device in &self.new_devices {
+        for device in &self.devices_changed.added {
             // Another device may have had its number.
             device_edits.put(DeviceErrors::key(device.devid), DeviceErrors::default().to_bytes());
+        }
+        for device in &self.devices_changed.removed {
+            chunk_edits.delete(Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0));
+            device_edits.delete(DeviceErrors::key(device.devid));
         }
         for device in &self.devices {
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);

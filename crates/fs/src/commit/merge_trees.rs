@@ -24,7 +24,7 @@ use crate::error::Result;
 use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 use crate::inode::Inode;
-use crate::space::{GroupEdits, NewChunk};
+use crate::space::GroupEdits;
 use crate::transaction::Transaction;
 
 /// The trees of a commit before they are written.
@@ -36,7 +36,7 @@ pub(super) struct MergedTrees {
     pub(super) generation: Generation,
     /// Space that the commit frees.
     pub(super) freed: Vec<(Logical, u64)>,
-    pub(super) new_chunks: Vec<NewChunk>,
+    pub(super) chunks: ChunkChanges,
     /// The bytes that the content of each inode takes.
     pub(super) nbytes: Vec<u64>,
     /// What has been written already.
@@ -98,10 +98,10 @@ impl MergedTrees {
         merging.make_subvolumes()?;
         merging.drop_subvolumes()?;
         merging.resolve_data()?;
-        let (chunk_tree, new_chunks, removed_groups) = merging.merge_chunks()?;
+        let (chunk_tree, chunks, removed_groups) = merging.merge_chunks()?;
         let root_tree = merging.merge_root_tree()?;
         merging.settle_space(removed_groups)?;
-        merging.finish(root_tree, chunk_tree, new_chunks)
+        merging.finish(root_tree, chunk_tree, chunks)
     }
 }
 
@@ -169,7 +169,7 @@ impl Merging<'_> {
 
     /// Merges chunk and device trees, if chunks are added or removed. Returns the root of the chunk
     /// tree, the new chunks, and the edits that delete removed block groups.
-    fn merge_chunks(&mut self) -> Result<(Root, Vec<NewChunk>, GroupEdits)> {
+    fn merge_chunks(&mut self) -> Result<(Root, ChunkChanges, GroupEdits)> {
         let (committer, committed) = (self.committer, self.committed);
         let generation = self.transaction.generation;
         relocate_trees(&mut self.tree, &mut self.roots, &trees_to_relocate(committer, committed), generation)?;
@@ -191,7 +191,7 @@ impl Merging<'_> {
         if !stats.is_empty() {
             self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
         }
-        Ok((chunk_tree, chunks.new, removed_groups))
+        Ok((chunk_tree, chunks, removed_groups))
     }
 
     /// Merges the root tree, with placeholders for the root items of all trees that change.
@@ -243,7 +243,7 @@ impl Merging<'_> {
     }
 
     /// Puts the final root items in place.
-    fn finish(mut self, root_tree: Root, chunk_tree: Root, new_chunks: Vec<NewChunk>) -> Result<MergedTrees> {
+    fn finish(mut self, root_tree: Root, chunk_tree: Root, chunks: ChunkChanges) -> Result<MergedTrees> {
         let TreeMerger { mut dirty, mut nodes, .. } = self.tree;
         self.roots.write_final(&root_tree, &nodes.balance, &mut dirty, self.committer.info.now())?;
         self.freed.append(&mut nodes.unpin_later);
@@ -254,7 +254,7 @@ impl Merging<'_> {
             roots: self.roots,
             generation: self.transaction.generation,
             freed: self.freed,
-            new_chunks,
+            chunks,
             nbytes: self.nbytes,
             early: nodes.early,
         })

@@ -43,10 +43,10 @@
 //! `block_refs` (invariant 20). It never finds too little space, for operations have reserved
 //! (invariant 8). One that fails turns the file system read-only (invariant 13).
 
-mod add_device;
 mod balance_item;
 mod block_refs;
 mod build;
+mod change_devices;
 mod chunks;
 mod csums;
 mod data_refs;

@@ -52,7 +52,7 @@ impl Committer {
                 space.new_chunks.is_empty()
                     && !space.rewrite_all
                     && !space.is_to_shrink()
-                    && space.new_devices.is_empty()
+                    && space.device_changes.is_empty()
             }
             && self.new_label.lock().is_none()
             && !self.info.volume.has_secret_lag()

@@ -4,6 +4,7 @@ use ubtrfs_format::items::{BlockGroupFlags, encode_sys_chunk};
 use ubtrfs_format::{BackupRoot, CompatRo, Generation, Incompat, ItemType, Key, Logical, Superblock, TreeId, objectid};
 use ubtrfs_tree::Root;
 
+use super::chunks::ChunkChanges;
 use super::owner::Committer;
 use super::roots::NewRoots;
 use crate::committed::Committed;
@@ -17,7 +18,7 @@ pub(super) fn next(
     root_tree: &Root,
     chunk_tree: &Root,
     roots: &NewRoots,
-    new_chunks: &[NewChunk],
+    chunks: &ChunkChanges,
 ) -> Superblock {
     let mut next = committed.superblock.clone();
     next.generation = generation;
@@ -43,13 +44,12 @@ pub(super) fn next(
     if let Some(label) = *committer.new_label.lock() {
         next.label = label;
     }
-    let (devices, device_bytes) = committer.info.space.lock().new_devices.count();
-    next.num_devices += devices;
-    next.total_bytes = next.total_bytes.saturating_add(device_bytes);
+    next.num_devices = chunks.devices_changed.number_after(next.num_devices);
+    next.total_bytes = chunks.devices_changed.bytes_after(next.total_bytes);
     next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().take_cut());
     next.bytes_used = committer.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
-    drop_removed_system_chunks(committer, &mut next, new_chunks);
-    for NewChunk { start, chunk } in new_chunks {
+    drop_removed_system_chunks(committer, &mut next, &chunks.new);
+    for NewChunk { start, chunk } in &chunks.new {
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) {
             let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
             encode_sys_chunk(&mut next.sys_chunk_array, key, chunk);

@@ -47,7 +47,7 @@ impl MergedTrees {
             &self.root_tree,
             &self.chunk_tree,
             &self.roots,
-            &self.new_chunks,
+            &self.chunks,
         );
         let trees = self.roots.into_trees();
         let next =

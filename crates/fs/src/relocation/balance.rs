@@ -238,7 +238,7 @@ impl Balancer {
     }
 
     fn run(&self, balance: &BalanceItem) -> Result<()> {
-        let done = self.empty_chunks(balance);
+        let done = self.info().exclusive_op.begin().and_then(|_exclusive| self.empty_chunks(balance));
         let wish = std::mem::take(&mut self.state.lock().wish);
         let ends = wish != Wish::Pause && !self.info().is_read_only();
         let noted = if ends { self.relocator.committer.set_balance_item(None) } else { Ok(()) };
@@ -281,7 +281,8 @@ impl Balancer {
         self.set_profiles(balance);
         let chosen = self.chosen(balance);
         self.state.lock().progress.expected = chosen.len() as u64;
-        let go_on = || self.state.lock().wish == Wish::GoOn;
+        let pace = self.relocator.rate.begin();
+        let go_on = || pace.may_go_on(&|| self.state.lock().wish == Wish::GoOn);
         let mut result = Ok(());
         for (start, flags) in chosen {
             if !go_on() {

@@ -66,6 +66,8 @@ impl Relocator {
             drop(committed);
             let step = self.prepare(batch)?;
             let reserved = step.reserved;
+            let data: u64 = step.data.iter().map(|target| target.length).sum();
+            let bytes = data + step.nodes.len() as u64 * self.info.space.node_size();
             let moved = self.committer.relocate(RelocationStep {
                 data: step.data,
                 nodes: step.nodes,
@@ -74,7 +76,10 @@ impl Relocator {
             });
             self.info.space.lock().unreserve_relocation(reserved);
             tries = match moved? {
-                Ok(()) => 0,
+                Ok(()) => {
+                    self.rate.count(bytes);
+                    0
+                }
                 Err(error) if error.errno() == Errno::AGAIN && tries < TRIES => tries + 1,
                 Err(error) => return Err(error),
             };

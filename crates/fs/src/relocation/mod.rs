@@ -18,6 +18,8 @@ mod batch;
 mod copy;
 mod filters;
 mod group;
+mod pace;
+mod vacate;
 
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ use crate::space::SpaceInner;
 pub(crate) use balance::Balancer;
 pub use balance::{BalanceProgress, BalanceStatus};
 pub(crate) use group::Emptied;
+use pace::Rate;
+pub use vacate::VacateProgress;
 
 /// Empties block groups.
 pub(crate) struct Relocator {
@@ -40,6 +44,7 @@ pub(crate) struct Relocator {
     committer: Arc<Committer>,
     reserver: Arc<Reserver>,
     inactivator: Arc<Inactivator>,
+    rate: Rate,
 }
 
 impl Relocator {
@@ -49,7 +54,12 @@ impl Relocator {
         reserver: Arc<Reserver>,
         inactivator: Arc<Inactivator>,
     ) -> Self {
-        Self { info, committer, reserver, inactivator }
+        Self { info, committer, reserver, inactivator, rate: Rate::default() }
+    }
+
+    /// From now on so many bytes are moved in a second at the most.
+    pub(crate) fn limit(&self, bytes_per_second: Option<u64>) {
+        self.rate.limit(bytes_per_second);
     }
 
     /// Has `take` take what it wants of space, once there is enough: commits free what is pinned,

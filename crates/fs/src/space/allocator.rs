@@ -8,10 +8,10 @@ use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
 
+use super::DeviceChanges;
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
-use super::group::{BlockGroup, Giving};
-use super::new_devices::NewDevices;
+use super::group::BlockGroup;
 use crate::committed::Committed;
 use crate::lock_order::{Noted, Ordered};
 
@@ -41,7 +41,8 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, BlockGroup>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
-    pub(crate) new_devices: NewDevices,
+    /// What the next commit changes of the devices.
+    pub(crate) device_changes: DeviceChanges,
     /// Chunks that the commit in progress removes.
     pub(super) leaving: Vec<(Logical, ChunkItem)>,
     /// Whether the devices are to end where their last chunks end.
@@ -123,7 +124,7 @@ impl Space {
             groups: BTreeMap::new(),
             devices: DeviceMap::new(devices, []),
             new_chunks: Vec::new(),
-            new_devices: NewDevices::default(),
+            device_changes: DeviceChanges::default(),
             leaving: Vec::new(),
             shrink: Shrink::No,
             wanted: None,
@@ -317,9 +318,6 @@ impl SpaceInner {
                 group.is_free(start, len) == Some(true),
                 "invariant 3: {start}+{len} becomes available, and the trees have it"
             );
-            if group.giving == Giving::Closed {
-                return;
-            }
             let fresh = group.give_back(start.0, len);
             debug_assert!(fresh, "invariant 10: {start}+{len} freed twice");
         }

@@ -28,8 +28,11 @@ pub(super) enum Shrink {
 /// The devices of a volume and their unallocated ranges.
 pub(crate) struct DeviceMap {
     devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
-    /// Devices that get no chunks: they are missing.
+    /// Devices that get no chunks: they are missing, or will be removed.
     closed: BTreeSet<DeviceId>,
+    /// Devices that get no chunks from a place on, since they will end there, and what is
+    /// unallocated behind that.
+    limited: BTreeMap<DeviceId, (u64, FreeMap)>,
 }
 
 /// The location of a new chunk.
@@ -42,16 +45,69 @@ pub(crate) struct Placement {
 impl DeviceMap {
     /// All of the devices free, but for their start. `closed` ones get no chunks.
     pub(crate) fn new(items: &[DevItem], closed: impl IntoIterator<Item = DeviceId>) -> Self {
-        let mut map = Self { devices: BTreeMap::new(), closed: closed.into_iter().collect() };
+        let closed = closed.into_iter().collect();
+        let mut map = Self { devices: BTreeMap::new(), closed, limited: BTreeMap::new() };
         for item in items {
             map.add(*item);
         }
         map
     }
 
-    /// A device that was missing is there: it gets chunks.
+    /// A device that was missing is there, or one is not to be removed any more: it gets chunks.
     pub(crate) fn open_again(&mut self, devid: DeviceId) {
         self.closed.remove(&devid);
+    }
+
+    /// A device gets no chunks any more. Whether it got any before; `None` if there is no such
+    /// device.
+    pub(crate) fn close(&mut self, devid: DeviceId) -> Option<bool> {
+        self.devices.contains_key(&devid).then(|| self.closed.insert(devid))
+    }
+
+    /// A device gets no chunks from this place on.
+    pub(crate) fn set_limit(&mut self, devid: DeviceId, limit: u64) {
+        let Some((_, free)) = self.devices.get_mut(&devid) else { return };
+        let mut behind = FreeMap::default();
+        for (start, len) in free.overlapping(limit, u64::MAX).collect::<Vec<_>>() {
+            let from = start.max(limit);
+            free.remove_any(from, start + len - from);
+            behind.insert(from, start + len - from);
+        }
+        self.limited.insert(devid, (limit, behind));
+    }
+
+    /// It gets chunks there again.
+    pub(crate) fn lift_limit(&mut self, devid: DeviceId) {
+        if let (Some((_, behind)), Some((_, free))) = (self.limited.remove(&devid), self.devices.get_mut(&devid)) {
+            for (start, len) in behind.iter() {
+                free.insert(start, len);
+            }
+        }
+    }
+
+    /// A device ends elsewhere; no chunk has anything behind that. Returns where it ended before.
+    pub(crate) fn resize(&mut self, devid: DeviceId, bytes: u64) -> Option<u64> {
+        self.lift_limit(devid);
+        let (item, free) = self.devices.get_mut(&devid)?;
+        let before = std::mem::replace(&mut item.total_bytes, bytes);
+        match bytes.checked_sub(before) {
+            Some(0) => {}
+            Some(more) => drop(free.insert(before, more)),
+            None => free.remove_any(bytes, before - bytes),
+        }
+        Some(before)
+    }
+
+    /// The device goes; no chunk has anything on it.
+    pub(crate) fn remove(&mut self, devid: DeviceId) -> Option<DevItem> {
+        self.closed.remove(&devid);
+        self.limited.remove(&devid);
+        self.devices.remove(&devid).map(|(item, _)| item)
+    }
+
+    /// The item of a device.
+    pub(crate) fn item(&self, devid: DeviceId) -> Option<DevItem> {
+        self.devices.get(&devid).map(|(item, _)| *item)
     }
 
     /// A device that the volume gets.
@@ -119,8 +175,18 @@ impl DeviceMap {
 
     /// Makes a range unallocated.
     pub(crate) fn release(&mut self, devid: DeviceId, start: u64, len: u64) {
-        if let Some((_, free)) = self.devices.get_mut(&devid) {
-            let fresh = free.insert(start, len);
+        let Some((_, free)) = self.devices.get_mut(&devid) else { return };
+        let mut end = start + len;
+        if let Some((limit, behind)) = self.limited.get_mut(&devid)
+            && end > *limit
+        {
+            let from = start.max(*limit);
+            let fresh = behind.insert(from, end - from);
+            debug_assert!(fresh, "invariant 18: device space at {from} given back twice");
+            end = from;
+        }
+        if start < end {
+            let fresh = free.insert(start, end - start);
             debug_assert!(fresh, "invariant 18: device space at {start} given back twice");
         }
     }

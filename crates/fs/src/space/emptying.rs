@@ -17,14 +17,16 @@ impl SpaceInner {
     /// Nobody gets space in a group from now on. `false`, and nothing changes, if the others can't
     /// satisfy what is reserved, or if there are none of its type.
     pub(crate) fn begin_emptying(&mut self, start: Logical) -> bool {
-        let Some(group) = self.groups.get(&start).filter(|group| !group.new && group.may_be_overwritten()) else {
+        let Some(group) = self.groups.get(&start).filter(|group| group.may_be_closed()) else {
             return false;
         };
         let (flags, free) = (group.flags, group.available.total());
         if !self.has_other_of_type(group) || self.spare_of(flags) < free {
             return false;
         }
-        if let Some(group) = self.groups.get_mut(&start) {
+        if let Some(group) = self.groups.get_mut(&start)
+            && group.giving == Giving::Open
+        {
             group.held = Some(std::mem::take(&mut group.available));
         }
         true
@@ -32,11 +34,17 @@ impl SpaceInner {
 
     /// Space in the group is given out again.
     pub(crate) fn end_emptying(&mut self, start: Logical) {
-        if let Some(group) = self.groups.get_mut(&start)
+        if let Some(group) = self.groups.get_mut(&start).filter(|group| group.giving == Giving::Open)
             && let Some(held) = group.held.take()
         {
             group.available = held;
         }
+    }
+
+    /// Whether nothing is left in a group that was being emptied: it goes when the last reader of
+    /// what was there has ended.
+    pub(crate) fn is_emptied(&self, start: Logical) -> bool {
+        self.groups.get(&start).is_some_and(|group| group.held.is_some() && group.recorded_used == 0)
     }
 
     /// Whether a group that is being emptied may go.
@@ -88,7 +96,7 @@ impl SpaceInner {
         self.groups.get(&start).map(|group| (group.recorded_used, group.length, group.flags))
     }
 
-    /// Whether what is in a group can be moved: nothing on a device of a seed is.
+    /// Whether a balance moves what is in a group: nothing on a device of a seed.
     pub(crate) fn can_be_emptied(&self, start: Logical) -> bool {
         self.groups.get(&start).is_some_and(|group| group.giving == Giving::Open)
     }

@@ -77,8 +77,8 @@ pub(crate) struct BlockGroup {
     pub(crate) idle_commits: u32,
     /// Where the last allocation ended.
     pub(crate) cursor: u64,
-    /// Of a group that is being emptied: what would be available. Nothing is, so nobody gets space
-    /// there.
+    /// Of a group that is being emptied, or is never given out: what would be available. Nothing
+    /// is, so nobody gets space there.
     pub(super) held: Option<FreeMap>,
 }
 
@@ -117,9 +117,14 @@ impl BlockGroup {
         debug_assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
     }
 
+    /// Whether it can be closed for emptying: it is not yet, or is closed in any case.
+    pub(super) fn may_be_closed(&self) -> bool {
+        !self.new && (self.held.is_none() || self.giving == Giving::Closed)
+    }
+
     /// Whether what is in it may be overwritten.
     pub(super) fn may_be_overwritten(&self) -> bool {
-        self.giving == Giving::Open && self.held.is_none()
+        self.held.is_none()
     }
 
     /// Takes back a range that was given out.

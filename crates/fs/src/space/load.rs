@@ -8,8 +8,7 @@ use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
 use super::group::Giving;
-use super::new_devices::NewDevices;
-use super::{BlockGroup, DeviceMap, FreeSpaceForm, free_space_tree};
+use super::{BlockGroup, DeviceChanges, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
 
@@ -76,7 +75,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         groups,
         devices,
         new_chunks: Vec::new(),
-        new_devices: NewDevices::default(),
+        device_changes: DeviceChanges::default(),
         leaving: Vec::new(),
         shrink: Shrink::No,
         wanted: None,
@@ -141,14 +140,13 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
 /// The group with what follows from its recorded free space.
 fn with_available(mut group: BlockGroup, chunk: &ChunkItem, is_on_seeds: bool) -> BlockGroup {
     group.recorded_used = chunk.length - group.recorded_free.total();
-    if is_on_seeds {
-        group.giving = Giving::Closed;
-        group.available = FreeMap::default();
-        return group;
-    }
     group.available = group.recorded_free.clone();
     for (at, len) in DeviceMap::superblock_ranges(group.start, chunk) {
         group.available.remove_any(at.0, len);
+    }
+    if is_on_seeds {
+        group.giving = Giving::Closed;
+        group.held = Some(std::mem::take(&mut group.available));
     }
     group
 }

@@ -33,6 +33,7 @@
 
 mod allocator;
 mod demand;
+mod device_changes;
 mod device_map;
 mod discards;
 mod emptying;
@@ -42,7 +43,6 @@ mod freed;
 mod global_reserve;
 mod group;
 mod load;
-mod new_devices;
 mod remove_chunks;
 mod reserve;
 mod room;
@@ -50,6 +50,7 @@ mod room;
 pub use allocator::SpaceTotals;
 pub(crate) use allocator::{NewChunk, Space, SpaceInner};
 pub(crate) use demand::{Demand, Shortage, UseOfKept};
+pub(crate) use device_changes::DeviceChanges;
 pub(crate) use device_map::{DeviceMap, stripe_length};
 pub(crate) use free_space_tree::GroupEdits;
 pub(crate) use group::{BlockGroup, FreeSpaceForm};

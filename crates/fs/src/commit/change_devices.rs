@@ -1,0 +1,55 @@
+//! Devices that the volume gets, loses, or that get another size: each by a commit.
+
+use std::sync::Arc;
+
+use ubtrfs_format::DeviceId;
+use ubtrfs_volume::Device;
+
+use super::owner::Committer;
+use crate::error::{Errno, Result};
+
+impl Committer {
+    /// Makes a device one of the volume's by a commit; what is on it is wiped. Returns its number.
+    pub(crate) fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
+        if self.info.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        let item = self.info.volume.add_device(device)?;
+        {
+            let mut space = self.info.space.lock();
+            space.devices.add(item);
+            space.device_changes.added.push(item);
+        }
+        self.commit()?;
+        tracing::info!(device = item.devid.0, bytes = item.total_bytes, "the volume has one more device");
+        Ok(item.devid)
+    }
+
+    /// Takes a device out of the volume by a commit, and wipes its superblocks: no chunk has
+    /// anything on it.
+    pub(crate) fn remove_device(&self, devid: DeviceId) -> Result<()> {
+        {
+            let mut space = self.info.space.lock();
+            let item = space.devices.remove(devid).ok_or(Errno::NODEV)?;
+            space.device_changes.removed.push(item);
+        }
+        self.commit()?;
+        tracing::info!(device = devid.0, "it is no device of the volume any more");
+        Ok(())
+    }
+
+    /// Gives a device another size by a commit: no chunk has anything behind that.
+    pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64) -> Result<()> {
+        {
+            let mut space = self.info.space.lock();
+            let before = space.devices.resize(devid, bytes).ok_or(Errno::NODEV)?;
+            if before == bytes {
+                return Ok(());
+            }
+            space.device_changes.resized.push((devid, before, bytes));
+        }
+        self.commit()?;
+        tracing::info!(device = devid.0, bytes, "the device has another size");
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! How fast extents are moved.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often who waits for its turn is asked whether it goes on.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// The bytes that a mount has moved, and how many it may move in a second.
+#[derive(Debug, Default)]
+pub(super) struct Rate {
+    moved: AtomicU64,
+    /// 0 is no limit.
+    bytes_per_second: AtomicU64,
+}
+
+/// The bytes that may be moved since something has begun.
+pub(super) struct Pace<'a> {
+    rate: &'a Rate,
+    begun: Instant,
+    from: u64,
+}
+
+impl Rate {
+    /// So many more bytes have been moved.
+    pub(super) fn count(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// From now on so many bytes may be moved in a second.
+    pub(super) fn limit(&self, bytes_per_second: Option<u64>) {
+        self.bytes_per_second.store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Something begins.
+    pub(super) fn begin(&self) -> Pace<'_> {
+        Pace { rate: self, begun: Instant::now(), from: self.moved.load(Ordering::Relaxed) }
+    }
+}
+
+impl Pace<'_> {
+    /// Waits until more may be moved, or until `goes_on` says no, which is returned.
+    pub(super) fn may_go_on(&self, goes_on: &dyn Fn() -> bool) -> bool {
+        loop {
+            if !goes_on() {
+                return false;
+            }
+            let moved = self.rate.moved.load(Ordering::Relaxed) - self.from;
+            let rate = self.rate.bytes_per_second.load(Ordering::Relaxed);
+            let micros = (u128::from(moved) * 1_000_000).checked_div(u128::from(rate)).unwrap_or(0);
+            let due = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
+            let rest = due.saturating_sub(self.begun.elapsed());
+            if rest.is_zero() {
+                return true;
+            }
+            std::thread::sleep(rest.min(MOMENT));
+        }
+    }
+}

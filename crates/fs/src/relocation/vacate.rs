@@ -1,0 +1,178 @@
+//! Taking chunks off a device: off all of it, before it leaves the volume, or off its end, before
+//! it gets smaller. From the beginning no chunk is made there; those that are there are emptied,
+//! one after the other, and go. Nothing in the volume says that more is to come: after a crash it
+//! has to be asked for again, and what has been moved stays where it is.
+
+use std::time::Duration;
+
+use ubtrfs_format::{DeviceId, Logical};
+
+use super::Relocator;
+use super::group::Emptied;
+use crate::error::{Errno, Result};
+use crate::space::stripe_length;
+
+/// How often it is looked whether the last readers of what has been moved have ended.
+const MOMENT: Duration = Duration::from_millis(10);
+/// No device is made smaller than this.
+const LEAST_DEVICE: u64 = 16 << 20;
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VacateProgress {
+    /// Bytes that chunks had there when it began.
+    pub total_bytes: u64,
+    /// Bytes that they have there now.
+    pub left_bytes: u64,
+}
+
+/// Asked again and again whether to go on.
+type GoesOn<'a> = &'a dyn Fn(&VacateProgress) -> bool;
+
+/// A device on which no chunk is made until this is dropped.
+struct Closed<'a> {
+    relocator: &'a Relocator,
+    devid: DeviceId,
+    was_open: bool,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        if self.was_open {
+            self.relocator.info.space.lock().devices.open_again(self.devid);
+        }
+    }
+}
+
+/// A device on which no chunk is made behind its new end until this is dropped.
+struct Limited<'a> {
+    relocator: &'a Relocator,
+    devid: DeviceId,
+}
+
+impl Drop for Limited<'_> {
+    fn drop(&mut self) {
+        self.relocator.info.space.lock().devices.lift_limit(self.devid);
+    }
+}
+
+impl Relocator {
+    /// Moves all that is on a device elsewhere, and takes the device out of the volume; this is
+    /// durable when it returns. The device may be missing, or be one of a seed. `ENODEV` if there
+    /// is no such device, `EINVAL` if the others are too few for the profiles of the volume,
+    /// `ENOSPC` if there is no room on them, `EINPROGRESS` if something else moves extents,
+    /// `ECANCELED` if `goes_on` says no.
+    pub(crate) fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
+        let _exclusive = self.begin()?;
+        let was_open = self.info.space.lock().devices.close(devid).ok_or(Errno::NODEV)?;
+        let _closed = Closed { relocator: self, devid, was_open };
+        self.check_profiles()?;
+        self.vacate(devid, 0, goes_on)?;
+        let _without_discards = self.reserver.hold_off_discards();
+        self.committer.remove_device(devid)
+    }
+
+    /// Gives a device another size, after what is behind that has been moved elsewhere; this is
+    /// durable when it returns. `ENODEV` if there is no such device, `EPERM` if it is one of a
+    /// seed, `EINVAL` if that is too small, `EFBIG` if the device is not that large, `ENOSPC`,
+    /// `EINPROGRESS` and `ECANCELED` as for removals.
+    pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: GoesOn<'_>) -> Result<()> {
+        let _exclusive = self.begin()?;
+        let volume = &self.info.volume;
+        let sector = u64::from(volume.sector_size());
+        let bytes = bytes / sector * sector;
+        let item = self.info.space.lock().devices.item(devid).ok_or(Errno::NODEV)?;
+        if volume.missing_devices().iter().any(|missing| missing.devid == devid) {
+            return Err(Errno::NODEV.into());
+        }
+        if volume.seed_devices().contains(&devid) {
+            return Err(Errno::PERM.into());
+        }
+        if bytes < LEAST_DEVICE {
+            return Err(Errno::INVAL.into());
+        }
+        if bytes > volume.device_size(devid)? {
+            return Err(Errno::FBIG.into());
+        }
+        if bytes < item.total_bytes {
+            self.info.space.lock().devices.set_limit(devid, bytes);
+            let _limited = Limited { relocator: self, devid };
+            self.vacate(devid, bytes, goes_on)?;
+            let _without_discards = self.reserver.hold_off_discards();
+            return self.committer.resize_device(devid, bytes);
+        }
+        self.committer.resize_device(devid, bytes)
+    }
+
+    fn begin(&self) -> Result<crate::exclusive_op::Running<'_>> {
+        ubtrfs_tree::ensure_may_block()?;
+        if self.info.is_read_only() {
+            return Err(Errno::ROFS.into());
+        }
+        let exclusive = self.info.exclusive_op.begin()?;
+        if self.info.volume.replacement().is_some() {
+            return Err(Errno::INPROGRESS.into());
+        }
+        Ok(exclusive)
+    }
+
+    /// `EINVAL` if chunks of the profiles that the volume has can't be made on the devices that get
+    /// chunks.
+    fn check_profiles(&self) -> Result<()> {
+        let devices = self.info.space.lock().devices.open_devices();
+        let fits = |chunk: &ubtrfs_format::items::ChunkItem| {
+            chunk.flags.raid().is_some_and(|raid| raid.least_devices <= devices)
+        };
+        if devices > 0 && self.info.volume.chunks().iter().all(|(_, chunk)| fits(chunk)) {
+            Ok(())
+        } else {
+            Err(Errno::INVAL.into())
+        }
+    }
+
+    /// Empties all chunks that have something on a device from this place on.
+    fn vacate(&self, devid: DeviceId, from: u64, goes_on: GoesOn<'_>) -> Result<()> {
+        let total_bytes = self.left(devid, from).1;
+        let may_go_on = || goes_on(&VacateProgress { total_bytes, left_bytes: self.left(devid, from).1 });
+        let pace = self.rate.begin();
+        loop {
+            let (last, _) = self.left(devid, from);
+            let Some(start) = last else { return Ok(()) };
+            if !may_go_on() {
+                return Err(Errno::CANCELED.into());
+            }
+            if self.info.space.lock().is_emptied(start) {
+                // It goes when the last readers of what was there have ended.
+                std::thread::sleep(MOMENT);
+                self.info.space.unpin();
+                self.committer.commit()?;
+                continue;
+            }
+            match self.empty_group(start, &|| pace.may_go_on(&may_go_on)) {
+                Ok(Emptied::All) => {}
+                Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
+                // It went by itself.
+                Err(error) if error.errno() == Errno::NOENT => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The last chunk that has something on a device from this place on, and the bytes of all of
+    /// them there.
+    fn left(&self, devid: DeviceId, from: u64) -> (Option<Logical>, u64) {
+        let (mut last, mut bytes) = (None, 0);
+        for (start, chunk) in self.info.volume.chunks() {
+            let length = stripe_length(&chunk);
+            let is_there = |stripe: &&ubtrfs_format::items::Stripe| {
+                stripe.devid == devid && stripe.offset.0.saturating_add(length) > from
+            };
+            let stripes = chunk.stripes.iter().filter(is_there).count() as u64;
+            if stripes > 0 {
+                last = Some(start);
+                bytes += stripes * length;
+            }
+        }
+        (last, bytes)
+    }
+}
