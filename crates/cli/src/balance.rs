@@ -3,25 +3,37 @@
 use std::path::Path;
 
 use rustix::io::Errno;
+use serde::Serialize;
+use ubtrfs::BalanceProgress;
 use ubtrfs_format::items::{BalanceFlags, BalanceItem};
-use ubtrfs_server::balance::{CANCEL, PAUSE, encode, progress_in};
+use ubtrfs_server::balance::{CANCEL, PAUSE, Run, progress_in};
 
-use crate::args::balance::{BalanceArguments, BalanceCommand, BalancePlace, Filters, Start};
+use crate::args::balance::{BalanceArguments, BalanceCommand, BalancePlace, Filters, How, Start, Status};
 use crate::failure::{Failure, Result};
 use crate::ioctls::Mounted;
-use crate::output::say;
+use crate::output::{as_json, say};
 use crate::place::{Image, Place};
+use crate::report::{Progress, meanwhile};
+
+/// How far a balance is.
+#[derive(Debug, Serialize)]
+struct Shown {
+    state: &'static str,
+    /// Chunks that were chosen when it began.
+    expected: u64,
+    /// Chunks that were looked at.
+    considered: u64,
+    /// Chunks that were emptied.
+    completed: u64,
+}
 
 /// `ubtrfs balance`
 pub fn run(arguments: &BalanceArguments) -> Result<()> {
     match &arguments.what {
-        BalanceCommand::Start(start) => {
-            let balance = wanted(start);
-            on(&start.place, |mounted| mounted.balance(&balance), |image| image.fs.start_balance(&balance))
-        }
-        BalanceCommand::Resume(place) => {
-            let resume = BalanceItem { flags: BalanceFlags::RESUME, ..BalanceItem::default() };
-            on(place, |mounted| mounted.balance(&resume), |image| image.fs.resume_balance())
+        BalanceCommand::Start(start) => run_one(&start.place, &wanted(start), start.how),
+        BalanceCommand::Resume(resume) => {
+            let balance = BalanceItem { flags: BalanceFlags::RESUME, ..BalanceItem::default() };
+            run_one(&resume.place, &balance, resume.how)
         }
         BalanceCommand::Pause(place) => {
             on(place, |mounted| mounted.control_balance(PAUSE), |image| image.fs.pause_balance())
@@ -29,7 +41,59 @@ pub fn run(arguments: &BalanceArguments) -> Result<()> {
         BalanceCommand::Cancel(place) => {
             on(place, |mounted| mounted.control_balance(CANCEL), |image| image.fs.cancel_balance())
         }
-        BalanceCommand::Status(place) => status(place),
+        BalanceCommand::Status(arguments) => status(arguments),
+    }
+}
+
+/// Begins or goes on, and shows how far it is until it is done.
+fn run_one(place: &BalancePlace, balance: &BalanceItem, how: How) -> Result<()> {
+    let line = Progress::new();
+    let show = |progress: BalanceProgress| line.say(Shown::of("running", progress).as_text().trim_end());
+    let on_mount = |mounted: &Mounted| {
+        if how.limit.is_some() && mounted.is_of_the_kernel()? {
+            return Err(Errno::NOTSUP);
+        }
+        let run = Run { balance: *balance, bytes_per_second: how.limit.unwrap_or(0) };
+        let look = || {
+            if let Ok((true, progress)) = mounted.balance_progress().map(|answer| progress_in(&answer)) {
+                show(progress);
+            }
+        };
+        meanwhile(|| mounted.balance(&run), look)
+    };
+    let in_image = |image: &Image| {
+        image.fs.limit_relocation(how.limit);
+        let goes_on = |progress: &BalanceProgress| {
+            show(*progress);
+            true
+        };
+        if balance.flags & BalanceFlags::RESUME == 0 {
+            image.fs.start_balance(balance, &goes_on)
+        } else {
+            image.fs.resume_balance(&goes_on)
+        }
+    };
+    let progress = on(place, on_mount, in_image);
+    drop(line);
+    let shown = Shown::of("finished", progress?);
+    say(&if how.json { as_json(&shown)? } else { shown.as_text() })
+}
+
+impl Shown {
+    fn of(state: &'static str, BalanceProgress { expected, considered, completed }: BalanceProgress) -> Self {
+        Self { state, expected, considered, completed }
+    }
+
+    fn as_text(&self) -> String {
+        let Self { expected, considered, completed, .. } = self;
+        match self.state {
+            "none" => "no balance\n".into(),
+            "paused" => "a balance is paused\n".into(),
+            "running" => {
+                format!("a balance is under way: {completed} of {expected} chunks emptied, {considered} looked at\n")
+            }
+            _ => format!("{completed} of {expected} chunks emptied\n"),
+        }
     }
 }
 
@@ -52,11 +116,11 @@ fn wanted(start: &Start) -> BalanceItem {
     }
 }
 
-fn on(
+fn on<T>(
     place: &BalancePlace,
-    on_mount: impl FnOnce(&Mounted) -> std::result::Result<(), Errno>,
-    in_image: impl FnOnce(&Image) -> ubtrfs::Result<()>,
-) -> Result<()> {
+    on_mount: impl FnOnce(&Mounted) -> std::result::Result<T, Errno>,
+    in_image: impl FnOnce(&Image) -> ubtrfs::Result<T>,
+) -> Result<T> {
     match Place::of_volume(&place.place) {
         Place::Mounted(path) => on_mount(&Mounted::open(&path)?).map_err(|errno| about(&path, errno)),
         Place::Image { image: path, .. } => {
@@ -67,7 +131,8 @@ fn on(
                 }
                 _ => image.failed(&error),
             });
-            done.and(image.close())
+            let closed = image.close();
+            done.and_then(|done| closed.map(|()| done))
         }
     }
 }
@@ -82,30 +147,30 @@ fn about(path: &Path, errno: Errno) -> Failure {
              that this is wanted"
         }
         Errno::NOSPC => "there was no room to empty some of the chunks",
+        Errno::INTR => "a signal has ended the balance",
+        Errno::NOTSUP => "it is a mount of the kernel's: --limit is for mounts of ubtrfs",
         Errno::NOTTY => "the volume is not mounted by ubtrfs, or by one that can't balance",
         errno => return Failure::about(path.display(), &errno),
     };
     Failure::new(format!("{}: {what}", path.display()))
 }
 
-fn status(place: &BalancePlace) -> Result<()> {
-    let line = match Place::of_volume(&place.place) {
+fn status(arguments: &Status) -> Result<()> {
+    let found = match Place::of_volume(&arguments.place.place) {
         Place::Mounted(path) => match Mounted::open(&path)?.balance_progress() {
             Err(Errno::NOTCONN) => None,
             Err(errno) => return Err(about(&path, errno)),
             Ok(answer) => Some(progress_in(&answer)),
         },
         Place::Image { image: path, .. } => {
-            let image = Image::open(&path, &place.image, false, false)?;
-            let found = image.fs.balance_status();
-            found.map(|status| progress_in(&encode(&status.balance, Some(&status))))
+            let image = Image::open(&path, &arguments.place.image, false, false)?;
+            image.fs.balance_status().map(|status| (status.running, status.progress))
         }
     };
-    say(&match line {
-        None => "no balance\n".to_owned(),
-        Some((false, _)) => "a balance is paused\n".to_owned(),
-        Some((true, [expected, considered, completed])) => {
-            format!("a balance is under way: {completed} of {expected} chunks emptied, {considered} looked at\n")
-        }
-    })
+    let shown = match found {
+        None => Shown::of("none", BalanceProgress::default()),
+        Some((false, progress)) => Shown::of("paused", progress),
+        Some((true, progress)) => Shown::of("running", progress),
+    };
+    say(&if arguments.json { as_json(&shown)? } else { shown.as_text() })
 }

@@ -18,6 +18,7 @@ use crate::failure::{Failure, Result};
 use crate::info::Groups;
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
+use crate::remove;
 use crate::trees::Trees;
 use crate::usage::{DeviceUsage, Glance, Usage};
 
@@ -57,6 +58,7 @@ pub fn run(arguments: &DeviceArguments) -> Result<()> {
     match &arguments.what {
         DeviceCommand::Usage(place) => show(place, devices_as_text),
         DeviceCommand::Stats(arguments) => stats(arguments),
+        DeviceCommand::Remove(arguments) => remove::run(arguments),
         DeviceCommand::Add(arguments) => add::run(arguments),
         DeviceCommand::Replace(arguments) => crate::replace::run(arguments),
     }

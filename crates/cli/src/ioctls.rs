@@ -9,14 +9,14 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
-use ubtrfs::Defragmentation;
-use ubtrfs_format::items::BalanceItem;
+use ubtrfs::{BalanceProgress, Defragmentation};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 use ubtrfs_server::balance;
 use ubtrfs_server::control::RESET_SUBVOLUME;
 use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
 use ubtrfs_server::device_ioctls::{ADD_DEVICE, ADD_SIZE, REPLACE, REPLACE_SIZE, encode_added};
 use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
+use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_removed, encode_resized};
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
@@ -178,12 +178,23 @@ impl Mounted {
     /// The path of a device.
     pub fn device_path(&self, devid: u64) -> Done<String> {
         const PATH: usize = 3072;
+        let argument = self.device_info(devid)?;
+        let path: Vec<u8> = argument[PATH..].iter().copied().take_while(|byte| *byte != 0).collect();
+        Ok(String::from_utf8_lossy(&path).into_owned())
+    }
+
+    /// Bytes of a device that chunks have, and that there are.
+    pub fn device_bytes(&self, devid: u64) -> Done<(u64, u64)> {
+        let argument = self.device_info(devid)?;
+        Ok((u64_at(&argument, 24), u64_at(&argument, 32)))
+    }
+
+    fn device_info(&self, devid: u64) -> Done<Argument> {
         let mut argument: Argument = [0; SIZE];
         argument[..8].copy_from_slice(&devid.to_le_bytes());
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
         unsafe { ioctl(&self.0, Updater::<DEV_INFO, Argument>::new(&mut argument)) }?;
-        let path: Vec<u8> = argument[PATH..].iter().copied().take_while(|byte| *byte != 0).collect();
-        Ok(String::from_utf8_lossy(&path).into_owned())
+        Ok(argument)
     }
 
     /// How often a device failed; afterwards, with `reset`, it never did.
@@ -241,12 +252,12 @@ impl Mounted {
         unsafe { ioctl(&self.0, NoArg::<SCRUB_CANCEL>::new()) }
     }
 
-    /// Balances the volume, or goes on with that; returns when it is done.
-    pub fn balance(&self, balance: &BalanceItem) -> Done<()> {
-        let mut argument = [0; balance::ARGUMENT_SIZE];
-        argument.copy_from_slice(&balance::encode(balance, None));
+    /// Balances the volume, or goes on with that; returns how far it came when it is done.
+    pub fn balance(&self, run: &balance::Run) -> Done<BalanceProgress> {
+        let mut argument = run.encode();
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
-        unsafe { ioctl(&self.0, Updater::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>::new(&mut argument)) }
+        unsafe { ioctl(&self.0, Updater::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>::new(&mut argument)) }?;
+        Ok(balance::progress_in(&argument).1)
     }
 
     /// How far a balance of the volume is.
@@ -267,6 +278,20 @@ impl Mounted {
     pub fn add_device(&self, path: &str) -> Done<()> {
         // SAFETY: this command reads an argument of the size that its number encodes.
         unsafe { ioctl(&self.0, Setter::<ADD_DEVICE, [u8; ADD_SIZE]>::new(encode_added(path)?)) }
+    }
+
+    /// Takes a device out of the volume, or ends that; returns when it is done.
+    pub fn remove_device(&self, which: &Which, bytes_per_second: u64) -> Done<()> {
+        let argument = encode_removed(which, bytes_per_second)?;
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, Setter::<REMOVE_DEVICE_V2, Argument>::new(argument)) }
+    }
+
+    /// Gives a device another size, or ends that; returns when it is done.
+    pub fn resize(&self, what: &str, bytes_per_second: u64) -> Done<()> {
+        let argument = encode_resized(what, bytes_per_second)?;
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, Setter::<RESIZE, Argument>::new(argument)) }
     }
 
     /// Begins to replace a device, asks how far that is, or cancels it, as the argument says; what

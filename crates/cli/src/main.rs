@@ -35,10 +35,12 @@ mod path;
 mod place;
 mod process;
 mod remedy;
+mod remove;
 mod repair;
 mod replace;
 mod report;
 mod rescue;
+mod resize;
 mod restore;
 mod scrub;
 mod shell;
@@ -54,6 +56,7 @@ mod trees;
 mod umount;
 mod usage;
 mod watch;
+mod which_device;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     let words = args::filesystem::with_algorithms_apart(std::env::args_os());
-    let arguments = Arguments::parse_from(words);
+    let arguments = Arguments::parse_from(args::balance::with_filters_apart(words.into_iter()));
     let done = match &arguments.command {
         Command::Mkfs(arguments) => mkfs::run(arguments),
         Command::Mount(arguments) => mount::run(arguments),
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
             FilesystemCommand::Defragment(arguments) => defragment::run(arguments),
             FilesystemCommand::Df(place) => devices::df(place),
             FilesystemCommand::Usage(place) => devices::usage(place),
+            FilesystemCommand::Resize(arguments) => resize::run(arguments),
         },
         Command::Device(arguments) => devices::run(arguments),
         Command::Balance(arguments) => balance::run(arguments),

@@ -1,25 +1,23 @@
 //! `ubtrfs replace`: a new device in the place of an old one, of a volume that is mounted or not.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use serde::Serialize;
-use ubtrfs::{Filesystem, Options, ReplaceOptions, ReplaceProgress, ReplaceState};
-use ubtrfs_format::DeviceId;
+use ubtrfs::{Filesystem, ReplaceOptions, ReplaceProgress, ReplaceState};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_server::device_ioctls::{CANCEL, Request, STATUS, asking, is_good, progress_of};
-use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::add::{about_new, prepare};
 use crate::args::Window;
 use crate::args::device::{ReplaceArguments, ReplaceCommand, ReplaceStart};
-use crate::device::{about_volume_within, open_for_writing, open_new};
+use crate::device::open_new;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::show;
+use crate::which_device::{no_such_device, of_volume, on_mount, open_perhaps_degraded};
 
 /// How often progress is shown.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -50,8 +48,8 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
             _ => start_on_devices(arguments),
         },
         ReplaceCommand::Resume(arguments) => {
-            let fs = open(&arguments.places)?;
-            finish(&fs, arguments.json)
+            let volume = open_perhaps_degraded(&arguments.places, Window::default())?;
+            finish(&volume.fs, arguments.json)
         }
         ReplaceCommand::Status(arguments) => {
             let shown =
@@ -65,13 +63,13 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
                 if is_good(&answer) { Ok(()) } else { Err(about(directory, Errno::NOTCONN)) }
             }
             places => {
-                let fs = open(places)?;
+                let volume = open_perhaps_degraded(places, Window::default())?;
                 let failed = |error: ubtrfs::Error| match error.errno() {
                     Errno::NOTCONN => about(&places[0], Errno::NOTCONN),
                     _ => Failure::of(&error),
                 };
-                fs.cancel_replacement().map_err(failed)?;
-                fs.close().map_err(|error| Failure::of(&error))
+                volume.fs.cancel_replacement().map_err(failed)?;
+                volume.fs.close().map_err(|error| Failure::of(&error))
             }
         },
     }
@@ -91,7 +89,7 @@ fn start_on_mount(arguments: &ReplaceStart, directory: &Path) -> Result<()> {
         let what = "--limit is for mounts of ubtrfs";
         return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", directory.display())));
     }
-    let source = source_on_mount(&mounted, &arguments.source).map_err(failed)?;
+    let source = on_mount(&mounted, &arguments.source).map_err(failed)?;
     let source = source.ok_or_else(|| no_such_device(&arguments.source))?;
     if matches!(status(&mounted).map_err(failed)?.state, "started" | "suspended") {
         return Err(about(directory, Errno::INPROGRESS));
@@ -134,47 +132,10 @@ fn wait(mounted: &Mounted) -> std::result::Result<Shown, Errno> {
     }
 }
 
-/// The device of a mount that is meant by a number or by a path.
-fn source_on_mount(mounted: &Mounted, source: &str) -> std::result::Result<Option<DeviceId>, Errno> {
-    let numbers = mounted.device_numbers()?;
-    if let Ok(number) = source.parse::<u64>() {
-        return Ok(numbers.contains(&number).then_some(DeviceId(number)));
-    }
-    for number in numbers {
-        let path = PathBuf::from(mounted.device_path(number)?);
-        if is_same(&path, Path::new(source)) {
-            return Ok(Some(DeviceId(number)));
-        }
-    }
-    Ok(None)
-}
-
-fn is_same(one: &Path, other: &Path) -> bool {
-    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
-    one == other || canonical(one).is_some_and(|one| Some(one) == canonical(other))
-}
-
-/// Opens a volume that is not mounted, if need be without a device that is missing.
-fn open(paths: &[PathBuf]) -> Result<Arc<Filesystem>> {
-    let window = Window::default();
-    let devices = open_for_writing(paths, window)?.devices;
-    let volume = match Volume::open(devices.clone(), OpenOptions::default()) {
-        Err(VolumeError::MissingDevices { .. }) => Volume::open_degraded(devices, OpenOptions::default()),
-        opened => opened,
-    };
-    let volume = volume.map_err(|error| about_volume_within(paths, window, &error))?;
-    let options = Options { background_commits: false, ..Options::default() };
-    Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))
-}
-
 fn start_on_devices(arguments: &ReplaceStart) -> Result<()> {
-    let fs = open(&arguments.places)?;
-    let source = match arguments.source.parse::<u64>() {
-        Ok(number) => Some(DeviceId(number)),
-        Err(_) => source_of_path(Path::new(&arguments.source)),
-    };
-    let is_there = |source: &DeviceId| fs.volume().devices().iter().any(|item| item.devid == *source);
-    let source = source.filter(is_there).ok_or_else(|| no_such_device(&arguments.source))?;
+    let volume = open_perhaps_degraded(&arguments.places, Window::default())?;
+    let fs = &volume.fs;
+    let source = of_volume(fs, &arguments.source).ok_or_else(|| no_such_device(&arguments.source))?;
     if matches!(fs.replacement().state, ReplaceState::Started | ReplaceState::Suspended) {
         return Err(about(&arguments.places[0], Errno::INPROGRESS));
     }
@@ -182,13 +143,7 @@ fn start_on_devices(arguments: &ReplaceStart) -> Result<()> {
     let options = ReplaceOptions { avoid_source: arguments.avoid_source, bytes_per_second: arguments.limit };
     let failed = |error: ubtrfs::Error| Failure::about(arguments.target.display(), &error);
     fs.begin_replacement(source, target, options).map_err(failed)?;
-    finish(&fs, arguments.json)
-}
-
-/// The number that a device's superblock gives it.
-fn source_of_path(path: &Path) -> Option<DeviceId> {
-    let device = ubtrfs_volume::open_to_look(path).ok()?;
-    Volume::superblock_of(&*device).map(|superblock| superblock.dev_item.devid)
+    finish(fs, arguments.json)
 }
 
 /// Does what has been begun.
@@ -249,10 +204,6 @@ impl Shown {
             _ => format!("{percent} done, {errors}\n"),
         }
     }
-}
-
-fn no_such_device(source: &str) -> Failure {
-    Failure::new(format!("the volume has no device {source}"))
 }
 
 fn about(place: &Path, errno: Errno) -> Failure {

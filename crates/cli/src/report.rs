@@ -16,6 +16,18 @@ use crate::size::show_size;
 /// How often what is shown changes.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Runs what takes long, in a thread of its own, and `look`s again and again meanwhile.
+pub fn meanwhile<T: Send>(run: impl FnOnce() -> T + Send, look: impl Fn()) -> T {
+    std::thread::scope(|scope| {
+        let running = scope.spawn(run);
+        while !running.is_finished() {
+            look();
+            std::thread::sleep(INTERVAL);
+        }
+        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// A line about what has been done, where there is a terminal to show it.
 pub struct Progress {
     bar: Option<ProgressBar>,

@@ -1,32 +1,61 @@
 //! Operations that change where chunks are, of which a volume has one at a time: balances, and the
 //! removal, the resizing and the replacement of devices.
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Errno, Result};
 
+#[derive(Debug, Default)]
+struct State {
+    is_running: bool,
+    /// The mount ends: nothing begins any more.
+    is_ending: bool,
+}
+
 /// Whether one is under way.
 #[derive(Debug, Default)]
-pub(crate) struct ExclusiveOp(Mutex<bool>);
+pub(crate) struct ExclusiveOp {
+    state: Mutex<State>,
+    /// Signalled when one has ended.
+    ended: Condvar,
+}
 
 /// One that is under way, until this is dropped.
 #[must_use]
 pub(crate) struct Running<'a>(&'a ExclusiveOp);
 
 impl ExclusiveOp {
-    /// Begins one. `EINPROGRESS` if there is one.
+    /// Begins one. `EINPROGRESS` if there is one, `ECANCELED` when the mount ends.
     pub(crate) fn begin(&self) -> Result<Running<'_>> {
-        let mut is_running = self.0.lock();
-        if *is_running {
+        let mut state = self.state.lock();
+        if state.is_ending {
+            return Err(Errno::CANCELED.into());
+        }
+        if state.is_running {
             return Err(Errno::INPROGRESS.into());
         }
-        *is_running = true;
+        state.is_running = true;
         Ok(Running(self))
+    }
+
+    /// Lets none begin any more, and waits for the one that is under way, which has to ask.
+    pub(crate) fn end(&self) {
+        let mut state = self.state.lock();
+        state.is_ending = true;
+        while state.is_running {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Whether the one that is under way is to end soon.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state.lock().is_ending
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        *self.0.0.lock() = false;
+        self.0.state.lock().is_running = false;
+        self.0.ended.notify_all();
     }
 }

@@ -2,8 +2,12 @@
 //! pauses and cancels. The argument of that is a number in place of a pointer, which FUSE does not
 //! pass on; ours, under another number, points to it.
 
-use ubtrfs::{BalanceStatus, Errno, Filesystem, Result};
+use ubtrfs::{BalanceProgress, Filesystem};
 use ubtrfs_format::items::{BalanceArgs, BalanceFlags, BalanceItem};
+use ubtrfs_fuse::Errno;
+
+use crate::btrfs_ioctls::u64_at;
+use crate::long_ioctls::within_limit;
 
 /// `BTRFS_IOC_BALANCE_V2`, `_IOWR(0x94, 32, struct btrfs_ioctl_balance_args)`.
 pub const BALANCE: u32 = 0xc400_9420;
@@ -23,68 +27,94 @@ pub const CANCEL: u64 = 2;
 const STATE: usize = 8;
 const ARGS: usize = 16;
 const PROGRESS: usize = ARGS + 3 * BalanceArgs::SIZE;
+/// Ours, in bytes that the kernel does not use: the most bytes in a second.
+const LIMIT: usize = PROGRESS + 24;
 /// A bit of the state.
 const RUNNING: u64 = 1;
 
 /// An ioctl of a balance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BalanceIoctl {
-    Start(Box<BalanceItem>),
-    Resume,
+    Run(Box<Run>),
     Progress,
     Pause,
     Cancel,
 }
 
+/// A balance that is to begin or to go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// What it does. With the flag for that it goes on with the one that was paused.
+    pub balance: BalanceItem,
+    /// The most bytes in a second; 0 is no limit.
+    pub bytes_per_second: u64,
+}
+
 impl BalanceIoctl {
     /// Reads a command; `None` if it is not one of these.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self>> {
+    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
         let read = match command {
-            BALANCE => decode(data).map(|balance| {
-                if balance.flags & BalanceFlags::RESUME == 0 { Self::Start(Box::new(balance)) } else { Self::Resume }
-            }),
+            BALANCE => Run::decode(data).map(|run| Self::Run(Box::new(run))),
             BALANCE_PROGRESS => Some(Self::Progress),
-            BALANCE_CONTROL => match data.first_chunk().map(|number| u64::from_le_bytes(*number)) {
+            BALANCE_CONTROL => match u64_at(data, 0) {
                 Some(PAUSE) => Some(Self::Pause),
                 Some(CANCEL) => Some(Self::Cancel),
                 _ => None,
             },
             _ => return None,
         };
-        Some(read.ok_or_else(|| Errno::INVAL.into()))
+        Some(read.ok_or(Errno::INVAL))
     }
 
-    /// Answers, for the first two when the balance has ended.
-    pub(crate) fn answer(self, engine: &Filesystem) -> Result<Vec<u8>> {
+    /// Answers, when a balance has ended that this begins.
+    pub(crate) fn answer(self, engine: &Filesystem, goes_on: &dyn Fn() -> bool) -> Result<Vec<u8>, Errno> {
+        let failed = |error: ubtrfs::Error| error.errno();
         match self {
-            Self::Start(balance) => engine.start_balance(&balance).map(|()| encode(&balance, None)),
-            Self::Resume => engine.resume_balance().map(|()| vec![0; ARGUMENT_SIZE]),
+            Self::Run(run) => {
+                let resumes = run.balance.flags & BalanceFlags::RESUME != 0;
+                let goes_on = within_limit(engine, run.bytes_per_second, goes_on);
+                let goes_on = |_: &BalanceProgress| goes_on();
+                let done = if resumes {
+                    engine.resume_balance(&goes_on)
+                } else {
+                    engine.start_balance(&run.balance, &goes_on)
+                };
+                done.map(|progress| encode(&run.balance, false, progress)).map_err(failed)
+            }
             Self::Progress => {
                 let status = engine.balance_status().ok_or(Errno::NOTCONN)?;
-                Ok(encode(&status.balance, Some(&status)))
+                Ok(encode(&status.balance, status.running, status.progress))
             }
-            Self::Pause => engine.pause_balance().map(|()| Vec::new()),
-            Self::Cancel => engine.cancel_balance().map(|()| Vec::new()),
+            Self::Pause => engine.pause_balance().map(|()| Vec::new()).map_err(failed),
+            Self::Cancel => engine.cancel_balance().map(|()| Vec::new()).map_err(failed),
         }
     }
 }
 
-/// The balance in an argument.
-pub fn decode(data: &[u8]) -> Option<BalanceItem> {
-    let flags = u64::from_le_bytes(*data.first_chunk()?);
-    let args = |number: usize| BalanceArgs::parse(data.get(ARGS + number * BalanceArgs::SIZE..)?).ok();
-    Some(BalanceItem { flags, data: args(0)?, metadata: args(1)?, system: args(2)? })
+impl Run {
+    /// The argument that begins it.
+    pub fn encode(&self) -> [u8; ARGUMENT_SIZE] {
+        let mut argument = [0; ARGUMENT_SIZE];
+        argument.copy_from_slice(&encode(&self.balance, false, BalanceProgress::default()));
+        argument[LIMIT..LIMIT + 8].copy_from_slice(&self.bytes_per_second.to_le_bytes());
+        argument
+    }
+
+    fn decode(data: &[u8]) -> Option<Self> {
+        let flags = u64_at(data, 0)?;
+        let args = |number: usize| BalanceArgs::parse(data.get(ARGS + number * BalanceArgs::SIZE..)?).ok();
+        let balance = BalanceItem { flags, data: args(0)?, metadata: args(1)?, system: args(2)? };
+        Some(Self { balance, bytes_per_second: u64_at(data, LIMIT)? })
+    }
 }
 
 /// An argument with a balance, and how far it is.
-pub fn encode(balance: &BalanceItem, status: Option<&BalanceStatus>) -> Vec<u8> {
-    let running = status.is_some_and(|status| status.running);
+fn encode(balance: &BalanceItem, running: bool, progress: BalanceProgress) -> Vec<u8> {
     let mut argument = balance.flags.to_le_bytes().to_vec();
     argument.extend((u64::from(running) * RUNNING).to_le_bytes());
     for args in [balance.data, balance.metadata, balance.system] {
         argument.extend(args.to_bytes());
     }
-    let progress = status.map(|status| status.progress).unwrap_or_default();
     for number in [progress.expected, progress.considered, progress.completed] {
         argument.extend(number.to_le_bytes());
     }
@@ -94,10 +124,10 @@ pub fn encode(balance: &BalanceItem, status: Option<&BalanceStatus>) -> Vec<u8> 
 
 /// Whether an answer is of a balance that is under way, and how far it is: chunks that were chosen,
 /// looked at, and emptied.
-pub fn progress_in(answer: &[u8]) -> (bool, [u64; 3]) {
-    let number =
-        |at: usize| answer.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    (number(STATE) & RUNNING != 0, [number(PROGRESS), number(PROGRESS + 8), number(PROGRESS + 16)])
+pub fn progress_in(answer: &[u8]) -> (bool, BalanceProgress) {
+    let number = |at: usize| u64_at(answer, at).unwrap_or_default();
+    let (expected, considered, completed) = (number(PROGRESS), number(PROGRESS + 8), number(PROGRESS + 16));
+    (number(STATE) & RUNNING != 0, BalanceProgress { expected, considered, completed })
 }
 
 #[cfg(test)]
@@ -108,12 +138,13 @@ mod tests {
     fn an_argument_says_what_is_wanted() {
         let args = BalanceArgs { usage: 50, filters: 2, ..BalanceArgs::default() };
         let balance = BalanceItem { flags: BalanceFlags::DATA, data: args, ..BalanceItem::default() };
-        let argument = encode(&balance, None);
-        assert_eq!(argument.len(), ARGUMENT_SIZE);
-        assert_eq!(decode(&argument), Some(balance));
-        assert_eq!(progress_in(&argument), (false, [0; 3]));
-        assert!(matches!(BalanceIoctl::parse(BALANCE, &argument), Some(Ok(BalanceIoctl::Start(_)))));
-        assert!(BalanceIoctl::parse(BALANCE, &argument[..100]).is_some_and(|read| read.is_err()));
-        assert!(BalanceIoctl::parse(0x1234, &argument).is_none());
+        let run = Run { balance, bytes_per_second: 7 };
+        let argument = run.encode();
+        assert_eq!(progress_in(&argument), (false, BalanceProgress::default()));
+        let progress = BalanceProgress { expected: 5, considered: 3, completed: 2 };
+        assert_eq!(progress_in(&encode(&balance, true, progress)), (true, progress));
+        assert_eq!(BalanceIoctl::parse(BALANCE, &argument), Some(Ok(BalanceIoctl::Run(Box::new(run)))));
+        assert_eq!(BalanceIoctl::parse(BALANCE, &argument[..100]), Some(Err(Errno::INVAL)));
+        assert_eq!(BalanceIoctl::parse(0x1234, &argument), None);
     }
 }

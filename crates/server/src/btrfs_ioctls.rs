@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
-use crate::balance::BalanceIoctl;
 use crate::privileges::{Capability, Powers};
 
 /// An ioctl that queries or trims the volume.
@@ -27,8 +26,6 @@ pub(crate) enum VolumeIoctl {
     Label,
     /// `BTRFS_IOC_SET_FSLABEL`, which is `FS_IOC_SETFSLABEL`.
     SetLabel(Vec<u8>),
-    /// Those of a balance.
-    Balance(BalanceIoctl),
 }
 
 /// What to search for.
@@ -99,7 +96,7 @@ impl VolumeIoctl {
             // Without a zero in it there is no end.
             SET_LABEL => data.iter().position(|byte| *byte == 0).map(|end| Self::SetLabel(data[..end].to_vec())),
             TREE_SEARCH => Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))),
-            _ => return BalanceIoctl::parse(command, data).map(|read| read.map(Self::Balance)),
+            _ => return None,
         };
         Some(read.ok_or_else(|| Errno::INVAL.into()))
     }
@@ -122,7 +119,7 @@ impl VolumeIoctl {
         match self {
             // Trees hold all files, those that the caller may not see too.
             Self::TreeSearch(_) => powers().administers(),
-            Self::Trim { .. } | Self::SetLabel(_) | Self::Balance(_) | Self::DeviceErrors { reset: true, .. } => {
+            Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
                 powers().has(Capability::Administrator)
             }
             Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label => true,
@@ -153,7 +150,6 @@ impl VolumeIoctl {
                 Ok(label)
             }
             Self::SetLabel(label) => engine.set_label(&label).map(|()| Vec::new()),
-            Self::Balance(asked) => asked.answer(engine),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use ubtrfs::{Filesystem, ReplaceOptions, ReplaceState};
+use ubtrfs::{Filesystem, ReplaceOptions, ReplaceState, VacateProgress};
 use ubtrfs_format::DeviceId;
 use ubtrfs_fuse::Errno;
 use ubtrfs_volume::{Device, TARGET};
@@ -63,6 +63,20 @@ impl Devices {
         let number = engine.add_device(device).map_err(|error| error.errno())?;
         self.by_number.lock().insert(number.0, path.to_owned());
         self.paths.lock().push(path.to_owned());
+        Ok(())
+    }
+
+    /// Takes a device out of the volume.
+    pub(crate) fn remove(
+        &self,
+        engine: &Filesystem,
+        number: DeviceId,
+        goes_on: &dyn Fn(&VacateProgress) -> bool,
+    ) -> Result<(), Errno> {
+        engine.remove_device(number, goes_on).map_err(|error| error.errno())?;
+        if let Some(path) = self.by_number.lock().remove(&number.0) {
+            self.paths.lock().retain(|known| *known != path);
+        }
         Ok(())
     }
 

@@ -8,16 +8,26 @@ use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Errno};
 
+use crate::balance::BalanceIoctl;
 use crate::btrfs_ioctls::VolumeIoctl;
 use crate::defragment;
 use crate::device_ioctls::DeviceIoctl;
 use crate::flags::MaySet;
+use crate::long_ioctls::Kind;
 use crate::permissions::WRITE;
-use crate::privileges::{Capability, Powers};
+use crate::privileges::Powers;
 use crate::scrub::ScrubIoctl;
 use crate::server::Server;
-use crate::shared::errno;
+use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::SubvolumeIoctl;
+use crate::vacate_ioctls::VacateIoctl;
+
+fn finish(reply: ReplyIoctl, answer: Result<Vec<u8>, Errno>) {
+    match answer {
+        Ok(answer) => reply.result(0, &answer),
+        Err(errno) => reply.error(errno),
+    }
+}
 
 impl Server {
     /// Answers an ioctl.
@@ -55,6 +65,18 @@ impl Server {
                 Err(errno) => reply.error(errno),
             };
         }
+        if let Some(asked) = VacateIoctl::parse(what.command, what.data) {
+            return match asked {
+                Ok(asked) => self.vacate(caller, asked, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
+        if let Some(asked) = BalanceIoctl::parse(what.command, what.data) {
+            return match asked {
+                Ok(asked) => self.balance(caller, asked, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
             Some(Err(error)) => reply.error(errno(&error)),
@@ -73,36 +95,66 @@ impl Server {
                 let answer = asked.answer(&shared.engine, id.subvolume, &shared.devices.by_number(&shared.engine));
                 answer.map_err(|error| errno(&error))
             });
-            match answer {
-                Ok(answer) => reply.result(0, &answer),
-                Err(errno) => reply.error(errno),
-            }
+            finish(reply, answer);
         });
     }
 
-    /// Scrubs a device, in a thread of its own: it takes as long as the device is large.
+    /// Answers an ioctl that takes as long as a device is large, from a thread of its own. `work`
+    /// is given what to ask again and again whether to go on.
+    fn at_length(
+        &self,
+        caller: &Caller<'_>,
+        kind: Kind,
+        reply: ReplyIoctl,
+        work: impl FnOnce(&Shared, &dyn Fn() -> bool) -> Result<Vec<u8>, Errno> + Send + 'static,
+    ) {
+        let (shared, request) = (Arc::clone(self.shared()), caller.unique);
+        let ioctl = shared.long_ioctls.begin(request, kind);
+        let run = move || {
+            let done = ioctl.outcome(work(&shared, &|| ioctl.goes_on()));
+            shared.long_ioctls.end(request);
+            finish(reply, done);
+        };
+        if let Err(error) = std::thread::Builder::new().name(kind.name().into()).spawn(run) {
+            self.shared().long_ioctls.end(request);
+            tracing::error!(%error, "no thread for a {}", kind.name());
+        }
+    }
+
+    /// Scrubs a device.
     fn scrub(&self, caller: &Caller<'_>, asked: ScrubIoctl, reply: ReplyIoctl) {
-        if !Powers::of(caller).has(Capability::Administrator) {
+        if !Powers::of(caller).administers() {
             return reply.error(Errno::PERM);
         }
-        let answer = |reply: ReplyIoctl, answer: Result<Vec<u8>, Errno>| match answer {
-            Ok(answer) => reply.result(0, &answer),
-            Err(errno) => reply.error(errno),
-        };
-        let shared = Arc::clone(self.shared());
         match asked {
-            ScrubIoctl::Cancel => answer(reply, shared.scrubs.cancel().map(|()| Vec::new())),
-            ScrubIoctl::Progress(device) => answer(reply, shared.scrubs.progress(device)),
-            ScrubIoctl::Start(request) => {
-                let run = move || {
-                    let (done, progress) = shared.scrubs.run(&shared.engine, &request);
-                    answer(reply, done.map(|()| progress));
-                };
-                if let Err(error) = std::thread::Builder::new().name("scrub".into()).spawn(run) {
-                    tracing::error!(%error, "no thread for a scrub");
-                }
-            }
+            ScrubIoctl::Cancel => finish(reply, self.shared().scrubs.cancel().map(|()| Vec::new())),
+            ScrubIoctl::Progress(device) => finish(reply, self.shared().scrubs.progress(device)),
+            ScrubIoctl::Start(request) => self.at_length(caller, Kind::Scrub, reply, move |shared, goes_on| {
+                let (done, progress) = shared.scrubs.run(&shared.engine, &request, goes_on);
+                done.map(|()| progress)
+            }),
         }
+    }
+
+    /// Balances the volume.
+    fn balance(&self, caller: &Caller<'_>, asked: BalanceIoctl, reply: ReplyIoctl) {
+        if !Powers::of(caller).administers() {
+            return reply.error(Errno::PERM);
+        }
+        self.at_length(caller, Kind::Balance, reply, |shared, goes_on| asked.answer(&shared.engine, goes_on));
+    }
+
+    /// Takes a device out of the volume, or gives it another size.
+    fn vacate(&self, caller: &Caller<'_>, asked: VacateIoctl, reply: ReplyIoctl) {
+        if !Powers::of(caller).administers() {
+            return reply.error(Errno::PERM);
+        }
+        if asked.cancels() {
+            return finish(reply, self.shared().long_ioctls.cancel(asked.kind()).map(|()| Vec::new()));
+        }
+        self.at_length(caller, asked.kind(), reply, |shared, goes_on| {
+            asked.answer(&shared.engine, &shared.devices, goes_on)
+        });
     }
 
     /// Adds or replaces a device, in a thread of its own.
@@ -111,10 +163,7 @@ impl Server {
             return reply.error(Errno::PERM);
         }
         let shared = Arc::clone(self.shared());
-        let run = move || match asked.answer(&shared.engine, &shared.devices) {
-            Ok(answer) => reply.result(0, &answer),
-            Err(errno) => reply.error(errno),
-        };
+        let run = move || finish(reply, asked.answer(&shared.engine, &shared.devices));
         if let Err(error) = std::thread::Builder::new().name("devices".into()).spawn(run) {
             tracing::error!(%error, "no thread for a change of devices");
         }

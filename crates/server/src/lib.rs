@@ -30,6 +30,7 @@ mod fixtures;
 mod flags;
 mod ioctls;
 mod listings;
+mod long_ioctls;
 pub mod merge_records;
 mod nodes;
 mod nonblocking;
@@ -50,6 +51,7 @@ mod shared;
 pub mod streams;
 mod subvolume_ioctls;
 mod subvolumes;
+pub mod vacate_ioctls;
 mod xattrs;
 
 pub use devices::Opener;

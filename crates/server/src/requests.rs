@@ -293,6 +293,11 @@ impl Filesystem for Server {
         answer_create(self.shared(), reply, made);
     }
 
+    fn interrupt(&self, unique: u64) -> Result<(), Errno> {
+        self.shared().long_ioctls.interrupt(unique);
+        Ok(())
+    }
+
     fn ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let _timed = self.count(Kind::Ioctl);
         self.answer_ioctl(caller, node, what, reply);

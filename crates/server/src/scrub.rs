@@ -143,8 +143,13 @@ struct Running {
 
 impl Scrubs {
     /// Scrubs one device. `EINPROGRESS` if that is being done already, `ENODEV` if there is no such
-    /// device, `ECANCELED` with what was done if somebody ended it.
-    pub(crate) fn run(&self, engine: &Filesystem, request: &Request) -> (Result<(), Errno>, Vec<u8>) {
+    /// device, `ECANCELED` with what was done if somebody ended it, or if `goes_on` says no.
+    pub(crate) fn run(
+        &self,
+        engine: &Filesystem,
+        request: &Request,
+        goes_on: &dyn Fn() -> bool,
+    ) -> (Result<(), Errno>, Vec<u8>) {
         let device = request.device;
         let nothing = |errno| (Err(errno), encode_progress(device, &ScrubProgress::default()));
         let missing = engine.volume().missing_devices();
@@ -170,11 +175,11 @@ impl Scrubs {
             range: Some((Logical(start.unwrap_or(request.start)), Logical(request.end))),
             bytes_per_second: Some(request.bytes_per_second).filter(|limit| *limit > 0),
         };
-        let mut goes_on = |progress: &ScrubProgress| {
+        let mut note = |progress: &ScrubProgress| {
             *running.progress.lock() = *progress;
-            !running.is_cancelled.load(Ordering::Acquire)
+            !running.is_cancelled.load(Ordering::Acquire) && goes_on()
         };
-        let done = engine.scrub(options, &mut goes_on).map(|progress| *running.progress.lock() = progress);
+        let done = engine.scrub(options, &mut note).map(|progress| *running.progress.lock() = progress);
         let progress = *running.progress.lock();
         let done = done.map_err(|error| error.errno());
         if done == Err(Errno::CANCELED) {

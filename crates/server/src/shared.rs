@@ -15,6 +15,7 @@ use crate::attributes;
 use crate::control::Report;
 use crate::counters::Counters;
 use crate::devices::{Devices, Opener};
+use crate::long_ioctls::LongIoctls;
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
 use crate::scrub::Scrubs;
@@ -79,6 +80,7 @@ pub struct Shared {
     pub(crate) numbers: NodeNumbers,
     pub(crate) counters: Counters,
     pub(crate) scrubs: Scrubs,
+    pub(crate) long_ioctls: LongIoctls,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) granted: OnceLock<Granted>,
     transport: OnceLock<TransportFacts>,
@@ -113,6 +115,7 @@ impl Shared {
             stop_waiting: OnceLock::new(),
             engine,
             scrubs: Scrubs::default(),
+            long_ioctls: LongIoctls::default(),
         }
     }
 

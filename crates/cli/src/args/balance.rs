@@ -1,6 +1,7 @@
 //! Arguments of `ubtrfs balance`.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::{Args, Subcommand};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BlockGroupFlags, SINGLE};
@@ -22,11 +23,11 @@ pub enum BalanceCommand {
     /// the other.
     Start(Box<Start>),
     /// Show how far a balance is.
-    Status(BalancePlace),
+    Status(Status),
     /// Have a balance on a mount pause.
     Pause(BalancePlace),
     /// Go on with a balance that was paused, or interrupted, and return when it is done.
-    Resume(BalancePlace),
+    Resume(Resume),
     /// End a balance.
     Cancel(BalancePlace),
 }
@@ -46,7 +47,37 @@ pub struct Start {
     #[arg(short, long)]
     pub force: bool,
     #[command(flatten)]
+    pub how: How,
+    #[command(flatten)]
     pub place: BalancePlace,
+}
+
+#[derive(Debug, Args)]
+pub struct Resume {
+    #[command(flatten)]
+    pub how: How,
+    #[command(flatten)]
+    pub place: BalancePlace,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub place: BalancePlace,
+}
+
+/// How a balance is done and shown.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct How {
+    /// Move at most this many bytes in a second.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub limit: Option<u64>,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -61,6 +92,22 @@ pub struct BalancePlace {
 /// Which chunks of a type.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filters(pub BalanceArgs);
+
+/// The words of the command line, in which `-d`, `-m` and `-s` of a balance may have their filters
+/// without `=` between, as btrfs-progs have them.
+pub fn with_filters_apart(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut is_balance = false;
+    words.enumerate().map(move |(place, word)| {
+        is_balance |= place == 1 && word == "balance";
+        match word.as_bytes() {
+            [b'-', b'd' | b'm' | b's', first, ..] if is_balance && first.is_ascii_lowercase() => {
+                let (flag, filters) = word.as_bytes().split_at(2);
+                OsString::from_vec([flag, filters].join(&b'='))
+            }
+            _ => word,
+        }
+    })
+}
 
 impl std::str::FromStr for Filters {
     type Err = String;
@@ -156,6 +203,16 @@ fn profile(name: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_may_follow_their_flag() {
+        let words = ["ubtrfs", "balance", "start", "-dusage=5", "-d=usage=6", "-m", "-f", "/mnt"];
+        let apart = with_filters_apart(words.into_iter().map(OsString::from));
+        let wanted = ["ubtrfs", "balance", "start", "-d=usage=5", "-d=usage=6", "-m", "-f", "/mnt"];
+        assert!(apart.eq(wanted));
+        let words = ["ubtrfs", "mount", "-dusage"];
+        assert!(with_filters_apart(words.into_iter().map(OsString::from)).eq(words));
+    }
 
     #[test]
     fn filters_are_read_as_btrfs_progs_read_them() {

@@ -20,6 +20,8 @@ pub enum DeviceCommand {
     Usage(VolumePlace),
     Stats(DeviceStats),
     Add(DeviceAdd),
+    #[command(visible_alias = "delete")]
+    Remove(DeviceRemove),
     Replace(ReplaceArguments),
 }
 
@@ -37,6 +39,29 @@ pub struct DeviceAdd {
     /// The new devices, then a directory of the mounted volume, or a device of one that is not
     /// mounted.
     #[arg(required = true, num_args = 2.., value_names = ["NEW", "DIR|DEVICE"])]
+    pub places: Vec<PathBuf>,
+}
+
+/// Take devices out of a volume.
+///
+/// What is on them is moved to the others before, while files can be used; then nothing of the
+/// volume is found on them. A device that is not there can be removed if the others have all that
+/// it had.
+#[derive(Debug, Args)]
+pub struct DeviceRemove {
+    /// Move at most this many bytes in a second.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub limit: Option<u64>,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// More devices of a volume that is not mounted.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub more: Vec<PathBuf>,
+    /// The devices or their numbers, or missing: the first one that is not there; then a directory
+    /// of the mounted volume, or a device of one that is not mounted. cancel: end what another
+    /// process has begun on a mount.
+    #[arg(required = true, num_args = 2.., value_names = ["OLD", "DIR|DEVICE"])]
     pub places: Vec<PathBuf>,
 }
 

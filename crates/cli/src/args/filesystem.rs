@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ubtrfs::{Compression, CompressionMode};
@@ -25,6 +26,30 @@ pub enum FilesystemCommand {
     Df(VolumePlace),
     /// Show how block groups and devices are used, as of the last commit.
     Usage(VolumePlace),
+    Resize(Resize),
+}
+
+/// Give a device of a volume another size.
+///
+/// What is behind its new end is moved before. A file that holds a device of a volume that is not
+/// mounted gets the size, too; a device elsewhere must have it before the volume gets larger.
+#[derive(Debug, Args)]
+pub struct Resize {
+    /// Move at most this many bytes in a second.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub limit: Option<u64>,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    /// The size, +SIZE or -SIZE, or max: all that there is; of the device with this number, or of
+    /// the first one. cancel: end what another process has begun on a mount.
+    #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
+    pub size: String,
+    /// A directory of the mounted volume, or a device of one that is not mounted.
+    #[arg(value_name = "DIR|DEVICE")]
+    pub place: PathBuf,
+    #[command(flatten)]
+    pub image: InImage,
 }
 
 /// Rewrite fragmented files in fewer pieces, or compress them.

@@ -5,7 +5,7 @@ use ubtrfs_format::items::BalanceItem;
 
 use super::Filesystem;
 use crate::error::Result;
-use crate::relocation::{BalanceStatus, Emptied};
+use crate::relocation::{BalanceProgress, BalanceStatus, Emptied};
 
 impl Filesystem {
     /// Moves all that is in the block group at `start` elsewhere, in steps, each of which is
@@ -17,15 +17,20 @@ impl Filesystem {
 
     /// Balances, and returns when it is done. `EINPROGRESS` if there is one already, `EINVAL` for
     /// arguments that make no sense, `ECANCELED` if it was paused or cancelled meanwhile, `ENOSPC`
-    /// if there was no room to empty some chunks.
-    pub fn start_balance(&self, balance: &BalanceItem) -> Result<()> {
-        self.balancer.start(balance)
+    /// if there was no room to empty some chunks. `goes_on` is asked again and again; when it says
+    /// no the balance is cancelled. Returns how far it came.
+    pub fn start_balance(
+        &self,
+        balance: &BalanceItem,
+        goes_on: &dyn Fn(&BalanceProgress) -> bool,
+    ) -> Result<BalanceProgress> {
+        self.balancer.start(balance, goes_on)
     }
 
     /// Goes on with a balance that was paused, also by the end of a mount. `ENOTCONN` if there is
     /// none.
-    pub fn resume_balance(&self) -> Result<()> {
-        self.balancer.resume()
+    pub fn resume_balance(&self, goes_on: &dyn Fn(&BalanceProgress) -> bool) -> Result<BalanceProgress> {
+        self.balancer.resume(goes_on)
     }
 
     /// Pauses the balance under way: it stays noted in the volume. `ENOTCONN` if none is.

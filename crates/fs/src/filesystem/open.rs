@@ -231,6 +231,7 @@ impl Filesystem {
         self.discards.stop();
         self.scrubber.stop();
         self.balancer.stop();
+        self.info.exclusive_op.end();
         self.replacer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
         let this = std::thread::current().id();

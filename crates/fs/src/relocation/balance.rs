@@ -14,6 +14,7 @@ use super::filters::{args_of, extended, limit, takes};
 use super::group::Emptied;
 use crate::commit::BALANCE;
 use crate::error::{Errno, Error, Result};
+use crate::exclusive_op::Running;
 use crate::fs_info::FsInfo;
 
 /// How far a balance is.
@@ -46,6 +47,9 @@ enum Wish {
     Pause,
     Cancel,
 }
+
+/// Asked again and again whether to go on.
+type GoesOn<'a> = &'a dyn Fn(&BalanceProgress) -> bool;
 
 #[derive(Debug, Default)]
 struct State {
@@ -96,9 +100,11 @@ impl Balancer {
 
     /// Balances, and returns when it is done. `EINPROGRESS` if there is one, `EINVAL` for arguments
     /// that make no sense, `ECANCELED` if it was paused or cancelled meanwhile, `ENOSPC` if some
-    /// chunks could not be emptied for want of room.
-    pub(crate) fn start(&self, balance: &BalanceItem) -> Result<()> {
+    /// chunks could not be emptied for want of room. When `goes_on` says no it is cancelled.
+    /// Returns how far it came.
+    pub(crate) fn start(&self, balance: &BalanceItem, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
         self.check(balance)?;
+        let exclusive = self.begin_alone()?;
         {
             let mut state = self.state.lock();
             if state.is_ending {
@@ -114,12 +120,25 @@ impl Balancer {
             self.ended.notify_all();
             return Err(error);
         }
-        self.run(balance)
+        self.run(balance, goes_on, exclusive)
+    }
+
+    /// `EINPROGRESS` if something else moves extents or replaces a device.
+    fn begin_alone(&self) -> Result<Running<'_>> {
+        let exclusive = self.info().exclusive_op.begin()?;
+        if self.info().volume.replacement().is_some() {
+            return Err(Errno::INPROGRESS.into());
+        }
+        Ok(exclusive)
     }
 
     /// Goes on with one that was paused. `ENOTCONN` if there is none, `EINPROGRESS` if it is under
-    /// way.
-    pub(crate) fn resume(&self) -> Result<()> {
+    /// way, or something else is.
+    pub(crate) fn resume(&self, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
+        if self.status().is_none() {
+            return Err(Errno::NOTCONN.into());
+        }
+        let exclusive = self.begin_alone()?;
         let balance = {
             let mut state = self.state.lock();
             let balance = state.balance.ok_or(Errno::NOTCONN)?;
@@ -139,7 +158,8 @@ impl Balancer {
             _ => BalanceArgs { filters: args.filters | BalanceFilters::SOFT, ..args },
         };
         let BalanceItem { flags, data, metadata, system } = balance;
-        self.run(&BalanceItem { flags, data: soft(data), metadata: soft(metadata), system: soft(system) })
+        let balance = BalanceItem { flags, data: soft(data), metadata: soft(metadata), system: soft(system) };
+        self.run(&balance, goes_on, exclusive)
     }
 
     /// Starts a thread that goes on with what an earlier mount left, if it left any.
@@ -148,8 +168,8 @@ impl Balancer {
             return Ok(None);
         }
         let balancer = Arc::clone(self);
-        let go_on = move || match balancer.resume() {
-            Ok(()) => tracing::info!("the balance that an earlier mount left is done"),
+        let go_on = move || match balancer.resume(&|_| true) {
+            Ok(_) => tracing::info!("the balance that an earlier mount left is done"),
             Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN | Errno::INPROGRESS)) => {}
             Err(error) => tracing::error!("the balance that an earlier mount left has ended: {error}"),
         };
@@ -237,8 +257,8 @@ impl Balancer {
         raids.map(|raid| (raid.copies, raid.tolerated_losses())).max().unwrap_or_default()
     }
 
-    fn run(&self, balance: &BalanceItem) -> Result<()> {
-        let done = self.info().exclusive_op.begin().and_then(|_exclusive| self.empty_chunks(balance));
+    fn run(&self, balance: &BalanceItem, goes_on: GoesOn<'_>, _exclusive: Running<'_>) -> Result<BalanceProgress> {
+        let done = self.empty_chunks(balance, goes_on);
         let wish = std::mem::take(&mut self.state.lock().wish);
         let ends = wish != Wish::Pause && !self.info().is_read_only();
         let noted = if ends { self.relocator.committer.set_balance_item(None) } else { Ok(()) };
@@ -247,9 +267,10 @@ impl Balancer {
             state.balance = None;
         }
         state.running = false;
+        let progress = state.progress;
         drop(state);
         self.ended.notify_all();
-        done.and(noted)
+        done.and(noted).map(|()| progress)
     }
 
     /// The chunks that a balance takes, those with the highest addresses first.
@@ -277,12 +298,23 @@ impl Balancer {
         chosen
     }
 
-    fn empty_chunks(&self, balance: &BalanceItem) -> Result<()> {
+    /// Whether one that is under way goes on.
+    fn goes_on(&self, asked: GoesOn<'_>) -> bool {
+        let progress = self.state.lock().progress;
+        let goes_on = asked(&progress);
+        let mut state = self.state.lock();
+        if !goes_on && state.wish == Wish::GoOn {
+            state.wish = Wish::Cancel;
+        }
+        state.wish == Wish::GoOn
+    }
+
+    fn empty_chunks(&self, balance: &BalanceItem, goes_on: GoesOn<'_>) -> Result<()> {
         self.set_profiles(balance);
         let chosen = self.chosen(balance);
         self.state.lock().progress.expected = chosen.len() as u64;
         let pace = self.relocator.rate.begin();
-        let go_on = || pace.may_go_on(&|| self.state.lock().wish == Wish::GoOn);
+        let go_on = || pace.may_go_on(&|| self.goes_on(goes_on));
         let mut result = Ok(());
         for (start, flags) in chosen {
             if !go_on() {

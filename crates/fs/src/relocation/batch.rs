@@ -60,12 +60,13 @@ impl Relocator {
     pub(super) fn choose(&self, committed: &Arc<Committed>, start: Logical, end: Logical) -> Result<Batch> {
         let spare = self.info.space.lock().spare_metadata() / self.info.space.node_size();
         let most_nodes = (spare / PART_FOR_NODES).clamp(LEAST_NODES, MOST_NODES) as usize;
+        let most_data = self.rate.step(MOST_DATA);
         let mut plan = Plan::new(committed)?;
         let (mut data, mut nodes, mut bytes) = (Vec::new(), Vec::new(), 0);
         let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
         for item in committed.tree(TreeId::EXTENT)?.range(range) {
             let item = item?;
-            let is_full = plan.nodes() >= most_nodes || bytes >= MOST_DATA || data.len() + nodes.len() >= MOST_EXTENTS;
+            let is_full = plan.nodes() >= most_nodes || bytes >= most_data || data.len() + nodes.len() >= MOST_EXTENTS;
             match Extent::parse(&item.key, &item)? {
                 Some(_) if is_full => break,
                 Some(Extent::Data(at, length)) => {

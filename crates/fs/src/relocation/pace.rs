@@ -32,6 +32,15 @@ impl Rate {
         self.bytes_per_second.store(bytes_per_second.unwrap_or(0), Ordering::Relaxed);
     }
 
+    /// The most bytes to move at a time: as many as may be moved in a second, so that there is no
+    /// long pause after them.
+    pub(super) fn step(&self, most: u64) -> u64 {
+        match self.bytes_per_second.load(Ordering::Relaxed) {
+            0 => most,
+            rate => most.min(rate),
+        }
+    }
+
     /// Something begins.
     pub(super) fn begin(&self) -> Pace<'_> {
         Pace { rate: self, begun: Instant::now(), from: self.moved.load(Ordering::Relaxed) }

@@ -10,6 +10,7 @@ use ubtrfs_format::{DeviceId, Logical};
 use super::Relocator;
 use super::group::Emptied;
 use crate::error::{Errno, Result};
+use crate::exclusive_op::Running;
 use crate::space::stripe_length;
 
 /// How often it is looked whether the last readers of what has been moved have ended.
@@ -104,7 +105,7 @@ impl Relocator {
         self.committer.resize_device(devid, bytes)
     }
 
-    fn begin(&self) -> Result<crate::exclusive_op::Running<'_>> {
+    fn begin(&self) -> Result<Running<'_>> {
         ubtrfs_tree::ensure_may_block()?;
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -133,7 +134,10 @@ impl Relocator {
     /// Empties all chunks that have something on a device from this place on.
     fn vacate(&self, devid: DeviceId, from: u64, goes_on: GoesOn<'_>) -> Result<()> {
         let total_bytes = self.left(devid, from).1;
-        let may_go_on = || goes_on(&VacateProgress { total_bytes, left_bytes: self.left(devid, from).1 });
+        let may_go_on = || {
+            let progress = VacateProgress { total_bytes, left_bytes: self.left(devid, from).1 };
+            !self.info.exclusive_op.is_ending() && goes_on(&progress)
+        };
         let pace = self.rate.begin();
         loop {
             let (last, _) = self.left(devid, from);

@@ -64,9 +64,9 @@ fn chunks_get_another_profile_and_the_old_one_again() {
     let before = tree_of(&fs);
     let (data, metadata, system) = (BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM);
     let of_metadata = BalanceFlags::METADATA | BalanceFlags::SYSTEM;
-    let refused = fs.start_balance(&convert(SINGLE, of_metadata)).unwrap_err();
+    let refused = fs.start_balance(&convert(SINGLE, of_metadata), &|_| true).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL, "fewer copies of metadata are a matter of force");
-    let refused = fs.start_balance(&convert(BlockGroupFlags::RAID1.0, BalanceFlags::DATA)).unwrap_err();
+    let refused = fs.start_balance(&convert(BlockGroupFlags::RAID1.0, BalanceFlags::DATA), &|_| true).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL, "one device holds no RAID1");
     for (balance, expected) in [
         (convert(SINGLE, of_metadata | BalanceFlags::FORCE), [0, 0, 0]),
@@ -74,7 +74,7 @@ fn chunks_get_another_profile_and_the_old_one_again() {
         (convert(BlockGroupFlags::DUP.0, BalanceFlags::DATA), [BlockGroupFlags::DUP.0; 3]),
         (convert(SINGLE, BalanceFlags::DATA), [0, BlockGroupFlags::DUP.0, BlockGroupFlags::DUP.0]),
     ] {
-        fs.start_balance(&balance).unwrap();
+        fs.start_balance(&balance, &|_| true).unwrap();
         assert_eq!(fs.balance_status(), None);
         let found = [data, metadata, system].map(|kind| profiles(&fs, kind));
         assert_eq!(found, expected.map(|profile| vec![profile]));
@@ -89,14 +89,14 @@ fn a_paused_balance_is_there_at_the_next_mount() {
     let path = dir.path().join("image");
     let fs = filled(&path);
     let before = tree_of(&fs);
-    assert_eq!(fs.resume_balance().unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.resume_balance(&|_| true).unwrap_err().errno(), Errno::NOTCONN);
     assert_eq!(fs.pause_balance().unwrap_err().errno(), Errno::NOTCONN);
     let everything = BalanceItem {
         flags: BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM,
         ..BalanceItem::default()
     };
     std::thread::scope(|scope| {
-        let balance = scope.spawn(|| fs.start_balance(&everything));
+        let balance = scope.spawn(|| fs.start_balance(&everything, &|_| true));
         while fs.balance_status().is_none_or(|status| status.progress.considered == 0) {
             std::thread::yield_now();
         }
@@ -104,7 +104,7 @@ fn a_paused_balance_is_there_at_the_next_mount() {
         assert_eq!(balance.join().unwrap().unwrap_err().errno(), Errno::CANCELED);
     });
     assert!(!fs.balance_status().unwrap().running);
-    assert_eq!(fs.start_balance(&everything).unwrap_err().errno(), Errno::INPROGRESS);
+    assert_eq!(fs.start_balance(&everything, &|_| true).unwrap_err().errno(), Errno::INPROGRESS);
     let fs = check(fs, &path);
     let status = fs.balance_status().unwrap();
     assert_eq!((status.balance, status.running), (everything, false));

@@ -1,90 +1,21 @@
 //! Volumes get devices, and have devices replaced, by ubtrfs and by the kernel in turn: what the
 //! one began the other finishes, and neither has a complaint.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::blank_image;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{Outcome, command, run};
-use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::subject::{Mount, Subject};
 
-const SIZE: u64 = 512 << 20;
+use crate::device_images::{Images, SIZE, command_of, ubtrfs};
+
 /// How long a replacement is waited for.
 const TIMEOUT: Duration = Duration::from_secs(120);
-
-fn command_of(words: &[&str], places: &[&Path]) -> Command {
-    let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
-    line.args(words).args(places);
-    line
-}
-
-fn ubtrfs(words: &[&str], places: &[&Path]) -> Outcome {
-    run(&mut command_of(words, places))
-}
-
-/// Blank images, and what the files of a volume on some of them should have.
-struct Rig {
-    _dir: tempfile::TempDir,
-    images: Vec<PathBuf>,
-    files: BTreeMap<String, Vec<u8>>,
-}
-
-impl Rig {
-    fn new(images: usize) -> Self {
-        let dir = scratch_dir();
-        let images: Vec<PathBuf> = (0..images).map(|number| dir.path().join(format!("image{number}"))).collect();
-        for image in &images {
-            blank_image(image, SIZE);
-        }
-        Self { _dir: dir, images, files: BTreeMap::new() }
-    }
-
-    fn image(&self, number: usize) -> &Path {
-        &self.images[number]
-    }
-
-    fn images(&self, numbers: &[usize]) -> Vec<&Path> {
-        numbers.iter().map(|number| self.image(*number)).collect()
-    }
-
-    fn mkfs(&self, words: &[&str], numbers: &[usize]) {
-        ubtrfs(&[&["mkfs"], words].concat(), &self.images(numbers)).ok();
-    }
-
-    fn write(&mut self, top: &Path, seed: u8, mib: usize) {
-        let content: Vec<u8> = (0..mib << 20).map(|at| (at >> 9) as u8 ^ (at >> 17) as u8 ^ seed).collect();
-        std::fs::write(top.join(format!("file {seed}")), &content).unwrap();
-        self.files.insert(format!("file {seed}"), content);
-    }
-
-    fn verify(&self, top: &Path, what: &str) {
-        for (name, content) in &self.files {
-            let found = std::fs::read(top.join(name)).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
-            assert!(found == *content, "{what}: {name} differs");
-        }
-    }
-
-    /// Both checkers find nothing, both mounts show all files, and nobody complains.
-    fn assert_good(&self, numbers: &[usize], what: &str) {
-        let images = self.images(numbers);
-        ubtrfs(&["check"], &images).ok();
-        {
-            let devices: Vec<LoopDevice> = images.iter().map(|image| LoopDevice::attach(image, false)).collect();
-            assert_btrfs_check_clean(devices[0].path());
-        }
-        for subject in [Subject::Kernel, Subject::ubtrfs()] {
-            let mount = subject.mount(&images, "");
-            self.verify(mount.path(), &format!("{what}, {}", subject.name()));
-            mount.unmount();
-        }
-    }
-}
 
 fn shown(directory: &Path) -> serde_json::Value {
     serde_json::from_str(&ubtrfs(&["replace", "status", "--json"], &[directory]).ok().stdout).unwrap()
@@ -121,7 +52,7 @@ fn begin_slowly(old: &str, new: &Path, place: &Path) -> Child {
 #[test]
 fn volumes_get_devices_by_ubtrfs_and_the_kernel() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
-    let mut rig = Rig::new(5);
+    let mut rig = Images::new(5);
     rig.mkfs(&[], &[0]);
     let mount = Subject::ubtrfs().mount(&[rig.image(0)], "");
     let top = mount.path().to_owned();
@@ -157,7 +88,7 @@ fn volumes_get_devices_by_ubtrfs_and_the_kernel() {
 #[test]
 fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
-    let mut rig = Rig::new(5);
+    let mut rig = Images::new(5);
     rig.mkfs(&["-d", "single", "-m", "raid1"], &[0, 1]);
     let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
     let top = mount.path().to_owned();
@@ -195,7 +126,7 @@ fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     for finisher in [Subject::ubtrfs(), Subject::Kernel] {
         let what = format!("finished by {}", finisher.name());
-        let mut rig = Rig::new(3);
+        let mut rig = Images::new(3);
         rig.mkfs(&["-d", "raid1", "-m", "raid1"], &[0, 1]);
         let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
         let top = mount.path().to_owned();
@@ -221,7 +152,7 @@ fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
 #[test]
 fn what_the_kernel_began_ubtrfs_finishes() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
-    let mut rig = Rig::new(6);
+    let mut rig = Images::new(6);
     run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "raid1"]).args(rig.images(&[0, 1]))).ok();
     let kernel = KernelMount::new(&rig.images(&[0, 1]), "");
     let top = kernel.path().to_owned();
@@ -258,7 +189,7 @@ fn what_the_kernel_began_ubtrfs_finishes() {
 #[test]
 fn a_replacement_waits_for_its_new_device_and_can_be_cancelled() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
-    let mut rig = Rig::new(3);
+    let mut rig = Images::new(3);
     rig.mkfs(&["-d", "raid1", "-m", "raid1"], &[0, 1]);
     let mount = Subject::ubtrfs().mount(&rig.images(&[0, 1]), "");
     let top = mount.path().to_owned();

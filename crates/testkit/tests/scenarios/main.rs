@@ -4,8 +4,10 @@
 
 mod an_export_has_one_writer;
 mod back_and_forth;
+mod device_images;
 mod devices_are_added_and_replaced;
 mod devices_are_found;
+mod devices_are_removed_and_resized;
 mod fixtures_through_the_mount;
 mod harness_detects_faults;
 mod harness_keeps_promises;

@@ -1,0 +1,158 @@
+//! Ioctls that take as long as a device is large, and what ends them early: a signal for the
+//! process that waits for the answer, or an ioctl that cancels them.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use ubtrfs::Filesystem;
+use ubtrfs_fuse::Errno;
+
+/// The most interrupts that are remembered. Another thread may still read the request that one is
+/// for; most are for requests that are none of these.
+const MOST_EARLY: usize = 64;
+
+/// What such an ioctl does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Scrub,
+    Balance,
+    Remove,
+    Resize,
+}
+
+impl Kind {
+    /// What it is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Scrub => "scrub",
+            Self::Balance => "balance",
+            Self::Remove => "remove",
+            Self::Resize => "resize",
+        }
+    }
+}
+
+/// One that is under way.
+#[derive(Debug)]
+pub(crate) struct LongIoctl {
+    kind: Kind,
+    is_interrupted: AtomicBool,
+    is_cancelled: AtomicBool,
+}
+
+impl LongIoctl {
+    /// Whether nobody wants it to end.
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.is_interrupted.load(Ordering::Acquire) && !self.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// What answers it: `EINTR` where a signal has ended it.
+    pub(crate) fn outcome<T>(&self, done: Result<T, Errno>) -> Result<T, Errno> {
+        match done {
+            Err(Errno::CANCELED) if self.is_interrupted.load(Ordering::Acquire) => Err(Errno::INTR),
+            done => done,
+        }
+    }
+}
+
+/// Has extents be moved at so many bytes in a second at the most, 0 being no limit, from when what
+/// this returns is asked for the first time: then the operation has begun, and no other moves any.
+pub(crate) fn within_limit<'a>(
+    engine: &'a Filesystem,
+    bytes_per_second: u64,
+    goes_on: &'a dyn Fn() -> bool,
+) -> impl Fn() -> bool + 'a {
+    let has_begun = Cell::new(false);
+    move || {
+        if !has_begun.replace(true) {
+            engine.limit_relocation(Some(bytes_per_second).filter(|limit| *limit > 0));
+        }
+        goes_on()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: BTreeMap<u64, Arc<LongIoctl>>,
+    /// Requests of which nothing was known when they were interrupted, the last ones.
+    early: VecDeque<u64>,
+}
+
+/// Those of a mount, by the numbers of their requests.
+#[derive(Debug, Default)]
+pub(crate) struct LongIoctls(Mutex<State>);
+
+impl LongIoctls {
+    /// One begins.
+    pub(crate) fn begin(&self, request: u64, kind: Kind) -> Arc<LongIoctl> {
+        let mut state = self.0.lock();
+        let is_interrupted = AtomicBool::new(state.early.contains(&request));
+        let ioctl = Arc::new(LongIoctl { kind, is_interrupted, is_cancelled: AtomicBool::new(false) });
+        state.running.insert(request, Arc::clone(&ioctl));
+        ioctl
+    }
+
+    /// One has ended.
+    pub(crate) fn end(&self, request: u64) {
+        self.0.lock().running.remove(&request);
+    }
+
+    /// A signal came for the process that waits for a request, whatever that is.
+    pub(crate) fn interrupt(&self, request: u64) {
+        let mut state = self.0.lock();
+        if let Some(ioctl) = state.running.get(&request) {
+            return ioctl.is_interrupted.store(true, Ordering::Release);
+        }
+        if state.early.len() == MOST_EARLY {
+            state.early.pop_front();
+        }
+        state.early.push_back(request);
+    }
+
+    /// Ends those of a kind soon. `ENOTCONN` if there are none.
+    pub(crate) fn cancel(&self, kind: Kind) -> Result<(), Errno> {
+        let state = self.0.lock();
+        let mut found = Err(Errno::NOTCONN);
+        for ioctl in state.running.values().filter(|ioctl| ioctl.kind == kind) {
+            ioctl.is_cancelled.store(true, Ordering::Release);
+            found = Ok(());
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_ends_one_ioctl_even_if_it_comes_first() {
+        let ioctls = LongIoctls::default();
+        let (first, second) = (ioctls.begin(2, Kind::Scrub), ioctls.begin(4, Kind::Scrub));
+        assert!(first.goes_on() && second.goes_on());
+        ioctls.interrupt(4);
+        assert!(first.goes_on() && !second.goes_on());
+        assert_eq!(second.outcome::<()>(Err(Errno::CANCELED)), Err(Errno::INTR));
+        assert_eq!(second.outcome(Ok(7)), Ok(7), "it was done before");
+        assert_eq!(first.outcome::<()>(Err(Errno::CANCELED)), Err(Errno::CANCELED), "somebody else ended it");
+        ioctls.interrupt(6);
+        assert!(!ioctls.begin(6, Kind::Balance).goes_on());
+        (0..MOST_EARLY as u64).for_each(|number| ioctls.interrupt(100 + number));
+        assert!(ioctls.begin(6, Kind::Balance).goes_on(), "so many are not remembered");
+    }
+
+    #[test]
+    fn those_of_a_kind_are_cancelled_while_they_run() {
+        let ioctls = LongIoctls::default();
+        assert_eq!(ioctls.cancel(Kind::Remove), Err(Errno::NOTCONN));
+        let (removal, balance) = (ioctls.begin(2, Kind::Remove), ioctls.begin(4, Kind::Balance));
+        assert_eq!(ioctls.cancel(Kind::Remove), Ok(()));
+        assert!(!removal.goes_on() && balance.goes_on());
+        assert_eq!(removal.outcome::<()>(Err(Errno::CANCELED)), Err(Errno::CANCELED));
+        ioctls.end(2);
+        assert_eq!(ioctls.cancel(Kind::Remove), Err(Errno::NOTCONN));
+    }
+}

@@ -1,0 +1,271 @@
+//! The ioctls by which devices leave a volume or get another size: btrfs's own, with their numbers
+//! and arguments.
+
+use ubtrfs::{Filesystem, VacateProgress};
+use ubtrfs_format::DeviceId;
+use ubtrfs_fuse::Errno;
+
+use crate::btrfs_ioctls::u64_at;
+use crate::devices::Devices;
+use crate::long_ioctls::{Kind, within_limit};
+
+/// `BTRFS_IOC_RESIZE`, `_IOW(0x94, 3, struct btrfs_ioctl_vol_args)`.
+pub const RESIZE: u32 = 0x5000_9403;
+/// `BTRFS_IOC_RM_DEV`, `_IOW(0x94, 11, struct btrfs_ioctl_vol_args)`.
+pub const REMOVE_DEVICE: u32 = 0x5000_940b;
+/// `BTRFS_IOC_RM_DEV_V2`, `_IOW(0x94, 58, struct btrfs_ioctl_vol_args_v2)`.
+pub const REMOVE_DEVICE_V2: u32 = 0x5000_943a;
+/// Bytes of their arguments.
+pub const ARGUMENT_SIZE: usize = 4096;
+/// In place of a device to remove: the first one that is missing.
+pub const MISSING: &str = "missing";
+/// In place of a device to remove, or of a size: ends what is under way.
+pub const CANCEL: &str = "cancel";
+
+/// Ours, where the kernel has a descriptor that these commands don't use: the most bytes in a
+/// second; 0 is no limit.
+const LIMIT: usize = 0;
+/// The offset of the name in the first version of the argument, and in the second one.
+const NAME: usize = 8;
+const NAME_V2: usize = 56;
+const FLAGS: usize = 16;
+/// The flag of a device that is given by its number, which has the place of the name.
+const BY_ID: u64 = 1 << 3;
+
+/// Which device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Its number.
+    Number(u64),
+    /// Its path, or [`MISSING`], or [`CANCEL`].
+    Name(String),
+}
+
+/// A size that a device is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many bytes more.
+    More(u64),
+    /// So many bytes fewer.
+    Fewer(u64),
+    /// As many as there are.
+    Most,
+}
+
+/// One of these commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VacateIoctl {
+    Remove { which: Which, bytes_per_second: u64 },
+    Resize { device: DeviceId, size: Size, bytes_per_second: u64 },
+    CancelRemoval,
+    CancelResizing,
+}
+
+fn argument_with(name: &str, at: usize, bytes_per_second: u64) -> Result<[u8; ARGUMENT_SIZE], Errno> {
+    let mut argument = [0; ARGUMENT_SIZE];
+    argument[LIMIT..LIMIT + 8].copy_from_slice(&bytes_per_second.to_le_bytes());
+    let end = at + name.len();
+    // A zero follows it.
+    argument.get_mut(at..=end).ok_or(Errno::NAMETOOLONG)?[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(argument)
+}
+
+/// The argument of [`REMOVE_DEVICE_V2`].
+pub fn encode_removed(which: &Which, bytes_per_second: u64) -> Result<[u8; ARGUMENT_SIZE], Errno> {
+    match which {
+        Which::Name(name) => argument_with(name, NAME_V2, bytes_per_second),
+        Which::Number(number) => {
+            let mut argument = argument_with("", NAME_V2, bytes_per_second)?;
+            argument[FLAGS..FLAGS + 8].copy_from_slice(&BY_ID.to_le_bytes());
+            argument[NAME_V2..NAME_V2 + 8].copy_from_slice(&number.to_le_bytes());
+            Ok(argument)
+        }
+    }
+}
+
+/// The argument of [`RESIZE`]: `DEVID:SIZE`, or [`CANCEL`].
+pub fn encode_resized(what: &str, bytes_per_second: u64) -> Result<[u8; ARGUMENT_SIZE], Errno> {
+    argument_with(what, NAME, bytes_per_second)
+}
+
+fn name_at(data: &[u8], at: usize) -> Result<String, Errno> {
+    let bytes = data.get(at..).ok_or(Errno::INVAL)?;
+    let end = bytes.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+    String::from_utf8(bytes[..end].to_vec()).map_err(|_| Errno::INVAL)
+}
+
+/// Reads a size: a number of bytes with a suffix from K to E, `+` or `-` such a number, or `max`.
+pub fn parse_size(text: &str) -> Option<Size> {
+    if text == "max" {
+        return Some(Size::Most);
+    }
+    let number = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = number.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &*number[digits.len()..].to_ascii_lowercase() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        "p" => 50,
+        "e" => 60,
+        _ => return None,
+    };
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let bytes = digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(1 << shift)?;
+    Some(match text.as_bytes().first() {
+        Some(b'+') => Size::More(bytes),
+        Some(b'-') => Size::Fewer(bytes),
+        _ => Size::Bytes(bytes),
+    })
+}
+
+impl Size {
+    /// The bytes of a device that has `before` in the volume, and `there` in all.
+    pub fn of(self, before: u64, there: u64) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::More(bytes) => before.checked_add(bytes),
+            Self::Fewer(bytes) => before.checked_sub(bytes),
+            Self::Most => Some(there),
+        }
+    }
+}
+
+impl VacateIoctl {
+    /// Reads a command; `None` if it is not one of these.
+    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
+        Some(match command {
+            RESIZE => Self::parse_resizing(data),
+            REMOVE_DEVICE => Self::parse_removal(data, false),
+            REMOVE_DEVICE_V2 => Self::parse_removal(data, true),
+            _ => return None,
+        })
+    }
+
+    fn parse_removal(data: &[u8], is_v2: bool) -> Result<Self, Errno> {
+        let flags = if is_v2 { u64_at(data, FLAGS).ok_or(Errno::INVAL)? } else { 0 };
+        let which = match flags {
+            0 => Which::Name(name_at(data, if is_v2 { NAME_V2 } else { NAME })?),
+            BY_ID => Which::Number(u64_at(data, NAME_V2).ok_or(Errno::INVAL)?),
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        if which == Which::Name(CANCEL.into()) {
+            return Ok(Self::CancelRemoval);
+        }
+        Ok(Self::Remove { which, bytes_per_second: u64_at(data, LIMIT).ok_or(Errno::INVAL)? })
+    }
+
+    fn parse_resizing(data: &[u8]) -> Result<Self, Errno> {
+        let text = name_at(data, NAME)?;
+        if text == CANCEL {
+            return Ok(Self::CancelResizing);
+        }
+        let (device, size) = match text.split_once(':') {
+            Some((device, size)) => (device.parse().map_err(|_| Errno::INVAL)?, size),
+            None => (1, &*text),
+        };
+        Ok(Self::Resize {
+            device: DeviceId(device),
+            size: parse_size(size).ok_or(Errno::INVAL)?,
+            bytes_per_second: u64_at(data, LIMIT).ok_or(Errno::INVAL)?,
+        })
+    }
+
+    /// What the command is, as far as others can cancel it.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Remove { .. } | Self::CancelRemoval => Kind::Remove,
+            Self::Resize { .. } | Self::CancelResizing => Kind::Resize,
+        }
+    }
+
+    /// Whether it cancels another one.
+    pub(crate) fn cancels(&self) -> bool {
+        matches!(self, Self::CancelRemoval | Self::CancelResizing)
+    }
+
+    /// Does what is no cancellation; that may take as long as a device is large.
+    pub(crate) fn answer(
+        self,
+        engine: &Filesystem,
+        devices: &Devices,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, Errno> {
+        let failed = |error: ubtrfs::Error| error.errno();
+        match self {
+            Self::Remove { which, bytes_per_second } => {
+                let goes_on = within_limit(engine, bytes_per_second, goes_on);
+                let number = match &which {
+                    Which::Number(number) => DeviceId(*number),
+                    Which::Name(name) if name == MISSING => {
+                        engine.volume().missing_devices().first().ok_or(Errno::NODEV)?.devid
+                    }
+                    Which::Name(path) => devices.number_of(0, path)?,
+                };
+                devices.remove(engine, number, &|_: &VacateProgress| goes_on())?;
+            }
+            Self::Resize { device, size, bytes_per_second } => {
+                let goes_on = within_limit(engine, bytes_per_second, goes_on);
+                let item = engine.volume().devices().into_iter().find(|item| item.devid == device);
+                let before = item.ok_or(Errno::NODEV)?.total_bytes;
+                let there = engine.volume().device_size(device).map_err(|error| ubtrfs::Error::from(error).errno())?;
+                let bytes = size.of(before, there).ok_or(Errno::INVAL)?;
+                engine.resize_device(device, bytes, &|_: &VacateProgress| goes_on()).map_err(failed)?;
+            }
+            Self::CancelRemoval | Self::CancelResizing => {}
+        }
+        Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_commands_encode_the_size_of_their_argument() {
+        for command in [RESIZE, REMOVE_DEVICE, REMOVE_DEVICE_V2] {
+            assert_eq!((command >> 16 & 0x3fff) as usize, ARGUMENT_SIZE);
+        }
+    }
+
+    #[test]
+    fn removals_are_read_from_both_arguments() {
+        let remove = |which| Some(Ok(VacateIoctl::Remove { which, bytes_per_second: 5 }));
+        for which in [Which::Number(3), Which::Name("/dev/old".into()), Which::Name(MISSING.into())] {
+            let argument = encode_removed(&which, 5).unwrap();
+            assert_eq!(VacateIoctl::parse(REMOVE_DEVICE_V2, &argument), remove(which));
+        }
+        let argument = encode_resized("/dev/old", 5).unwrap();
+        assert_eq!(VacateIoctl::parse(REMOVE_DEVICE, &argument), remove(Which::Name("/dev/old".into())));
+        let cancel = encode_removed(&Which::Name(CANCEL.into()), 0).unwrap();
+        assert_eq!(VacateIoctl::parse(REMOVE_DEVICE_V2, &cancel), Some(Ok(VacateIoctl::CancelRemoval)));
+        let mut unknown = encode_removed(&Which::Number(3), 0).unwrap();
+        unknown[FLAGS] |= 1;
+        assert_eq!(VacateIoctl::parse(REMOVE_DEVICE_V2, &unknown), Some(Err(Errno::OPNOTSUPP)));
+        for command in [RESIZE, REMOVE_DEVICE, REMOVE_DEVICE_V2] {
+            assert_eq!(VacateIoctl::parse(command, &[]), Some(Err(Errno::INVAL)));
+        }
+        assert_eq!(VacateIoctl::parse(0x1234, &[0; ARGUMENT_SIZE]), None);
+    }
+
+    #[test]
+    fn sizes_are_absolute_or_relative() {
+        let read = |text: &str| VacateIoctl::parse(RESIZE, &encode_resized(text, 5).unwrap()).unwrap();
+        let resize = |device, size| Ok(VacateIoctl::Resize { device: DeviceId(device), size, bytes_per_second: 5 });
+        assert_eq!(read("4096"), resize(1, Size::Bytes(4096)));
+        assert_eq!(read("2:+1G"), resize(2, Size::More(1 << 30)));
+        assert_eq!(read("-3m"), resize(1, Size::Fewer(3 << 20)));
+        assert_eq!(read("7:max"), resize(7, Size::Most));
+        assert_eq!(read(CANCEL), Ok(VacateIoctl::CancelResizing));
+        for wrong in ["", "x", "1:", ":1G", "+", "--1", "+-1", "1GG", "1KiB", "17e", "1:2:3"] {
+            assert_eq!(read(wrong), Err(Errno::INVAL), "{wrong}");
+        }
+        assert_eq!(Size::More(u64::MAX).of(1, 1), None);
+        assert_eq!(Size::Fewer(2).of(1, 1), None);
+        assert_eq!(Size::Most.of(1, 5), Some(5));
+    }
+}
