@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use ubtrfs_mkfs::Profile as ChunkProfile;
 
 use crate::failure::Result;
 use crate::guard::Guard;
-use crate::peers::{self, Conditions, Peer};
+use crate::peers::{self, Conditions, Layout, Peer};
 use crate::runner::Plan;
 use crate::touches::Touches;
 use crate::workloads::{self, Scale};
@@ -69,7 +70,14 @@ pub struct Run {
     /// system below is measured.
     #[arg(long)]
     pub written: bool,
-    /// Limit the bandwidth of the devices; for peers on a loop device (as root), and the library.
+    /// The profile of data and metadata: single, raid0, raid1, raid10 and so on.
+    #[arg(long, value_name = "P", value_parser = parse_profile)]
+    pub profile: Option<ChunkProfile>,
+    /// How many devices a volume has, each as large as the one of others [default: 1; 3 with a
+    /// profile of several].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub devices: Option<u32>,
+    /// Limit the bandwidth of each device; for peers on a loop device (as root), and the library.
     #[arg(long, value_name = "MB/s", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub throttle: Option<u64>,
     /// Where images are made: up to 20 GiB.
@@ -130,6 +138,13 @@ impl Run {
         }
     }
 
+    fn layout(&self) -> Layout {
+        let profile = self.profile.unwrap_or(ChunkProfile::Single);
+        let usual = if matches!(profile, ChunkProfile::Single | ChunkProfile::Dup) { 1 } else { 3 };
+        let usual = if profile == ChunkProfile::Raid1c4 { 4 } else { usual };
+        Layout { devices: self.devices.map_or(usual, |devices| devices as usize), profile }
+    }
+
     /// What that means.
     pub fn plan(&self) -> Result<Plan> {
         let scale = self.scale();
@@ -143,7 +158,10 @@ impl Run {
             }
             cases
         };
+        let layout = self.layout();
         let usual: &[&str] = match scale {
+            _ if layout.devices > 1 && self.throttle.is_some() => &["ubtrfs-loop", "btrfs-direct", "library"],
+            _ if layout.devices > 1 => &["ubtrfs", "ubtrfs-loop", "btrfs-direct", "btrfs"],
             _ if self.throttle.is_some() => &["ubtrfs-loop", "btrfs-direct", "xfs-direct", "ext4-direct"],
             Scale::Tiny | Scale::Quick => &["ubtrfs", "btrfs-direct", "btrfs", "null"],
             Scale::Usual => &["ubtrfs", "ubtrfs-loop", "btrfs-direct", "btrfs", "xfs", "ext4", "null", "library"],
@@ -158,6 +176,7 @@ impl Run {
             scale,
             conditions: Conditions {
                 written: self.written,
+                layout,
                 throttle: self.throttle.map(|megabytes| megabytes * 1_000_000),
                 delay: None,
             },
@@ -165,6 +184,10 @@ impl Run {
             out: self.out.clone(),
         })
     }
+}
+
+fn parse_profile(name: &str) -> std::result::Result<ChunkProfile, String> {
+    ChunkProfile::of_name(name).ok_or_else(|| "there is no such profile".into())
 }
 
 /// Shows workloads and peers.
@@ -215,6 +238,8 @@ mod tests {
         assert_eq!(plan(&["dbench-16", "--quick"]).unwrap().cases.len(), 1);
         let throttled = plan(&["--throttle", "200"]).unwrap();
         assert_eq!((throttled.peers[0].name, throttled.conditions.throttle), ("ubtrfs-loop", Some(200_000_000)));
+        let several = plan(&["dbench", "--profile", "raid1", "--throttle", "200"]).unwrap();
+        assert_eq!((several.conditions.layout.devices, several.peers.len()), (3, 3));
         let plan = plan(&["storm", "--peers", "xfs,null", "--rounds", "2"]).unwrap();
         assert_eq!((plan.cases.len(), plan.peers.len(), plan.rounds), (2, 2, 2));
     }

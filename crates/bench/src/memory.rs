@@ -1,7 +1,7 @@
 //! Volumes in memory.
 
 use ubtrfs_format::Physical;
-use ubtrfs_mkfs::{Medium, MkfsOptions, Profile};
+use ubtrfs_mkfs::{Medium, MkfsOptions, NewDevice, Profile};
 use ubtrfs_volume::MemoryDevice;
 
 use crate::failure::{Failure, Result};
@@ -21,16 +21,27 @@ impl Medium for Image {
     }
 }
 
-/// What mkfs has for volumes of `size` bytes, as `mkfs.btrfs -m single -d single` makes them.
-pub fn layout(size: u64) -> Result<ubtrfs_mkfs::Layout> {
-    let profile = Some(Profile::Single);
-    let options = MkfsOptions { data_profile: profile, metadata_profile: profile, ..MkfsOptions::new(size) };
+/// What mkfs has for volumes of so many devices of `size` bytes, as `mkfs.btrfs -m PROFILE -d
+/// PROFILE` makes them.
+pub fn layout(size: u64, devices: usize, profile: Profile) -> Result<ubtrfs_mkfs::Layout> {
+    let profile = Some(profile);
+    let more_devices =
+        (1..devices).map(|_| NewDevice { total_bytes: size, uuid: ubtrfs_mkfs::random_uuid() }).collect();
+    let options =
+        MkfsOptions { data_profile: profile, metadata_profile: profile, more_devices, ..MkfsOptions::new(size) };
     ubtrfs_mkfs::layout(&options).map_err(|error| Failure::about("mkfs", &error))
 }
 
 /// A device in memory with a fresh volume. The system gives it memory as it is written.
 pub fn volume(size: u64) -> Result<MemoryDevice> {
-    let mut image = Image(vec![0; size as usize]);
-    layout(size)?.write(&mut [&mut image])?;
-    Ok(MemoryDevice::from_bytes(image.0))
+    let mut devices = volume_of_several(size, 1, Profile::Single)?;
+    devices.pop().ok_or_else(|| Failure::new("no device"))
+}
+
+/// So many of them with one fresh volume.
+pub fn volume_of_several(size: u64, devices: usize, profile: Profile) -> Result<Vec<MemoryDevice>> {
+    let mut images: Vec<Image> = (0..devices).map(|_| Image(vec![0; size as usize])).collect();
+    let mut media: Vec<&mut dyn Medium> = images.iter_mut().map(|image| image as _).collect();
+    layout(size, devices, profile)?.write(&mut media)?;
+    Ok(images.into_iter().map(|image| MemoryDevice::from_bytes(image.0)).collect())
 }

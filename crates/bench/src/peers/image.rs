@@ -22,9 +22,10 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of `size` bytes in `yard`: sparse, or of blocks that were written before.
-    pub fn new(yard: &Path, size: u64, written: bool) -> Result<Self> {
-        let image = Self { path: yard.join("image"), size, written };
+    /// An image of `size` bytes in `yard`, of the device with this number: sparse, or of blocks that
+    /// were written before.
+    pub fn new(yard: &Path, number: usize, size: u64, written: bool) -> Result<Self> {
+        let image = Self { path: yard.join(format!("image{number}")), size, written };
         if written {
             let file = File::options().write(true).create(true).truncate(false).open(&image.path)?;
             file.set_len(size)?;
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn written_images_stay_and_get_their_blocks_again() {
         let dir = tempfile::tempdir().unwrap();
-        let image = Image::new(dir.path(), 3 << 20, true).unwrap();
+        let image = Image::new(dir.path(), 1, 3 << 20, true).unwrap();
         assert_eq!(image.blocks(), "written before");
         let path = image.path().to_owned();
         drop(image);
@@ -127,7 +128,7 @@ mod tests {
         fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 2 << 20).unwrap();
         let image = Image { path, size: 3 << 20, written: true };
         assert_eq!(image.blocks(), "written before, but for 2 MiB that were discarded");
-        let image = Image::new(dir.path(), 4 << 20, true).unwrap();
+        let image = Image::new(dir.path(), 1, 4 << 20, true).unwrap();
         assert_eq!(image.blocks(), "written before");
         let bytes = std::fs::read(image.path()).unwrap();
         assert_eq!((bytes.len(), &bytes[5 << 19..][..4]), (4 << 20, &b"here"[..]));
@@ -136,12 +137,12 @@ mod tests {
     #[test]
     fn sparse_images_are_new_each_time() {
         let dir = tempfile::tempdir().unwrap();
-        let image = Image::new(dir.path(), 1 << 20, false).unwrap();
+        let image = Image::new(dir.path(), 1, 1 << 20, false).unwrap();
         std::fs::write(image.path(), "old").unwrap();
         let path = image.path().to_owned();
         drop(image);
         assert!(!path.exists());
-        let image = Image::new(dir.path(), 1 << 20, false).unwrap();
+        let image = Image::new(dir.path(), 1, 1 << 20, false).unwrap();
         assert_eq!(image.holes().unwrap(), [(0, 1 << 20)]);
     }
 }

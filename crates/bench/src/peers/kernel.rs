@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::conditions::Conditions;
+use super::conditions::{Conditions, Layout};
 use super::loop_device::LoopDevice;
 use super::server::ServedFile;
 use super::unmount::unmount_by;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::machine;
 use crate::process::{self, SOON, run, tool};
 
@@ -32,9 +32,10 @@ impl KernelType {
         }
     }
 
+    /// The program, and its options but for those of a profile.
     fn mkfs(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Self::Btrfs => ("mkfs.btrfs", &["-q", "-f", "-m", "single", "-d", "single"]),
+            Self::Btrfs => ("mkfs.btrfs", &["-q", "-f"]),
             Self::Xfs => ("mkfs.xfs", &["-q", "-f"]),
             // Like the others it has all its tables when it is made, and writes none of them while
             // it is measured. What there is to discard is a hole already.
@@ -74,16 +75,19 @@ pub fn missing(of: KernelType) -> Option<String> {
 }
 
 /// Makes a volume; says how.
-pub fn make(of: KernelType, image: &Path) -> Result<String> {
+pub fn make(of: KernelType, images: &[&Path], layout: Layout) -> Result<String> {
     let (program, options) = of.mkfs();
-    run(tool(program)?.args(options).arg(image), SOON)?;
+    let profile = layout.profile.name();
+    let profiles = if of == KernelType::Btrfs { &["-m", profile, "-d", profile][..] } else { &[] };
+    let options = [options, profiles].concat();
+    run(tool(program)?.args(&options).args(images), SOON)?;
     Ok(format!("{program} {}", options.join(" ")))
 }
 
 /// A mount by the kernel.
 pub struct KernelMount {
-    device: LoopDevice,
-    // It goes after the loop device.
+    devices: Vec<LoopDevice>,
+    // It goes after the loop devices.
     _served: Option<ServedFile>,
     took: Duration,
     direct: bool,
@@ -93,10 +97,16 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Attaches `image` to a loop device and mounts that.
-    pub fn new(of: KernelType, direct: bool, conditions: Conditions, image: &Path, directory: &Path) -> Result<Self> {
-        let device = LoopDevice::attach(image, direct, conditions.throttle)?;
-        Self::of_device(of, direct, conditions.written, device, None, directory)
+    /// Attaches `images` to loop devices and mounts these.
+    pub fn new(
+        of: KernelType,
+        direct: bool,
+        conditions: Conditions,
+        images: &[&Path],
+        directory: &Path,
+    ) -> Result<Self> {
+        let devices = LoopDevice::attach_all(images, direct, conditions.throttle)?;
+        Self::of_devices(of, direct, conditions.written, devices, None, directory)
     }
 
     /// Mounts an export of a server, a file by nbdfuse and a device by a loop device. It is not to
@@ -104,24 +114,26 @@ impl KernelMount {
     pub fn of_export(of: KernelType, direct: bool, uri: &str, directory: &Path) -> Result<Self> {
         let served = ServedFile::new(uri, directory.with_extension("served"))?;
         let device = LoopDevice::attach(&served.path(), direct, None)?;
-        Self::of_device(of, direct, true, device, Some(served), directory)
+        Self::of_devices(of, direct, true, vec![device], Some(served), directory)
     }
 
-    fn of_device(
+    fn of_devices(
         of: KernelType,
         direct: bool,
         written: bool,
-        device: LoopDevice,
+        devices: Vec<LoopDevice>,
         served: Option<ServedFile>,
         directory: &Path,
     ) -> Result<Self> {
-        let options = of.mount_options(written);
+        let [first, more @ ..] = &*devices else { return Err(Failure::new("no device")) };
+        let more = more.iter().map(|device| format!(",device={}", device.path().display()));
+        let options = of.mount_options(written) + &more.collect::<String>();
         let mut mount = tool("mount")?;
-        mount.args(["-t", of.name(), "-o", &options]).arg(device.path()).arg(directory);
+        mount.args(["-t", of.name(), "-o", &options]).arg(first.path()).arg(directory);
         let start = Instant::now();
         run(&mut mount, SOON)?;
         let took = start.elapsed();
-        Ok(Self { device, _served: served, took, direct, options, directory: directory.into(), mounted: true })
+        Ok(Self { devices, _served: served, took, direct, options, directory: directory.into(), mounted: true })
     }
 
     /// How long the mount took, without what was done to get a device.
@@ -138,9 +150,9 @@ impl KernelMount {
         ])
     }
 
-    /// Bytes written to the loop device since it was attached.
+    /// Bytes written to the loop devices since they were attached.
     pub fn device_written(&self) -> Option<u64> {
-        machine::loop_written(self.device.path())
+        self.devices.iter().map(|device| machine::loop_written(device.path())).sum()
     }
 
     /// Unmounts.

@@ -28,6 +28,11 @@ impl LoopDevice {
         Ok(device)
     }
 
+    /// Attaches each of them.
+    pub fn attach_all(images: &[&Path], direct: bool, throttle: Option<u64>) -> Result<Vec<Self>> {
+        images.iter().map(|image| Self::attach(image, direct, throttle)).collect()
+    }
+
     /// The device.
     pub fn path(&self) -> &Path {
         &self.path

@@ -20,7 +20,7 @@ use ubtrfs_volume::MemoryDevice;
 
 use crate::failure::{Failure, Result};
 use crate::{machine, memory, process};
-pub use conditions::Conditions;
+pub use conditions::{Conditions, Layout};
 use image::Image;
 use kernel::{KernelMount, KernelType};
 pub use library::Library;
@@ -146,6 +146,10 @@ impl Peer {
     /// Why it can't be measured under such conditions.
     pub fn unable(self, conditions: Conditions) -> Option<String> {
         let is_unlimited = conditions.throttle.is_some() && !self.has_limit();
+        let has_profiles = self.has_subvolumes() || conditions.layout == Layout::default();
+        if !has_profiles {
+            return Some("has no volumes of several devices".into());
+        }
         self.missing().or_else(|| is_unlimited.then(|| "has no device of its own with a bandwidth to limit".into()))
     }
 
@@ -172,15 +176,20 @@ impl Peer {
 
     /// Makes a fresh volume of `size` bytes in `yard` and mounts it.
     pub fn begin(self, yard: &Path, size: u64, conditions: Conditions) -> Result<Mounted> {
-        let image = Image::new(yard, size, conditions.written)?;
+        let devices = conditions.layout.devices;
+        if devices > 1 && conditions.delay.is_some() {
+            return Err(Failure::new("one server has one device"));
+        }
+        let images = (1..=devices).map(|number| Image::new(yard, number, size, conditions.written));
+        let images = images.collect::<Result<Vec<Image>>>()?;
         let directory = yard.join("mnt");
         std::fs::create_dir_all(&directory)?;
-        let (memory, volume, facts) = (None, None, BTreeMap::new());
+        let (memory, volume, facts) = (Vec::new(), None, BTreeMap::new());
         let server = None;
-        let mut mounted = Mounted { peer: self, conditions, image, memory, directory, volume, server, facts };
+        let mut mounted = Mounted { peer: self, conditions, images, memory, directory, volume, server, facts };
         mounted.make(size)?;
         if let Some(delay) = conditions.delay {
-            mounted.server = Some(Server::start(mounted.image.path(), delay)?);
+            mounted.server = Some(Server::start(mounted.image()?, delay)?);
         }
         mounted.mount()?;
         Ok(mounted)
@@ -198,8 +207,8 @@ enum Volume {
 pub struct Mounted {
     peer: Peer,
     conditions: Conditions,
-    image: Image,
-    memory: Option<Arc<MemoryDevice>>,
+    images: Vec<Image>,
+    memory: Vec<Arc<MemoryDevice>>,
     directory: PathBuf,
     volume: Option<Volume>,
     server: Option<Server>,
@@ -207,41 +216,54 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    fn paths(&self) -> Vec<&Path> {
+        self.images.iter().map(Image::path).collect()
+    }
+
+    /// The only image, or the first one.
+    fn image(&self) -> Result<&Path> {
+        self.images.first().map(Image::path).ok_or_else(|| Failure::new("no image"))
+    }
+
     fn make(&mut self, size: u64) -> Result<()> {
+        let layout = self.conditions.layout;
         let how = match self.peer.kind {
-            Kind::Kernel { of, .. } => kernel::make(of, self.image.path())?,
+            Kind::Kernel { of, .. } => kernel::make(of, &self.paths(), layout)?,
             Kind::Library { in_memory: true } => {
-                self.memory = Some(Arc::new(memory::volume(size)?));
+                let devices = memory::volume_of_several(size, layout.devices, layout.profile)?;
+                self.memory = devices.into_iter().map(Arc::new).collect();
                 "in memory".into()
             }
-            Kind::Ubtrfs { .. } | Kind::Library { .. } => library::make(self.image.path(), size)?,
+            Kind::Ubtrfs { .. } | Kind::Library { .. } => library::make(&self.paths(), size, layout)?,
             Kind::Null => return Ok(()),
         };
         self.facts.insert("mkfs".into(), how);
-        self.image.fill()
+        self.images.iter().try_for_each(Image::fill)
     }
 
     /// Mounts the volume (again).
     pub fn mount(&mut self) -> Result<()> {
-        let (image, directory, conditions) = (self.image.path(), &self.directory, self.conditions);
+        let (images, directory, conditions) = (self.paths(), &self.directory, self.conditions);
         let uri = self.server.as_ref().map(Server::uri);
         let volume = match self.peer.kind {
             Kind::Kernel { of, direct } if let Some(uri) = &uri => {
                 Volume::Kernel(KernelMount::of_export(of, direct, uri, directory)?)
             }
-            Kind::Kernel { of, direct } => Volume::Kernel(KernelMount::new(of, direct, conditions, image, directory)?),
-            Kind::Ubtrfs { options, on_loop } => {
-                let image = uri.as_ref().map_or(image, Path::new);
-                Volume::Ubtrfs(UbtrfsMount::new(options, on_loop, conditions, image, directory)?)
+            Kind::Kernel { of, direct } => {
+                Volume::Kernel(KernelMount::new(of, direct, conditions, &images, directory)?)
             }
-            Kind::Null => Volume::Null(NullMount::new(image, directory)?),
+            Kind::Ubtrfs { options, on_loop } => {
+                let images = uri.as_ref().map_or(images, |uri| vec![Path::new(uri)]);
+                Volume::Ubtrfs(UbtrfsMount::new(options, on_loop, conditions, &images, directory)?)
+            }
+            Kind::Null => Volume::Null(NullMount::new(self.image()?, directory)?),
             Kind::Library { .. } => {
-                let device = match &self.memory {
-                    Some(memory) => Arc::clone(memory) as _,
-                    None => library::image_device(image)?,
+                let devices = match &*self.memory {
+                    [] => library::image_devices(&images)?,
+                    memory => memory.iter().map(|device| Arc::clone(device) as _).collect(),
                 };
-                let device = library::limited(device, conditions.throttle);
-                Volume::Library(Library::open(device, Options::default())?)
+                let limited = devices.into_iter().map(|device| library::limited(device, conditions.throttle));
+                Volume::Library(Library::open(limited.collect(), Options::default())?)
             }
         };
         self.facts.extend(match &volume {
@@ -250,6 +272,9 @@ impl Mounted {
             Volume::Null(mount) => mount.facts(),
             Volume::Library(_) => BTreeMap::new(),
         });
+        if conditions.layout.devices > 1 {
+            self.facts.insert("devices".into(), conditions.layout.devices.to_string());
+        }
         if let Some(bytes) = conditions.throttle {
             self.facts.insert("bandwidth".into(), format!("{} MB/s", bytes / 1_000_000));
         }
@@ -275,13 +300,15 @@ impl Mounted {
             Some(Volume::Library(library)) => library.close(),
             None => return Ok(()),
         };
-        self.facts.insert("blocks of the image".into(), self.image.blocks());
+        if let Some(image) = self.images.first() {
+            self.facts.insert("blocks of the image".into(), image.blocks());
+        }
         unmounted
     }
 
-    /// Takes the image out of the page cache of the file system below.
+    /// Takes the images out of the page cache of the file system below.
     pub fn forget_cached(&self) -> Result<()> {
-        self.image.forget_cached()
+        self.images.iter().try_for_each(Image::forget_cached)
     }
 
     /// Whether an unmounted volume can be mounted again with what was in it.

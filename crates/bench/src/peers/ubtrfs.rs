@@ -22,7 +22,7 @@ pub fn binary() -> Option<PathBuf> {
 pub struct UbtrfsMount {
     binary: PathBuf,
     directory: PathBuf,
-    device: Option<LoopDevice>,
+    devices: Vec<LoopDevice>,
     mounted: bool,
     report: Value,
     options: Vec<&'static str>,
@@ -30,28 +30,29 @@ pub struct UbtrfsMount {
 }
 
 impl UbtrfsMount {
-    /// Mounts `image` (also by a URI), or a loop device of it, with these mount options.
+    /// Mounts `images` (also by a URI), or loop devices of them, with these mount options.
     pub fn new(
         option: Option<&'static str>,
         on_loop: bool,
         conditions: Conditions,
-        image: &Path,
+        images: &[&Path],
         directory: &Path,
     ) -> Result<Self> {
         let binary = binary().ok_or_else(|| Failure::Impossible("the ubtrfs binary is missing".into()))?;
-        let device = if on_loop { Some(LoopDevice::attach(image, true, conditions.throttle)?) } else { None };
+        let devices = if on_loop { LoopDevice::attach_all(images, true, conditions.throttle)? } else { Vec::new() };
         let options: Vec<&str> = option.into_iter().chain(conditions.written.then_some("nodiscard")).collect();
         let mut mount = Command::new(&binary);
         mount.arg("mount");
         if !options.is_empty() {
             mount.args(["-o", &options.join(",")]);
         }
-        mount.arg(device.as_ref().map_or(image, LoopDevice::path)).arg(directory);
+        let paths = if on_loop { devices.iter().map(LoopDevice::path).collect() } else { images.to_vec() };
+        mount.args(paths).arg(directory);
         let start = Instant::now();
         run(&mut mount, SOON).map_err(|failure| unavailable(option, failure))?;
         let took = start.elapsed();
         let mut mount =
-            Self { binary, directory: directory.into(), device, mounted: true, report: Value::Null, options, took };
+            Self { binary, directory: directory.into(), devices, mounted: true, report: Value::Null, options, took };
         mount.report = mount.report()?;
         Ok(mount)
     }
@@ -69,7 +70,7 @@ impl UbtrfsMount {
             if self.options.is_empty() { "no options".into() } else { format!("-o {}", self.options.join(",")) };
         let mut facts = BTreeMap::from([
             ("mount".into(), options),
-            ("backing".into(), if self.device.is_some() { "loop device, direct I/O" } else { "image file" }.into()),
+            ("backing".into(), if self.devices.is_empty() { "image file" } else { "loop device, direct I/O" }.into()),
             ("type".into(), printed("mount_type")),
             ("transport".into(), printed("transport")),
             ("threads".into(), self.report["threads"].to_string()),

@@ -65,7 +65,7 @@ fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()
         Durable::Log => Options { background_commits: false, ..usual },
         Durable::Commit => Options { tree_log: false, ..usual },
     };
-    let library = Library::open(device, options)?;
+    let library = Library::open(vec![device], options)?;
     let engine = library.filesystem();
     let calls = Calls::Engine(Arc::clone(engine));
     let root = calls.root()?;
