@@ -22,8 +22,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// An image of `size` bytes in `yard`, of the device with this number: sparse, or of blocks that
-    /// were written before.
+    /// An image of `size` bytes in `yard`, of the device with this number: sparse, or of blocks
+    /// that were written before.
     pub fn new(yard: &Path, number: usize, size: u64, written: bool) -> Result<Self> {
         let image = Self { path: yard.join(format!("image{number}")), size, written };
         if written {
