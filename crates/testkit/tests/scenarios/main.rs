@@ -6,6 +6,7 @@ mod an_export_has_one_writer;
 mod back_and_forth;
 mod devices_are_added_and_replaced;
 mod devices_are_found;
+mod du_shows_what_files_share;
 mod fixtures_through_the_mount;
 mod harness_detects_faults;
 mod harness_keeps_promises;
