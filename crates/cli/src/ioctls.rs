@@ -15,12 +15,14 @@ use ubtrfs_server::balance;
 use ubtrfs_server::control::RESET_SUBVOLUME;
 use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
 use ubtrfs_server::device_ioctls::{ADD_DEVICE, ADD_SIZE, REPLACE, REPLACE_SIZE, encode_added};
+use ubtrfs_server::extent_map::{self, EXTENT_MAP, ExtentMap};
 use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
 use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_removed, encode_resized};
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
 
+const FIEMAP: u32 = 0xc020_660b;
 const SYNC: u32 = 0x9408;
 const TREE_SEARCH: u32 = 0xd000_9411;
 const INO_LOOKUP: u32 = 0xd000_9412;
@@ -227,6 +229,31 @@ impl Mounted {
     pub fn defragment(&self, how: &Defragmentation) -> Done<()> {
         // SAFETY: this command reads an argument of the size that its number encodes.
         unsafe { ioctl(&self.0, Setter::<DEFRAG_RANGE, [u8; ARGUMENT_SIZE]>::new(defragment::encode(how))) }
+    }
+
+    /// Where the content of the file is, from an offset on.
+    pub fn extents(&self, from: u64) -> Done<ExtentMap> {
+        let mut argument = extent_map::ask(from);
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        let asked =
+            unsafe { ioctl(&self.0, Updater::<EXTENT_MAP, [u8; extent_map::ARGUMENT_SIZE]>::new(&mut argument)) };
+        if asked == Err(Errno::NOTTY) {
+            // SAFETY: this command reads and fills in an argument of the size that its number
+            // encodes, and behind it as many extents as that has room for.
+            unsafe { ioctl(&self.0, Updater::<FIEMAP, [u8; extent_map::ARGUMENT_SIZE]>::new(&mut argument)) }?;
+        } else {
+            asked?;
+        }
+        Ok(extent_map::decode(&argument))
+    }
+
+    /// The id of the volume that the file is on.
+    pub fn volume_id(&self) -> Done<[u8; 16]> {
+        // SAFETY: this command fills in an array of the size that its number encodes.
+        let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
+        // SAFETY: the same.
+        let info = unsafe { ioctl(&self.0, getter) }?;
+        Ok(std::array::from_fn(|index| info[16 + index]))
     }
 
     /// Scrubs a device; returns what was done when all of it is.

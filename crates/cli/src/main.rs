@@ -14,6 +14,7 @@ mod describe;
 mod device;
 mod devices;
 mod diff;
+mod du;
 mod edit;
 mod failure;
 mod fsck;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
         Command::Property(arguments) => subvolume::property(arguments),
         Command::Filesystem(arguments) => match &arguments.what {
             FilesystemCommand::Defragment(arguments) => defragment::run(arguments),
+            FilesystemCommand::Du(arguments) => du::run(arguments),
             FilesystemCommand::Df(place) => devices::df(place),
             FilesystemCommand::Usage(place) => devices::usage(place),
             FilesystemCommand::Resize(arguments) => resize::run(arguments),

@@ -40,6 +40,33 @@ pub fn show_size(bytes: u64) -> String {
     format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
 }
 
+/// What sizes are shown in, as btrfs-progs do: with two digits behind the point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Units are powers of 1000, otherwise of 1024.
+    pub is_decimal: bool,
+    /// Which power; the 0th are bytes as they are. `None`: the one that fits the size.
+    pub power: Option<u32>,
+}
+
+impl Unit {
+    const BINARY: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    const DECIMAL: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+
+    /// A size in this unit.
+    pub fn show(self, bytes: u64) -> String {
+        let (base, names) = if self.is_decimal { (1000_u64, Self::DECIMAL) } else { (1024, Self::BINARY) };
+        let power = match self.power {
+            Some(0) => return bytes.to_string(),
+            Some(power) => power,
+            None => bytes.max(1).ilog(base),
+        };
+        // Of so many bytes two digits behind the point tell no difference.
+        let shown = bytes as f64 / base.pow(power) as f64;
+        format!("{shown:.2}{}", names.get(power as usize).copied().unwrap_or("B"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +102,26 @@ mod tests {
     fn invalid_sizes_are_refused() {
         for text in ["", "G", "-1", "1.5G", "8X", "8GG", "16E", "99999999999999999999", "8 G"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_in_units_as_btrfs_progs_show_them() {
+        let shown = |is_decimal, power, bytes| Unit { is_decimal, power }.show(bytes);
+        for (is_decimal, power, bytes, text) in [
+            (false, None, 0, "0.00B"),
+            (false, None, 1_134_592, "1.08MiB"),
+            (false, None, 77_824, "76.00KiB"),
+            (true, None, 1_134_592, "1.13MB"),
+            (true, None, 8192, "8.19kB"),
+            (false, Some(0), 1_134_592, "1134592"),
+            (false, Some(1), 1_134_592, "1108.00KiB"),
+            (true, Some(1), 1_134_592, "1134.59kB"),
+            (false, Some(2), 131_072, "0.12MiB"),
+            (false, Some(4), 131_072, "0.00TiB"),
+            (false, None, u64::MAX, "16.00EiB"),
+        ] {
+            assert_eq!(shown(is_decimal, power, bytes), text);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::balance::BalanceIoctl;
 use crate::btrfs_ioctls::VolumeIoctl;
 use crate::defragment;
 use crate::device_ioctls::DeviceIoctl;
+use crate::extent_map;
 use crate::flags::MaySet;
 use crate::long_ioctls::Kind;
 use crate::permissions::WRITE;
@@ -50,6 +51,12 @@ impl Server {
         if let Some(asked) = defragment::parse(what.command, what.data) {
             return match asked {
                 Ok(how) => self.defragment(caller, node, how, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
+        if let Some(asked) = extent_map::parse(what.command, what.data) {
+            return match asked {
+                Ok(from) => self.map_extents(node, from, reply),
                 Err(errno) => reply.error(errno),
             };
         }
@@ -185,6 +192,20 @@ impl Server {
             });
             match done {
                 Ok(_) => reply.result(0, &[]),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    /// Shows where a file's content is, in a thread that may take its time.
+    fn map_extents(&self, node: u64, from: u64, reply: ReplyIoctl) {
+        let shared = Arc::clone(self.shared());
+        self.slow.run(move || {
+            let found = shared
+                .inode(node)
+                .and_then(|id| shared.engine.extents(id, from, extent_map::ROOM).map_err(|error| errno(&error)));
+            match found {
+                Ok(found) => reply.result(0, &extent_map::encode(from, &found)),
                 Err(errno) => reply.error(errno),
             }
         });

@@ -24,6 +24,7 @@ pub mod device_ioctls;
 pub mod device_number;
 mod devices;
 mod directories;
+pub mod extent_map;
 mod files;
 #[cfg(test)]
 mod fixtures;

@@ -9,7 +9,7 @@ use ubtrfs::{Compression, CompressionMode};
 
 use super::device::VolumePlace;
 use super::subvolume::InImage;
-use crate::size::parse_size;
+use crate::size::{Unit, parse_size};
 
 /// Work on the files of a volume, or look at its space, on a mount or in an image.
 #[derive(Debug, Args)]
@@ -22,6 +22,7 @@ pub struct FilesystemArguments {
 pub enum FilesystemCommand {
     #[command(visible_alias = "defrag")]
     Defragment(Defragment),
+    Du(Du),
     /// Show how block groups are used, as of the last commit.
     Df(VolumePlace),
     /// Show how block groups and devices are used, as of the last commit.
@@ -104,6 +105,65 @@ pub struct Defragment {
     pub places: Vec<OsString>,
     #[command(flatten)]
     pub image: InImage,
+}
+
+/// Show how much space files use, and how much of it they share.
+///
+/// For each file and directory: bytes in extents, how many of them nobody else has, and for each
+/// PLACE how much space those take that are shared, with each other or with files elsewhere. Files
+/// that are small enough to be in the metadata count nothing.
+#[derive(Debug, Args)]
+pub struct Du {
+    /// Show only a sum for each PLACE.
+    #[arg(short, long)]
+    pub summarize: bool,
+    /// For programs.
+    #[arg(long, conflicts_with_all = ["raw", "human_readable", "si", "kbytes", "mbytes", "gbytes", "tbytes"])]
+    pub json: bool,
+    #[command(flatten)]
+    pub units: Units,
+    /// Files or directories: paths on a mounted volume, or IMAGE:PATH for a volume that is not
+    /// mounted.
+    #[arg(required = true, value_name = "PLACE")]
+    pub places: Vec<OsString>,
+    #[command(flatten)]
+    pub image: InImage,
+}
+
+/// How sizes are shown.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
+pub struct Units {
+    /// Sizes are numbers of bytes.
+    #[arg(long, conflicts_with_all = ["human_readable", "si", "kbytes", "mbytes", "gbytes", "tbytes"])]
+    pub raw: bool,
+    /// Sizes have the unit that fits [default].
+    #[arg(long, alias = "iec")]
+    pub human_readable: bool,
+    /// Units are powers of 1000 instead of 1024.
+    #[arg(long, conflicts_with = "human_readable")]
+    pub si: bool,
+    /// Sizes are in KiB, or in kB with --si.
+    #[arg(long, conflicts_with_all = ["human_readable", "mbytes", "gbytes", "tbytes"])]
+    pub kbytes: bool,
+    /// In MiB or MB.
+    #[arg(long, conflicts_with_all = ["human_readable", "gbytes", "tbytes"])]
+    pub mbytes: bool,
+    /// In GiB or GB.
+    #[arg(long, conflicts_with_all = ["human_readable", "tbytes"])]
+    pub gbytes: bool,
+    /// In TiB or TB.
+    #[arg(long, conflicts_with = "human_readable")]
+    pub tbytes: bool,
+}
+
+impl Units {
+    /// The unit that was asked for.
+    pub fn unit(&self) -> Unit {
+        let powers = [(self.raw, 0), (self.kbytes, 1), (self.mbytes, 2), (self.gbytes, 3), (self.tbytes, 4)];
+        let power = powers.iter().find(|(is_asked, _)| *is_asked).map(|(_, power)| *power);
+        Unit { is_decimal: self.si, power }
+    }
 }
 
 fn parse_algorithm(name: &str) -> Result<Compression, String> {

@@ -4,7 +4,7 @@ use super::Filesystem;
 use crate::compression_mode::CompressionMode;
 use crate::error::Result;
 use crate::inode::InodeId;
-use crate::ops::{Defragmentation, WriteAt};
+use crate::ops::{Defragmentation, FoundExtent, WriteAt};
 
 impl Filesystem {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
@@ -89,6 +89,13 @@ impl Filesystem {
     /// The first offset from `from` on that holds none; the file's end counts. `ENXIO` beyond it.
     pub fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
         self.ops.seek_hole(id, from)
+    }
+
+    /// The parts of a regular file from the offset `from` on that are not holes, in order, at most
+    /// `most` of them: where they are, and whether they are shared. Data that was not written back
+    /// has no place yet, and is left out. Other inodes have none.
+    pub fn extents(&self, id: InodeId, from: u64, most: usize) -> Result<Vec<FoundExtent>> {
+        self.ops.extents(id, from, most)
     }
 
     /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a

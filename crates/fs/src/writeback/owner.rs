@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::in_flight::InFlight;
 use super::packers::Packers;
+use super::sharing::SharedNodes;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inode::{Inode, InodeState};
@@ -14,12 +15,13 @@ pub(crate) struct Writeback {
     pub(super) reader: Arc<FileReader>,
     pub(super) in_flight: InFlight,
     pub(super) packers: Packers,
+    pub(super) shared_nodes: SharedNodes,
 }
 
 impl Writeback {
     pub(crate) fn new(info: Arc<FsInfo>, reader: Arc<FileReader>) -> Self {
         let packers = Packers::new(info.volume.sector_size() as usize, info.options.compression_threads);
-        Self { info, reader, in_flight: InFlight::default(), packers }
+        Self { info, reader, in_flight: InFlight::default(), packers, shared_nodes: SharedNodes::default() }
     }
 
     /// Bytes of data that memory holds though it was submitted.

@@ -1,17 +1,18 @@
 //! Whether a file shares an extent: with another file, with another place in the file, or with a
 //! snapshot.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::HashMap;
 
-use ubtrfs_format::items::{DataRef, ExtentItem, InlineRef};
+use parking_lot::Mutex;
+use ubtrfs_format::items::{DataRef, ExtentItem, InlineRef, decode_data_ref, decode_shared_data_ref};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
-use ubtrfs_tree::NodeRef;
+use ubtrfs_tree::{NodeRef, Snapshot};
 
 use super::owner::Writeback;
 use crate::committed::Committed;
 use crate::error::{Error, Result};
-use crate::file::piece::ExtentPiece;
+use crate::file::committed::CommittedExtents;
+use crate::file::piece::{ExtentPiece, Piece};
 use crate::inode::InodeId;
 
 impl Writeback {
@@ -45,56 +46,143 @@ impl Writeback {
     pub(crate) fn sharing(&self, id: InodeId) -> Sharing<'_> {
         let generation = self.info.gate.current().generation;
         let last_snapshot = self.info.last_snapshot(id.subvolume, generation);
-        Sharing { writeback: self, id, committed: self.info.committed(), last_snapshot, shared_blocks: BTreeMap::new() }
+        Sharing { writeback: self, id, last_snapshot, in_pieces: HashMap::new() }
     }
 }
 
-/// What a file shares. It remembers of blocks of the file's tree whether others use them.
+/// What a file shares.
 pub(crate) struct Sharing<'a> {
     writeback: &'a Writeback,
     id: InodeId,
-    committed: Arc<Committed>,
     last_snapshot: Generation,
-    shared_blocks: BTreeMap<Logical, bool>,
+    /// Extents that the file has in several pieces, and whether they are shared.
+    in_pieces: HashMap<Logical, bool>,
 }
 
 impl Sharing<'_> {
-    /// Whether the file shares an extent, which it has at `start`.
+    /// Whether the file shares an extent, which it has at `start`. Several pieces of one extent
+    /// that a write in its middle left share nothing with each other.
     pub(crate) fn is_shared(&mut self, start: u64, extent: &ExtentPiece) -> Result<bool> {
-        if extent.generation <= self.last_snapshot {
+        // Before the committed trees are read: a transaction that is no longer in this list is in
+        // them.
+        let transactions = self.writeback.info.open_transactions();
+        if transactions.iter().any(|transaction| transaction.is_shared(extent.disk_bytenr)) {
+            return Ok(true);
+        }
+        let committed = self.writeback.info.committed();
+        let may_be_in_snapshot = extent.generation <= self.last_snapshot;
+        if may_be_in_snapshot && self.last_snapshot > committed.generation {
             // A snapshot that is being committed shares what it was made of.
-            if self.last_snapshot > self.committed.generation || self.is_leaf_shared(start)? {
-                return Ok(true);
+            return Ok(true);
+        }
+        let extents = committed.tree(TreeId::EXTENT)?;
+        let key = Key::new(extent.disk_bytenr.0, ItemType::EXTENT_ITEM, extent.disk_num_bytes);
+        let Some(item) = extents.get(&key)? else {
+            return Ok(!transactions.iter().any(|transaction| transaction.extents().contains_key(&extent.disk_bytenr)));
+        };
+        let in_pieces = match only_reference(&extents, &key, &ExtentItem::parse(&key, &item)?)? {
+            Some(InlineRef::Data { data, count }) if (data.root, data.ino) == (self.id.subvolume, self.id.ino) => {
+                (count > 1).then_some(data)
+            }
+            // The leaf that this piece is in.
+            Some(InlineRef::SharedData { .. }) => None,
+            _ => return Ok(true),
+        };
+        match in_pieces {
+            _ if !may_be_in_snapshot => Ok(false),
+            None => self.is_leaf_shared(&committed, start),
+            Some(data) => self.is_any_leaf_shared(&committed, data.offset, extent),
+        }
+    }
+
+    /// Whether another tree shares a leaf with a piece of an extent that the file has in several.
+    /// `first`: where the extent would start in the file.
+    fn is_any_leaf_shared(&mut self, committed: &Committed, first: u64, extent: &ExtentPiece) -> Result<bool> {
+        if let Some(known) = self.in_pieces.get(&extent.disk_bytenr) {
+            return Ok(*known);
+        }
+        let sector_size = committed.superblock.sector_size;
+        let pieces = CommittedExtents::new(committed.tree(self.id.subvolume)?, self.id.ino, sector_size);
+        // An extent whose head was dropped may start before the file does.
+        let end = first.wrapping_add(extent.unpacked_len());
+        let range = if first < end { first..end } else { 0..end };
+        let mut is_shared = false;
+        for piece in pieces.items(&range) {
+            let piece = piece?;
+            if matches!(&piece.piece, Piece::Extent(other) if other.disk_bytenr == extent.disk_bytenr)
+                && self.is_leaf_shared(committed, piece.start)?
+            {
+                is_shared = true;
+                break;
             }
         }
-        self.writeback.has_other_references(self.id, start, extent)
+        self.in_pieces.insert(extent.disk_bytenr, is_shared);
+        Ok(is_shared)
     }
 
     /// Whether another tree shares a block on the way to the item for this place of the file.
-    fn is_leaf_shared(&mut self, start: u64) -> Result<bool> {
+    fn is_leaf_shared(&self, committed: &Committed, start: u64) -> Result<bool> {
         let key = Key::new(self.id.ino.0, ItemType::EXTENT_DATA, start);
-        for node in self.committed.tree(self.id.subvolume)?.path_to(&key)? {
-            if self.is_block_shared(&node)? {
+        for node in committed.tree(self.id.subvolume)?.path_to(&key)? {
+            if self.writeback.shared_nodes.is_shared(committed, &node)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+}
 
-    fn is_block_shared(&mut self, node: &NodeRef) -> Result<bool> {
-        if let Some(known) = self.shared_blocks.get(&node.bytenr) {
-            return Ok(*known);
+/// The reference to a data extent, if it has just one. Several pieces of a file that come from one
+/// place of it have one reference with their count.
+fn only_reference(extents: &Snapshot, key: &Key, item: &ExtentItem) -> Result<Option<InlineRef>> {
+    let mut references: Vec<InlineRef> = item.inline_refs.iter().filter(|inline| inline.count() > 0).copied().collect();
+    if references.iter().map(InlineRef::count).sum::<u64>() < item.refs {
+        let first = Key::new(key.objectid, ItemType::EXTENT_DATA_REF, 0);
+        let last = Key::new(key.objectid, ItemType::SHARED_DATA_REF, u64::MAX);
+        for keyed in extents.range(first..=last).take(2) {
+            let keyed = keyed?;
+            references.push(if keyed.key.item_type == ItemType::SHARED_DATA_REF {
+                InlineRef::SharedData { parent: Logical(keyed.key.offset), count: decode_shared_data_ref(&keyed)? }
+            } else {
+                let (data, count) = decode_data_ref(&keyed)?;
+                InlineRef::Data { data, count }
+            });
         }
-        let extents = self.committed.tree(TreeId::EXTENT)?;
-        let node_size = u64::from(self.writeback.info.volume.node_size());
+    }
+    Ok(if let [only] = &*references { Some(*only) } else { None })
+}
+
+/// Nodes of which is known whether there are several references to them, as one commit has it.
+/// Files of one leaf ask for the same ones.
+#[derive(Default)]
+pub(super) struct SharedNodes(Mutex<(Generation, HashMap<Logical, bool>)>);
+
+impl SharedNodes {
+    /// More nodes than these are not remembered.
+    const MOST: usize = 1 << 16;
+
+    fn is_shared(&self, committed: &Committed, node: &NodeRef) -> Result<bool> {
+        {
+            let known = self.0.lock();
+            if let Some(known) = known.1.get(&node.bytenr).filter(|_| known.0 == committed.generation) {
+                return Ok(*known);
+            }
+        }
+        let extents = committed.tree(TreeId::EXTENT)?;
         let skinny = Key::new(node.bytenr.0, ItemType::METADATA_ITEM, node.level.into());
-        let full = Key::new(node.bytenr.0, ItemType::EXTENT_ITEM, node_size);
-        let refs = match (extents.get(&skinny)?, extents.get(&full)?) {
-            (Some(item), _) => ExtentItem::parse(&skinny, &item)?.refs,
-            (None, Some(item)) => ExtentItem::parse(&full, &item)?.refs,
-            (None, None) => return Err(Error::MissingItem { tree: TreeId::EXTENT, key: skinny }),
+        let full = Key::new(node.bytenr.0, ItemType::EXTENT_ITEM, committed.superblock.node_size.into());
+        let refs = match extents.get(&skinny)? {
+            Some(item) => ExtentItem::parse(&skinny, &item)?.refs,
+            None => match extents.get(&full)? {
+                Some(item) => ExtentItem::parse(&full, &item)?.refs,
+                None => return Err(Error::MissingItem { tree: TreeId::EXTENT, key: skinny }),
+            },
         };
-        self.shared_blocks.insert(node.bytenr, refs > 1);
+        let mut known = self.0.lock();
+        if known.0 != committed.generation || known.1.len() >= Self::MOST {
+            *known = (committed.generation, HashMap::new());
+        }
+        known.1.insert(node.bytenr, refs > 1);
         Ok(refs > 1)
     }
 }

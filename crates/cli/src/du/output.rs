@@ -1,0 +1,78 @@
+//! What `du` prints: a table as btrfs-progs print it, or JSON.
+
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use serde_json::json;
+
+use super::Used;
+use crate::failure::{Failure, Result};
+use crate::show;
+use crate::size::Unit;
+
+/// Prints what files and directories use.
+pub struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+    is_terminal: bool,
+    format: Format,
+}
+
+/// How it is printed.
+pub enum Format {
+    /// A table with sizes in this unit.
+    Table(Unit),
+    /// An array; `is_empty`: nothing was printed yet.
+    Json { is_empty: bool },
+}
+
+impl Output {
+    /// Begins.
+    pub fn new(format: Format) -> Result<Self> {
+        let stdout = io::stdout();
+        let is_terminal = stdout.is_terminal();
+        let mut output = Self { out: BufWriter::new(stdout.lock()), is_terminal, format };
+        if matches!(output.format, Format::Table(_)) {
+            output
+                .write(format!("{:>10}  {:>10}  {:>10}  Filename\n", "Total", "Exclusive", "Set shared").as_bytes())?;
+        }
+        Ok(output)
+    }
+
+    /// Prints what is used at a path.
+    pub fn row(&mut self, path: &[u8], used: &Used) -> Result<()> {
+        let (total, exclusive) = (used.total, used.total.saturating_sub(used.shared));
+        let line = match &mut self.format {
+            Format::Table(unit) => {
+                let set_shared = used.set_shared.map_or_else(|| "-".into(), |bytes| unit.show(bytes));
+                let mut line =
+                    format!("{:>10}  {:>10}  {set_shared:>10}  ", unit.show(total), unit.show(exclusive)).into_bytes();
+                // On a terminal without what could confuse it.
+                line.extend(if self.is_terminal { show::bytes(path).into_bytes() } else { path.to_vec() });
+                line.push(b'\n');
+                line
+            }
+            Format::Json { is_empty } => {
+                let row = json!({
+                    "path": show::text(path),
+                    "total_bytes": total,
+                    "exclusive_bytes": exclusive,
+                    "set_shared_bytes": used.set_shared,
+                });
+                let separator = if std::mem::take(is_empty) { "[\n" } else { ",\n" };
+                format!("{separator}{row}").into_bytes()
+            }
+        };
+        self.write(&line)
+    }
+
+    /// Ends.
+    pub fn finish(mut self) -> Result<()> {
+        if let Format::Json { is_empty } = self.format {
+            self.write(if is_empty { b"[]\n" } else { b"\n]\n" })?;
+        }
+        self.out.flush().map_err(|error| Failure::output(&error))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+    }
+}

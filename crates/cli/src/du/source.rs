@@ -1,0 +1,205 @@
+//! Where the files are that `du` looks at: on a mount, or in an image.
+
+use std::fs::Metadata;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use ubtrfs::{FoundExtent, InodeId};
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::{DirIndex, Ino};
+
+use crate::args;
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount};
+use crate::path::failure;
+use crate::place::Image;
+
+/// Entries that are listed, and extents that are asked for, at once.
+const BATCH: usize = 1024;
+
+/// What an inode is.
+pub enum Kind {
+    Directory,
+    /// A regular file. `inode`: its subvolume and its number, if it has several names.
+    File {
+        inode: Option<(u64, u64)>,
+    },
+    /// It takes no space of its own, or is none of the volume's.
+    Other,
+}
+
+/// Something with directories and files.
+pub trait Source {
+    /// Refers to a directory or a file.
+    type Node;
+
+    /// What it is. `node` may get to know in which subvolume it is.
+    fn kind(&mut self, node: &mut Self::Node) -> Result<Kind>;
+
+    /// The entries of a directory, in its order.
+    fn entries(&mut self, dir: &Self::Node) -> Result<Vec<(Vec<u8>, Self::Node)>>;
+
+    /// Shows the extents of a regular file.
+    fn extents(&mut self, file: &Self::Node, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()>;
+}
+
+/// Files on a mount.
+pub struct OnMount {
+    volume: [u8; 16],
+    /// Subvolumes that were seen.
+    subvolumes: u64,
+}
+
+/// A path on a mount.
+pub struct AtPath {
+    path: PathBuf,
+    /// The device number of its directory; none of where the walk begins, where symbolic links are
+    /// followed.
+    above: Option<u64>,
+    device: u64,
+    /// Which of the subvolumes that were seen it is in: device numbers don't tell on FUSE.
+    subvolume: u64,
+}
+
+impl OnMount {
+    /// The place where a walk begins. Everything that was changed before is durable then.
+    pub fn open(path: &Path) -> Result<(Self, AtPath)> {
+        let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
+        let top = AtPath { path: path.to_owned(), above: None, device: found.dev(), subvolume: 0 };
+        if !found.is_dir() && !found.is_file() {
+            return Ok((Self { volume: [0; 16], subvolumes: 0 }, top));
+        }
+        let failed = |errno: Errno| about_mount(path.display(), errno);
+        let mounted = Mounted::open(path)?;
+        let volume = mounted.volume_id().map_err(failed)?;
+        if mounted.is_of_the_kernel().map_err(failed)? {
+            mounted.write_back().map_err(failed)?;
+        } else {
+            control::sync(&args::Directory { directory: path.to_owned() })?;
+        }
+        Ok((Self { volume, subvolumes: 0 }, top))
+    }
+
+    fn is_of_the_volume(&self, path: &Path) -> Result<bool> {
+        let mounted = Mounted::open(path)?;
+        // The kernel's empty directory where a snapshot has no subvolume knows no ioctl.
+        Ok(mounted.volume_id().map_or_else(|_| mounted.is_of_the_kernel() == Ok(true), |id| id == self.volume))
+    }
+}
+
+impl Source for OnMount {
+    type Node = AtPath;
+
+    fn kind(&mut self, node: &mut AtPath) -> Result<Kind> {
+        let look = |path: &PathBuf| if node.above.is_some() { path.symlink_metadata() } else { path.metadata() };
+        let found: Metadata = match look(&node.path) {
+            Ok(found) => found,
+            // It was removed meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound && node.above.is_some() => return Ok(Kind::Other),
+            Err(error) => return Err(Failure::about(node.path.display(), &error)),
+        };
+        node.device = found.dev();
+        if found.is_file() {
+            let inode = (found.nlink() > 1).then_some((node.subvolume, found.ino()));
+            return Ok(Kind::File { inode });
+        }
+        if !found.is_dir() {
+            return Ok(Kind::Other);
+        }
+        if node.above.is_some_and(|device| device != node.device) && !self.is_of_the_volume(&node.path)? {
+            return Ok(Kind::Other);
+        }
+        if found.ino() == Ino::FIRST_FREE.0 {
+            self.subvolumes += 1;
+            node.subvolume = self.subvolumes;
+        }
+        Ok(Kind::Directory)
+    }
+
+    fn entries(&mut self, dir: &AtPath) -> Result<Vec<(Vec<u8>, AtPath)>> {
+        let below = |entry: std::fs::DirEntry| {
+            let above = Some(dir.device);
+            let node = AtPath { path: entry.path(), above, device: dir.device, subvolume: dir.subvolume };
+            (entry.file_name().into_vec(), node)
+        };
+        std::fs::read_dir(&dir.path)
+            .and_then(|entries| entries.map(|entry| entry.map(below)).collect())
+            .map_err(|error| Failure::about(dir.path.display(), &error))
+    }
+
+    fn extents(&mut self, file: &AtPath, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
+        let failed = |errno: Errno| Failure::about(file.path.display(), &std::io::Error::from(errno));
+        let opened = Mounted::open(&file.path)?;
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let map = opened.extents(from).map_err(failed)?;
+            map.extents.iter().for_each(&mut *visit);
+            next = map.next.filter(|next| *next > from);
+        }
+        Ok(())
+    }
+}
+
+/// Files in an image.
+pub struct InImage<'a>(pub &'a Image);
+
+/// A path in an image.
+pub struct AtInode {
+    path: Vec<u8>,
+    id: InodeId,
+}
+
+impl AtInode {
+    /// What is at a path.
+    pub fn find(image: &Image, path: &[u8]) -> Result<Self> {
+        Ok(Self { path: path.to_vec(), id: image.find(path)? })
+    }
+}
+
+impl Source for InImage<'_> {
+    type Node = AtInode;
+
+    fn kind(&mut self, node: &mut AtInode) -> Result<Kind> {
+        let found = self.0.fs.attributes(node.id).map_err(|error| failure(&node.path, &error))?;
+        Ok(match found.file_type {
+            FileType::Directory => Kind::Directory,
+            FileType::Regular => {
+                Kind::File { inode: (found.nlink > 1).then_some((node.id.subvolume.0, node.id.ino.0)) }
+            }
+            _ => Kind::Other,
+        })
+    }
+
+    fn entries(&mut self, dir: &AtInode) -> Result<Vec<(Vec<u8>, AtInode)>> {
+        let mut all = Vec::new();
+        let mut after = DirIndex(0);
+        loop {
+            let listed = self.0.fs.list(dir.id, after, DirIndex(u64::MAX), BATCH);
+            let listed = listed.map_err(|error| failure(&dir.path, &error))?;
+            for entry in &listed {
+                after = entry.index;
+                let path = super::joined(&dir.path, &entry.name);
+                all.push((entry.name.to_vec(), AtInode { path, id: entry.inode }));
+            }
+            if listed.len() < BATCH {
+                return Ok(all);
+            }
+        }
+    }
+
+    fn extents(&mut self, file: &AtInode, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
+        let mut from = 0;
+        loop {
+            let found = self.0.fs.extents(file.id, from, BATCH).map_err(|error| failure(&file.path, &error))?;
+            found.iter().for_each(&mut *visit);
+            match found.last() {
+                Some(last) if found.len() == BATCH => from = last.offset.saturating_add(last.len),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
