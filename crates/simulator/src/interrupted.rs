@@ -37,7 +37,7 @@ pub fn run(seed: u64, sharing: Sharing, budget: usize, lie: Option<CommitFault>)
     let most = match kind {
         Kind::Read => 60,
         Kind::Write => 120,
-        Kind::Flush => 25,
+        Kind::Flush | Kind::Discard => 25,
     };
     let (successes, errno) = (random.below(most), random.one_of([EIO, ENOSPC]));
     let lasting = random.one_of([Lasting::Once, Lasting::Forever]);

@@ -19,6 +19,8 @@ pub enum Operation {
     Write,
     /// A barrier. It does not reach the device.
     Flush,
+    /// A discard. It does not reach the device.
+    Discard,
 }
 
 /// How often.
@@ -35,8 +37,8 @@ pub enum Lasting {
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     faults: Mutex<Vec<Fault>>,
-    /// Reads, writes and barriers that came.
-    asked: [AtomicU64; 3],
+    /// Reads, writes, barriers and discards that came.
+    asked: [AtomicU64; 4],
 }
 
 #[derive(Debug)]
@@ -127,6 +129,7 @@ impl Device for FaultyDevice {
     }
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.pass(Operation::Discard)?;
         self.inner.discard(at, len)
     }
 
@@ -175,6 +178,10 @@ mod tests {
         assert!(device.flush().is_err() && device.flush().is_err());
         device.heal();
         device.flush().unwrap();
-        assert_eq!([Operation::Read, Operation::Write, Operation::Flush].map(|kind| device.asked(kind)), [3, 4, 3]);
+        device.fail(Operation::Discard, 0, libc::EIO, Lasting::Once);
+        assert!(device.discard(Physical(0), 4096).is_err());
+        device.discard(Physical(0), 4096).unwrap();
+        let kinds = [Operation::Read, Operation::Write, Operation::Flush, Operation::Discard];
+        assert_eq!(kinds.map(|kind| device.asked(kind)), [3, 4, 3, 2]);
     }
 }

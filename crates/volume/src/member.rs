@@ -246,9 +246,14 @@ impl Member {
         DeviceErrors { counts: std::array::from_fn(|kind| self.errors[kind].load(Ordering::Relaxed)) }
     }
 
-    pub(crate) fn set_errors(&self, errors: DeviceErrors) {
+    pub(crate) fn add_errors(&self, errors: DeviceErrors) {
         for (cell, count) in self.errors.iter().zip(errors.counts) {
-            cell.store(count, Ordering::Relaxed);
+            // Whatever a damaged item says.
+            let _ = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_add(count)));
         }
+    }
+
+    pub(crate) fn reset_errors(&self) {
+        self.errors.iter().for_each(|cell| cell.store(0, Ordering::Relaxed));
     }
 }

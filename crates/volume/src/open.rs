@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use crate::chunk_map::ChunkMap;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::member::Member;
+use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::TARGET;
 use crate::volume::{Parts, Volume};
 
@@ -205,7 +205,7 @@ impl Volume {
 
     /// Whether a copy of the superblock may be of the commit after the one that counts: a crash
     /// came after that copy was written and before the primary was, or other devices' primaries;
-    /// and those that are missing may have it. The next commit must not use that generation for
+    /// and those that are missing, or can't be read, may have it. The next commit must not use that generation for
     /// something else: when the device comes back, it would be taken for one that has that commit.
     pub fn may_have_copy_ahead(&self) -> bool {
         let set = self.devices.load();
@@ -213,11 +213,15 @@ impl Volume {
             return true;
         }
         let ahead = self.superblock().generation.next();
-        let copies = set
-            .members
-            .iter()
-            .flat_map(|member| SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(&*member.device, *at).ok()));
-        copies.into_iter().any(|found| found.superblock.fsid == self.fsid() && found.superblock.generation == ahead)
+        let is_ahead = |member: &Member, at: Physical| match read_copy(&*member.device, at) {
+            Ok(found) => found.superblock.fsid == self.fsid() && found.superblock.generation == ahead,
+            Err(CopyError::Unread(_)) => {
+                member.note_error(DeviceErrorKind::Read);
+                true
+            }
+            Err(CopyError::Missing | CopyError::Damaged(_)) => false,
+        };
+        set.members.iter().any(|member| SUPERBLOCK_COPIES.iter().any(|at| is_ahead(member, *at)))
     }
 
     fn load_chunk_tree(&mut self) -> Result<()> {

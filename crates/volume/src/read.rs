@@ -29,7 +29,7 @@ impl Volume {
             match self.read_node_copy(expected, &pieces, copy, &mut block) {
                 Ok(()) => {
                     if failure.is_some() {
-                        let _rewritten = self.repair_node(expected);
+                        let _left = self.repair_node(expected);
                     }
                     return Ok(block);
                 }
@@ -137,7 +137,7 @@ impl Volume {
             match self.read_sector_copy(at, &pieces, copy, bytes, sum) {
                 Ok(()) => {
                     if failure.is_some() {
-                        let _rewritten = self.repair_sector(at, bytes.len(), sum);
+                        let _left = self.repair_sector(at, bytes.len(), sum);
                     }
                     return Ok(());
                 }
@@ -230,8 +230,9 @@ impl Volume {
         }
     }
 
-    /// Rewrites the copies of a tree block that are damaged. Returns how many.
-    pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> usize {
+    /// Rewrites the copies of a tree block that are damaged. Returns how many are wrong then; `None`
+    /// if they could not be compared.
+    pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Option<usize> {
         let len = self.node_size() as usize;
         self.repair(expected.bytenr, len, "tree block", |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
@@ -247,8 +248,9 @@ impl Volume {
         })
     }
 
-    /// Rewrites the copies of a data sector that are damaged. Returns how many.
-    pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> usize {
+    /// Rewrites the copies of a data sector that are damaged. Returns how many are wrong then;
+    /// `None` if they could not be compared.
+    pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> Option<usize> {
         self.repair(at, len, "data sector", |pieces, copy, bytes| {
             match self.read_sector_copy(at, pieces, copy, bytes, sum) {
                 Ok(()) if sum.is_none() => self.state_without_sums(pieces, copy),
@@ -266,22 +268,22 @@ impl Volume {
         len: usize,
         what: &str,
         examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
-    ) -> usize {
+    ) -> Option<usize> {
         if !self.may_repair() {
-            return 0;
+            return None;
         }
         let _alone = self.submissions.write();
         if self.in_flight.touches(at, len as u64) {
-            return 0;
+            return None;
         }
-        let Ok(pieces) = self.pieces_to_read(at, len as u64, true) else { return 0 };
+        let pieces = self.pieces_to_read(at, len as u64, true).ok()?;
         if !pieces.iter().all(|piece| piece.writable) {
-            return 0;
+            return None;
         }
         let mut right = Buffer::for_reading(len);
         let is_good = |copy: &usize| matches!(examine(&pieces, *copy, &mut right), State::Good);
-        let Some(good) = (0..copies_of(&pieces)).find(is_good) else { return 0 };
-        let mut rewritten = 0;
+        let good = (0..copies_of(&pieces)).find(is_good)?;
+        let mut left = 0;
         let right = right.share();
         let mut scratch = Buffer::for_reading(len);
         for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
@@ -289,27 +291,31 @@ impl Volume {
                 State::Bad => true,
                 // It has missed what the others have.
                 State::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
-                State::Newer => false,
+                State::Newer => {
+                    left += 1;
+                    false
+                }
             };
             if !is_bad {
                 continue;
             }
-            let mut done = 0;
+            let (mut done, mut is_left) = (0, false);
             for piece in &pieces {
                 let data = right.slice(done..done + piece.len as usize);
                 done += piece.len as usize;
                 let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
                 let Ok(member) = self.member(devid) else { continue };
                 if !member.is_written() {
+                    is_left |= !member.is_missing();
                     continue;
                 }
                 match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
                     Ok(()) => {
-                        rewritten += 1;
                         self.repairs.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(device = devid.0, offset = place.0, "{what} {at}: a bad copy was rewritten");
                     }
                     Err(error) => {
+                        is_left = true;
                         tracing::warn!(
                             device = devid.0,
                             offset = place.0,
@@ -318,8 +324,9 @@ impl Volume {
                     }
                 }
             }
+            left += usize::from(is_left);
         }
-        rewritten
+        Some(left)
     }
 }
 

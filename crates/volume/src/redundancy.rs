@@ -87,9 +87,14 @@ impl Volume {
         self.member(devid).map(|member| member.note_saved(errors))
     }
 
-    /// Sets what [`Self::device_errors`] shows of a device, as its `DEV_STATS` item has it, or to
-    /// zero.
-    pub fn set_device_errors(&self, devid: DeviceId, errors: DeviceErrors) -> Result<()> {
-        self.member(devid).map(|member| member.set_errors(errors))
+    /// Adds what a device's `DEV_STATS` item has to what [`Self::device_errors`] shows of it: what it
+    /// has failed at since it was opened.
+    pub fn add_device_errors(&self, devid: DeviceId, errors: DeviceErrors) -> Result<()> {
+        self.member(devid).map(|member| member.add_errors(errors))
+    }
+
+    /// From here on [`Self::device_errors`] shows that a device has never failed.
+    pub fn reset_device_errors(&self, devid: DeviceId) -> Result<()> {
+        self.member(devid).map(|member| member.reset_errors())
     }
 }

@@ -55,7 +55,7 @@ impl Volume {
             start = start.plus(piece.len);
         }
         if found.read_errors + found.checksum_errors > 0 {
-            found.settle(if scope.read_only { 0 } else { self.repair_node(&expected) });
+            found.settle(if scope.read_only { None } else { self.repair_node(&expected) });
         }
         Ok(found)
     }
@@ -115,9 +115,10 @@ impl Volume {
             for (number, wrong) in wrong.into_iter().enumerate().filter(|(_, wrong)| *wrong > 0) {
                 let at = start.plus((number * sector) as u64);
                 let sum = sums.and_then(|sums| sums.get((first + number) * sum_size..(first + number + 1) * sum_size));
-                let corrected = if scope.read_only { 0 } else { self.repair_sector(at, sector, sum) };
-                found.corrected += corrected.min(wrong) as u64;
-                found.uncorrectable += wrong.saturating_sub(corrected) as u64;
+                let left = if scope.read_only { None } else { self.repair_sector(at, sector, sum) };
+                let left = left.map_or(wrong, |left| left.min(wrong));
+                found.corrected += (wrong - left) as u64;
+                found.uncorrectable += left as u64;
             }
         }
         Ok(found)

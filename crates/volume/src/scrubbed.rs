@@ -14,7 +14,7 @@ pub struct Scrubbed {
     pub read_errors: u64,
     /// Tree blocks and sectors that were wrong.
     pub checksum_errors: u64,
-    /// Copies that were rewritten.
+    /// Copies that are right now, by this or by somebody else who rewrote them meanwhile.
     pub corrected: u64,
     /// Copies that are wrong and stay so.
     pub uncorrectable: u64,
@@ -40,11 +40,11 @@ impl Scrubbed {
         }
     }
 
-    /// So many of the copies found bad were rewritten.
-    pub(crate) fn settle(&mut self, corrected: usize) {
+    /// So many of the copies found bad are so still; all if that is not known.
+    pub(crate) fn settle(&mut self, left: Option<usize>) {
         let bad = self.read_errors + self.checksum_errors;
-        self.corrected = bad.min(corrected as u64);
-        self.uncorrectable = bad - self.corrected;
+        self.uncorrectable = left.map_or(bad, |left| bad.min(left as u64));
+        self.corrected = bad - self.uncorrectable;
     }
 }
 

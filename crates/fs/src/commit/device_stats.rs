@@ -5,13 +5,13 @@ use ubtrfs_volume::{DeviceErrors, Volume};
 
 use crate::error::Result;
 
-/// Reads the items into the volume's counters.
+/// Adds the items to what the volume has counted since it was opened.
 pub(crate) fn load(volume: &Volume, device_tree: &Snapshot) -> Result<()> {
     for (devid, _) in volume.device_errors() {
         if let Some(item) = device_tree.get(&DeviceErrors::key(devid))? {
-            let errors = DeviceErrors::parse(&item);
-            volume.set_device_errors(devid, errors)?;
-            volume.note_saved_device_errors(devid, errors)?;
+            let saved = DeviceErrors::parse(&item);
+            volume.add_device_errors(devid, saved)?;
+            volume.note_saved_device_errors(devid, saved)?;
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::{DeviceId, Generation, Ino, Key, TreeId};
-use ubtrfs_volume::{DeviceErrors, Volume};
+use ubtrfs_volume::Volume;
 
 use super::Filesystem;
 use crate::error::{Errno, Result};
@@ -91,7 +91,7 @@ impl Filesystem {
         if self.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        self.info.volume.set_device_errors(devid, DeviceErrors::default()).map_err(Into::into)
+        self.info.volume.reset_device_errors(devid).map_err(Into::into)
     }
 
     /// Whether changes are refused.

@@ -2,7 +2,7 @@
 //! was acknowledged is on the others, and the device that lacks it is not believed when it comes
 //! back (invariant 34).
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, Barrier, LazyLock};
 
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, ScrubOptions, WriteAt};
@@ -175,6 +175,27 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
     let fs = open(devices(), false).unwrap();
     fs.unlink(InodeId::new(TreeId::FS, Ino::ROOT_DIR), b"file 0").unwrap();
     fs.sync().unwrap();
+}
+
+#[test]
+fn scrubs_at_the_same_time_take_nothing_for_lost_that_one_of_them_mends() {
+    let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
+    let fs = open(inner.iter().map(|device| device.clone() as _).collect(), false).unwrap();
+    change(&fs).unwrap();
+    fs.sync().unwrap();
+    for mib in (1..inner[1].size() >> 20).filter(|mib| *mib != 64) {
+        let garbage = DeviceWrite { at: Physical(mib << 20), data: vec![0x5a; 1 << 20].into() };
+        inner[1].submit(vec![garbage]).wait().unwrap();
+    }
+    let begin = Barrier::new(2);
+    let scrub = || {
+        begin.wait();
+        fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap()
+    };
+    let found = std::thread::scope(|scope| [scope.spawn(scrub), scope.spawn(scrub)].map(|it| it.join().unwrap()));
+    assert!(found.iter().map(ubtrfs::ScrubProgress::errors).sum::<u64>() > 0);
+    assert_eq!(found.map(|found| found.uncorrectable()), [0, 0], "{found:?}");
+    assert_eq!(fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap().errors(), 0);
 }
 
 /// A device that fails again while it is brought up lags on (invariant 34).

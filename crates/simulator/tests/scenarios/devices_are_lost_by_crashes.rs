@@ -58,7 +58,7 @@ fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
     let most = match kind {
         Operation::Read => 20,
         Operation::Write => 80,
-        Operation::Flush => 12,
+        Operation::Flush | Operation::Discard => 12,
     };
     let device = random.below(profiles.devices) as usize;
     let (successes, lasting) = (random.below(most), random.one_of([Lasting::Once, Lasting::Forever]));

@@ -22,7 +22,7 @@ fn one_fault(seed: u64, operation: Operation) -> bool {
     let most = match operation {
         Operation::Read => 400,
         Operation::Write => 80,
-        Operation::Flush => 12,
+        Operation::Flush | Operation::Discard => 12,
     };
     let successes = random.below(most);
     let errno = random.one_of([EIO, ENOSPC]);

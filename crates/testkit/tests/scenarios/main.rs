@@ -4,6 +4,7 @@
 
 mod an_export_has_one_writer;
 mod back_and_forth;
+mod balances_survive_kills;
 mod device_images;
 mod devices_are_added_and_replaced;
 mod devices_are_found;
@@ -17,6 +18,7 @@ mod kernels_volume;
 mod kills_keep_what_was_fsynced;
 mod limits_are_the_kernels;
 mod logs_keep_what_kernels_made;
+mod mirrors_on_two_servers;
 mod nbd_servers;
 mod network_volumes;
 mod ordinary_users;

@@ -1,0 +1,251 @@
+//! Programs on two mirrored devices do not notice that one of them fails, at whichever request that
+//! begins, mounts and unmounts between them included: what was acknowledged is there, a scrub mends
+//! what the device missed, and the volume remembers that it failed (invariant 34).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, ScrubOptions, WriteAt};
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::{DeviceId, SUPERBLOCK_COPIES, TreeId};
+use ubtrfs_testkit::seeds::soaks;
+use ubtrfs_volume::{Device, DeviceErrors, OpenOptions, Volume};
+
+use crate::common::pattern;
+use crate::common::script::{Tree, tree, walk};
+use crate::common::volumes::{assert_clean, root, volume};
+
+const EIO: i32 = 5;
+
+/// Says in which story a test fails.
+struct Story(String);
+
+impl Drop for Story {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in this story: {}", self.0);
+        }
+    }
+}
+
+/// The devices, with what a program did before.
+static BEGIN: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| {
+    let devices: Vec<Arc<OverlayDevice>> =
+        volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
+    let fs = open(devices.iter().map(|device| device.clone() as _).collect(), false).unwrap();
+    for number in 0..40 {
+        write(&fs, root(), &format!("old {number}"), number, 20_000).unwrap();
+    }
+    fs.snapshot(TreeId::FS, root(), b"old snapshot", false).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    devices.iter().map(|device| device.fork()).collect()
+});
+
+fn open_volume(devices: Vec<Arc<dyn Device>>, degraded: bool) -> ubtrfs::Result<Arc<Volume>> {
+    let open = if degraded { Volume::open_degraded } else { Volume::open };
+    Ok(Arc::new(open(devices, OpenOptions::default())?))
+}
+
+fn open(devices: Vec<Arc<dyn Device>>, degraded: bool) -> ubtrfs::Result<Arc<Filesystem>> {
+    mount(open_volume(devices, degraded)?)
+}
+
+fn mount(volume: Arc<Volume>) -> ubtrfs::Result<Arc<Filesystem>> {
+    // So little memory that nodes are read again.
+    let options = Options {
+        background_commits: false,
+        subvolume_id: Some(TreeId::FS.0),
+        memory: 128 << 10,
+        ..Options::default()
+    };
+    Filesystem::open(volume, options)
+}
+
+fn write(fs: &Filesystem, dir: InodeId, name: &str, seed: u64, len: usize) -> ubtrfs::Result<InodeId> {
+    let file = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.write(file, WriteAt::Offset(0), &pattern(seed, len), false)?;
+    Ok(file)
+}
+
+/// What a program does before the volume is mounted again.
+fn first_part(fs: &Filesystem) -> ubtrfs::Result<()> {
+    let dir = fs.create(root(), b"dir", &NewInode { mode: 0o040_755, ..NewInode::default() })?;
+    let in_place = fs.create(root(), b"in place", &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.set_flags(in_place, InodeFlags::NODATACOW)?;
+    fs.write(in_place, WriteAt::Offset(0), &pattern(1, 64 << 10), false)?;
+    fs.fsync(in_place)?;
+    for (number, len) in [(1, 700), (2, 30_000), (3, 400_000)] {
+        let file = write(fs, root(), &format!("file {number}"), number, len)?;
+        fs.fsync(file)?;
+        fs.rename(root(), format!("file {number}").as_bytes(), dir, b"file", RenameFlags::default())?;
+        fs.write(file, WriteAt::Offset(5000), &pattern(10 + number, 6000), false)?;
+        fs.fsync(file)?;
+        fs.write(in_place, WriteAt::Offset(number * 8192), &pattern(20 + number, 8192), false)?;
+        fs.fsync(in_place)?;
+    }
+    fs.snapshot(TreeId::FS, root(), b"snapshot", false)?;
+    let old = fs.lookup(root(), b"old 3")?;
+    fs.write(old, WriteAt::Offset(4096), &pattern(30, 4096), false)?;
+    fs.unlink(root(), b"old 4")?;
+    fs.sync()
+}
+
+/// What it does then.
+fn second_part(fs: &Filesystem) -> ubtrfs::Result<()> {
+    let snapshot = fs.lookup(root(), b"snapshot")?;
+    let file = write(fs, snapshot, "in the snapshot", 40, 100_000)?;
+    fs.fsync(file)?;
+    fs.delete_subvolume(root(), b"old snapshot")?;
+    fs.unlink(root(), b"in place")?;
+    fs.sync()?;
+    write(fs, root(), "last", 50, 50_000)?;
+    fs.sync()
+}
+
+fn errors_of(fs: &Filesystem) -> BTreeMap<DeviceId, DeviceErrors> {
+    fs.volume().device_errors().into_iter().collect()
+}
+
+/// All subvolumes.
+fn shown(fs: &Filesystem) -> BTreeMap<TreeId, Tree> {
+    fs.subvolumes().iter().map(|id| (*id, tree(&walk(fs, *id)))).collect()
+}
+
+/// What a program has seen.
+struct Seen {
+    /// In each of its parts.
+    shown: [BTreeMap<TreeId, Tree>; 2],
+    /// A mount needed the option `degraded`.
+    was_missing: bool,
+    /// A trim failed, which loses nothing.
+    failed_to_trim: bool,
+    /// What each device failed at, as each mount counted it.
+    errors: [BTreeMap<DeviceId, DeviceErrors>; 2],
+    /// Which reads of each device found it, by mounts; nobody counts these.
+    opening: Vec<Vec<Range<u64>>>,
+}
+
+/// The program, with the volume mounted twice. `heal` lets the devices be well again at last.
+fn program(devices: &[Arc<FaultyDevice>], heal: &mut dyn FnMut()) -> Seen {
+    let (mut was_missing, mut failed_to_trim) = (false, false);
+    let parts: [fn(&Filesystem) -> ubtrfs::Result<()>; 2] = [first_part, second_part];
+    let (mut errors, mut opening) = ([BTreeMap::new(), BTreeMap::new()], Vec::new());
+    let shown = [0, 1].map(|turn: usize| {
+        let all = || devices.iter().map(|device| device.clone() as _).collect::<Vec<Arc<dyn Device>>>();
+        let reads = || devices.iter().map(|device| device.asked(Operation::Read));
+        let before: Vec<u64> = reads().collect();
+        // A device that does not answer at the mount is left out.
+        let volume = open_volume(all(), false).or_else(|_| {
+            was_missing = true;
+            let answers = |device: &Arc<dyn Device>| device.read_at(SUPERBLOCK_COPIES[0], &mut [0; 4096]).is_ok();
+            open_volume(all().into_iter().filter(answers).collect(), true)
+        });
+        opening.push(before.into_iter().zip(reads()).map(|(start, end)| start..end).collect());
+        let fs = mount(volume.unwrap()).unwrap();
+        parts[turn](&fs).unwrap();
+        let shown = shown(&fs);
+        failed_to_trim |= fs.trim(0, u64::MAX, 0).is_err();
+        if turn == 1 {
+            // The counters become durable by the next commit.
+            heal();
+        }
+        fs.close().unwrap();
+        assert_eq!(fs.abort_reason(), None);
+        errors[turn] = errors_of(&fs);
+        shown
+    });
+    Seen { shown, was_missing, failed_to_trim, errors, opening }
+}
+
+static EXPECTED: LazyLock<[BTreeMap<TreeId, Tree>; 2]> = LazyLock::new(|| program(&devices().1, &mut || {}).shown);
+
+fn devices() -> (Vec<Arc<OverlayDevice>>, Vec<Arc<FaultyDevice>>) {
+    let inner: Vec<_> = BEGIN.iter().map(|device| Arc::new(device.fork())).collect();
+    let faulty = inner.iter().map(|device| Arc::new(FaultyDevice::new(device.clone()))).collect();
+    (inner, faulty)
+}
+
+/// A device fails at a request of this kind, once or from then on; returns whether there was one.
+fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool {
+    let story = Story(format!("device {}, {operation:?} {after}, {lasting:?}", at + 1));
+    let (inner, faulty) = devices();
+    faulty[at].fail(operation, after, EIO, lasting);
+    let mut has_failed = false;
+    let seen = program(&faulty, &mut || {
+        has_failed = faulty[at].asked(operation) > after;
+        faulty[at].heal();
+    });
+    assert!(seen.shown == *EXPECTED, "a reader sees it");
+    assert_eq!(seen.failed_to_trim, has_failed && operation == Operation::Discard);
+    assert!(!seen.was_missing || operation == Operation::Read, "only a superblock that can't be read");
+    drop(faulty);
+    // The device is back.
+    let both: Vec<Arc<dyn Device>> = inner.iter().map(|device| device.clone() as _).collect();
+    let fs = open(both.clone(), false).unwrap();
+    assert_eq!(errors_of(&fs), seen.errors[1], "DEV_STATS");
+    let devid = DeviceId(at as u64 + 1);
+    let lagging = fs.volume().lagging_devices();
+    assert!(lagging.is_empty() || lagging == [devid] && has_failed, "{lagging:?}");
+    assert!(shown(&fs) == EXPECTED[1], "a reader sees it when the device is back");
+    let scrub = || fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    let found = scrub();
+    assert_eq!((found.uncorrectable(), found.super_errors * u64::from(lagging.is_empty())), (0, 0), "{found:?}");
+    assert_eq!(scrub().errors(), 0);
+    assert!(fs.volume().lagging_devices().is_empty(), "it is as good as the other one now");
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&both, &story.0);
+    let counted = |at: usize| -> u64 {
+        let devid = DeviceId(at as u64 + 1);
+        seen.errors.iter().flat_map(|mount| mount[&devid].counts).sum()
+    };
+    assert_eq!(counted(1 - at), 0, "{:?}", seen.errors);
+    // No counter is for discards, nor for devices that are missing.
+    let is_opening = operation == Operation::Read && seen.opening.iter().any(|mount| mount[at].contains(&after));
+    let is_counted = operation != Operation::Discard && !is_opening;
+    assert!(if has_failed { counted(at) > 0 || !is_counted } else { counted(at) == 0 }, "{:?}", seen.errors);
+    // Each has all of it.
+    for alone in both {
+        let fs = open(vec![alone], true).unwrap();
+        assert!(shown(&fs) == EXPECTED[1], "it lacks something");
+    }
+    has_failed
+}
+
+fn every(operation: Operation, least: u64) {
+    let step = if soaks() { 1 } else { 5 };
+    for at in 0..2 {
+        for (lasting, first) in [(Lasting::Once, 0), (Lasting::Forever, 2)] {
+            let mut after = first % step;
+            while fails(at, operation, after, lasting) {
+                after += step;
+            }
+            eprintln!("device {}: {after} times {operation:?}, {lasting:?}", at + 1);
+            assert!(after >= least, "{after}");
+        }
+    }
+}
+
+#[test]
+fn no_failed_read_reaches_a_program() {
+    every(Operation::Read, 10);
+}
+
+#[test]
+fn no_failed_write_reaches_a_program() {
+    every(Operation::Write, 50);
+}
+
+#[test]
+fn no_failed_flush_reaches_a_program() {
+    every(Operation::Flush, 5);
+}
+
+#[test]
+fn no_failed_discard_reaches_a_program() {
+    every(Operation::Discard, 5);
+}
