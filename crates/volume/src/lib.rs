@@ -40,6 +40,7 @@ mod open;
 mod overlay_device;
 mod parity;
 mod partitions;
+mod primary;
 mod protected_device;
 mod publish;
 mod read;

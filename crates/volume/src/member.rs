@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs_format::items::DevItem;
-use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock, objectid};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_SIZE, objectid};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
 use crate::device::Device;
+use crate::primary::Primary;
 
 /// One device of the volume.
 #[derive(Debug)]
@@ -22,8 +23,7 @@ pub(crate) struct Member {
     pub(crate) device: Arc<dyn Device>,
     devid: AtomicU64,
     pub(crate) item: Mutex<DevItem>,
-    /// The primary superblock as last read or written.
-    pub(crate) primary: Mutex<Buffer>,
+    pub(crate) primary: Mutex<Primary>,
     is_missing: bool,
     is_seed: bool,
     /// The commit from which on it has superblocks.
@@ -107,7 +107,7 @@ impl Member {
             device,
             devid: AtomicU64::new(item.devid.0),
             item: Mutex::new(item),
-            primary: Mutex::new(primary),
+            primary: Mutex::new(Primary::new(primary)),
             is_missing: false,
             is_seed: false,
             joins: AtomicU64::new(0),
@@ -202,9 +202,9 @@ impl Member {
         self.lag.fetch_max(if is_durable { LAG_DURABLE } else { LAG_UNKNOWN }, Ordering::AcqRel);
     }
 
-    /// The generation of its superblock; `None` if it has none.
+    /// The newest generation that its superblock may have; `None` if it has none.
     pub(crate) fn generation(&self) -> Option<Generation> {
-        Superblock::parse(&self.primary.lock(), SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.generation)
+        self.primary.lock().newest_generation()
     }
 
     /// It has all that the others have.

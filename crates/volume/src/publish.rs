@@ -108,7 +108,8 @@ impl Volume {
         self.last_look.lock().is_none_or(|look| look.elapsed() >= LOOK_INTERVAL)
     }
 
-    /// An error if another process has written a superblock.
+    /// An error if another process has written a superblock. A device that returns none, where
+    /// others still have ours, has failed, and lags from now on if they have all that it has.
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
         let mut failed = Ok(());
         let set = self.devices.load();
@@ -118,6 +119,10 @@ impl Volume {
                 member.note_error(DeviceErrorKind::Read);
                 failed = Err(error);
                 Ok(())
+            }
+            // It is not written over by that, either.
+            Err(error @ Error::ForeignWriter { found: None, .. }) => {
+                self.tolerate(member, DeviceErrorKind::Corruption, error)
             }
             other => {
                 looked = true;
@@ -244,6 +249,9 @@ impl Volume {
             match ticket.wait() {
                 Ok(()) => primaries.push((member, primary)),
                 Err(error) => {
+                    if let Some(primary) = primary {
+                        member.primary.lock().may_have_become(primary);
+                    }
                     let error = Error::writing(member.devid(), error, None);
                     result = result.and(self.tolerate(member, DeviceErrorKind::Write, error));
                 }
@@ -255,7 +263,7 @@ impl Volume {
         }
         for (member, primary) in primaries {
             if let Some(primary) = primary {
-                member.primary.lock().copy_from_slice(&primary);
+                member.primary.lock().has_become(&primary);
             }
         }
         Ok(())
@@ -290,21 +298,29 @@ fn encode(member: &Member, item: DevItem, superblock: &Superblock, copies: Copie
 
 /// Whether the primary superblock is the one that was read or written last.
 fn check_still_ours(member: &Member) -> Result<()> {
-    let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
     let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid());
-    member.device.read_at(at, &mut bytes).map_err(|source| Error::Read {
-        devid,
-        at,
-        logical: None,
-        len: SUPERBLOCK_SIZE,
-        source,
-    })?;
-    let ours = member.primary.lock();
-    if **ours == *bytes {
-        return Ok(());
+    let mut is_again = false;
+    loop {
+        let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+        member.device.read_at(at, &mut bytes).map_err(|source| Error::Read {
+            devid,
+            at,
+            logical: None,
+            len: SUPERBLOCK_SIZE,
+            source,
+        })?;
+        let ours = member.primary.lock();
+        if ours.may_be(&bytes) {
+            return Ok(());
+        }
+        let found = Superblock::parse(&bytes, at).ok().map(|superblock| superblock.generation);
+        if found.is_none() && !std::mem::replace(&mut is_again, true) {
+            // What a device returned wrong once it may return right the next time.
+            member.note_error(DeviceErrorKind::Corruption);
+            continue;
+        }
+        let expected = ours.newest_generation().unwrap_or_default();
+        // By invariant 12 the other writer's superblock stays.
+        return Err(Error::ForeignWriter { devid, expected, found });
     }
-    let found = Superblock::parse(&bytes, at).ok().map(|superblock| superblock.generation);
-    let expected = Superblock::parse(&ours, at).map(|superblock| superblock.generation).unwrap_or_default();
-    // By invariant 12 the other writer's superblock stays.
-    Err(Error::ForeignWriter { devid, expected, found })
 }

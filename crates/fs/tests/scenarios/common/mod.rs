@@ -1,5 +1,6 @@
 //! What several scenarios need.
 
+pub mod failing;
 pub mod filling;
 pub mod fsyncs;
 pub mod gated;

@@ -1,0 +1,102 @@
+//! What a device has where its superblock was, though nobody else writes the volume: that of a
+//! write which was said to have failed, or rubbish. The volume goes on (of invariants 12 and 34).
+
+use std::sync::Arc;
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::{Filesystem, ScrubOptions};
+use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite};
+
+use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
+
+const SECOND: DeviceId = DeviceId(2);
+const EIO: i32 = 5;
+
+fn pair() -> Vec<Arc<OverlayDevice>> {
+    volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect()
+}
+
+fn shared<T: Device + 'static>(devices: &[Arc<T>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| device.clone() as _).collect()
+}
+
+/// Changes bytes at the start of the primary superblock.
+fn change_superblock(device: &OverlayDevice, at: usize, with: u8) {
+    let mut bytes = vec![0; 4096];
+    device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).unwrap();
+    bytes[at] ^= with;
+    overwrite(device, SUPERBLOCK_COPIES[0], &bytes);
+}
+
+fn overwrite(device: &OverlayDevice, at: Physical, bytes: &[u8]) {
+    device.submit(vec![DeviceWrite { at, data: Buffer::from(bytes).share() }]).wait().unwrap();
+}
+
+fn write_and_sync(fs: &Filesystem, number: u64) {
+    write(fs, &format!("file {number}"), number, 50_000).unwrap();
+    fs.sync().unwrap();
+}
+
+fn scrub(fs: &Filesystem) {
+    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    assert_eq!(found.uncorrectable(), 0, "{found:?}");
+    assert!(fs.volume().lagging_devices().is_empty());
+}
+
+#[test]
+fn a_damaged_superblock_costs_a_device_its_place_until_it_is_scrubbed() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write_and_sync(&fs, 1);
+    change_superblock(&devices[1], 2000, 0x55);
+    write_and_sync(&fs, 2);
+    assert_eq!(fs.volume().lagging_devices(), [SECOND], "it is not believed any more");
+    scrub(&fs);
+    write_and_sync(&fs, 3);
+    assert!(fs.volume().lagging_devices().is_empty());
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&shared(&devices), "mended");
+    let fs = open(shared(&devices)).unwrap();
+    (1..=3).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+}
+
+#[test]
+fn bytes_that_no_checksum_covers_do_not_matter() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write_and_sync(&fs, 1);
+    change_superblock(&devices[1], 10, 0x55);
+    write_and_sync(&fs, 2);
+    assert!(fs.volume().lagging_devices().is_empty());
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_superblock_whose_write_failed_may_be_there() {
+    for lasting in [Lasting::Once, Lasting::Forever] {
+        for after in 0.. {
+            let what = format!("write {after} fails, {lasting:?}");
+            let inner = pair();
+            let faulty = [0, 1].map(|at: usize| Arc::new(FaultyDevice::new(inner[at].clone())));
+            let fs = open(shared(&faulty)).unwrap();
+            write_and_sync(&fs, 1);
+            faulty[1].fail(Operation::Write, after, EIO, lasting);
+            let before = faulty[1].asked(Operation::Write);
+            write_and_sync(&fs, 2);
+            let has_failed = faulty[1].asked(Operation::Write) > before + after;
+            faulty[1].heal();
+            scrub(&fs);
+            write_and_sync(&fs, 3);
+            fs.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+            drop(fs);
+            assert_clean(&shared(&inner), &what);
+            if !has_failed {
+                assert!(after > 5, "{after}");
+                break;
+            }
+        }
+    }
+}
