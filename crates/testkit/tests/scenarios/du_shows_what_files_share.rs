@@ -110,7 +110,7 @@ fn fill(top: &Path) {
     subvolume(&["create"], &[&top.join("spread")]);
     let file = top.join("spread/file");
     write(&file, &mut rng, 0, 400);
-    let is_again = |block: &u64| block % 2 == 0 || (20..380).contains(block);
+    let is_again = |block: &u64| block.is_multiple_of(2) || (20..380).contains(block);
     (0..400).filter(is_again).for_each(|block| write(&file, &mut rng, block, 1));
     run(command("sync", &["-f"]).arg(top)).ok();
     subvolume(&["snapshot"], &[&top.join("spread"), &top.join("half-spread")]);
