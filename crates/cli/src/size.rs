@@ -61,7 +61,7 @@ impl Unit {
             Some(power) => power,
             None => bytes.max(1).ilog(base),
         };
-        // Of so many bytes two digits behind the point tell no difference.
+        #[allow(clippy::cast_precision_loss, reason = "more digits than two behind the point are not shown")]
         let shown = bytes as f64 / base.pow(power) as f64;
         format!("{shown:.2}{}", names.get(power as usize).copied().unwrap_or("B"))
     }

@@ -5,6 +5,7 @@
 mod output;
 mod ranges;
 mod source;
+mod used;
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
@@ -15,18 +16,8 @@ use crate::failure::{Failure, Result, each};
 use crate::place::{Image, Place};
 use output::{Format, Output};
 use ranges::Ranges;
-use source::{AtInode, InImage, Kind, OnMount, Source};
-
-/// Bytes that a file or a directory uses.
-#[derive(Clone, Copy, Default)]
-pub struct Used {
-    /// In extents.
-    total: u64,
-    /// In extents that others have, too, each time that they are used.
-    shared: u64,
-    /// Of what was asked for: how much space those take.
-    set_shared: Option<u64>,
-}
+use source::{AtInode, InImage, Kind, OnMount, Source, joined};
+use used::Used;
 
 /// `ubtrfs filesystem du`
 pub fn run(arguments: &Du) -> Result<()> {
@@ -58,12 +49,6 @@ fn in_image<'a>(opened: &'a mut Option<(PathBuf, Image)>, path: &Path, arguments
         _ => Image::open(path, &arguments.image, false, false)?,
     };
     Ok(&opened.insert((path.to_owned(), image)).1)
-}
-
-/// The path of an entry.
-fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let separator: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
-    [dir, separator, name].concat()
 }
 
 /// A walk through what one argument names.
@@ -125,16 +110,11 @@ impl Walk<'_> {
                 continue;
             }
             let Some(done) = frames.pop() else { break };
-            match frames.last_mut() {
-                Some(above) => {
-                    above.used.add(&done.used);
-                    self.row_below(&done.path, &done.used)?;
-                }
-                None => {
-                    let used =
-                        Used { set_shared: Some(std::mem::replace(&mut set, Ranges::new()).bytes()), ..done.used };
-                    self.output.row(name, &used)?;
-                }
+            if let Some(above) = frames.last_mut() {
+                above.used.add(&done.used);
+                self.row_below(&done.path, &done.used)?;
+            } else {
+                self.output.row(name, &Used { set_shared: Some(set.bytes()), ..done.used })?;
             }
         }
         Ok(())
@@ -148,13 +128,6 @@ impl Walk<'_> {
         if let Some(before) = self.failed.replace(failure) {
             let _ = before.report();
         }
-    }
-}
-
-impl Used {
-    fn add(&mut self, other: &Self) {
-        self.total += other.total;
-        self.shared += other.shared;
     }
 }
 

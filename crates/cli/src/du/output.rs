@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use serde_json::json;
 
-use super::Used;
+use super::used::Used;
 use crate::failure::{Failure, Result};
 use crate::show;
 use crate::size::Unit;
@@ -39,7 +39,7 @@ impl Output {
 
     /// Prints what is used at a path.
     pub fn row(&mut self, path: &[u8], used: &Used) -> Result<()> {
-        let (total, exclusive) = (used.total, used.total.saturating_sub(used.shared));
+        let (total, exclusive) = (used.total, used.exclusive());
         let line = match &mut self.format {
             Format::Table(unit) => {
                 let set_shared = used.set_shared.map_or_else(|| "-".into(), |bytes| unit.show(bytes));

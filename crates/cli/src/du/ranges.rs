@@ -25,7 +25,7 @@ impl Ranges {
     }
 
     /// Bytes that are in any of the ranges.
-    pub fn bytes(mut self) -> u64 {
+    pub fn bytes(&mut self) -> u64 {
         self.join();
         self.all.iter().map(|(start, end)| end - start).sum()
     }

@@ -32,6 +32,12 @@ pub enum Kind {
     Other,
 }
 
+/// The path of an entry.
+pub fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    let separator: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
+    [dir, separator, name].concat()
+}
+
 /// Something with directories and files.
 pub trait Source {
     /// Refers to a directory or a file.
@@ -180,12 +186,13 @@ impl Source for InImage<'_> {
         loop {
             let listed = self.0.fs.list(dir.id, after, DirIndex(u64::MAX), BATCH);
             let listed = listed.map_err(|error| failure(&dir.path, &error))?;
-            for entry in &listed {
+            let is_end = listed.len() < BATCH;
+            for entry in listed {
                 after = entry.index;
-                let path = super::joined(&dir.path, &entry.name);
-                all.push((entry.name.to_vec(), AtInode { path, id: entry.inode }));
+                let path = joined(&dir.path, &entry.name);
+                all.push((entry.name, AtInode { path, id: entry.inode }));
             }
-            if listed.len() < BATCH {
+            if is_end {
                 return Ok(all);
             }
         }

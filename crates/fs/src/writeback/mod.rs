@@ -9,6 +9,7 @@
 //! | `packers` | the threads and contexts for that |
 //! | `nocow` | what may be written over its old extents |
 //! | `sharing` | whether a file shares an extent |
+//! | `shared_nodes` | which nodes of trees have several references |
 //! | `in_flight` | how much is in flight to the devices |
 
 mod cause;
@@ -18,6 +19,7 @@ mod ordered;
 mod owner;
 mod packers;
 mod packing;
+mod shared_nodes;
 mod sharing;
 
 pub(crate) use cause::Cause;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::in_flight::InFlight;
 use super::packers::Packers;
-use super::sharing::SharedNodes;
+use super::shared_nodes::SharedNodes;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inode::{Inode, InodeState};

@@ -21,6 +21,7 @@ mod devices_that_others_replace_may_fail;
 mod errors_keep_their_causes;
 mod examples_do_what_they_say;
 mod exhausted_numbers_are_reported;
+mod extents_show_what_is_shared;
 mod failed_operations_cost_later_ones_nothing;
 mod files_show_the_space_they_take;
 mod fsync_costs_what_changed;

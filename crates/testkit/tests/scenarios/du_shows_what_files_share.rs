@@ -106,6 +106,17 @@ fn fill(top: &Path) {
     run(command("sync", &["-f"]).arg(top)).ok();
     subvolume(&["snapshot"], &[&top.join("gone"), &top.join("heir")]);
     subvolume(&["delete", "-c"], &[&top.join("gone")]);
+    // Pieces of one extent on the first and the last leaf, of which one is no longer a snapshot's.
+    subvolume(&["create"], &[&top.join("spread")]);
+    let file = top.join("spread/file");
+    write(&file, &mut rng, 0, 400);
+    let is_again = |block: &u64| block.is_multiple_of(2) || (20..380).contains(block);
+    (0..400).filter(is_again).for_each(|block| write(&file, &mut rng, block, 1));
+    run(command("sync", &["-f"]).arg(top)).ok();
+    subvolume(&["snapshot"], &[&top.join("spread"), &top.join("half-spread")]);
+    write(&file, &mut rng, 6, 1);
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(open(&top.join("half-spread/file")), how, 0, 30 * BLOCK).unwrap();
     subvolume(&["sync"], &[top]);
 }
 
@@ -163,6 +174,7 @@ fn questions() -> Vec<Vec<&'static str>> {
         vec!["first/nested", "copies"],
         vec!["-s", "--si", "first"],
         vec!["--kbytes", "heir"],
+        vec!["--raw", "spread", "half-spread"],
     ]
 }
 

@@ -1,0 +1,94 @@
+//! The extents of a file are listed with where they are and whether others have them, as of now.
+
+use std::sync::Arc;
+
+use crate::common::gated::open_gated;
+use crate::common::pattern;
+use ubtrfs::format::TreeId;
+use ubtrfs::{Filesystem, FoundExtent, InodeId, NewInode, WriteAt};
+
+const SECTOR: u64 = 4096;
+
+fn create(fs: &Filesystem, name: &str) -> InodeId {
+    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+}
+
+fn write(fs: &Filesystem, id: InodeId, sector: u64, count: u64) {
+    let data = pattern(sector, (count * SECTOR) as usize);
+    fs.write(id, WriteAt::Offset(sector * SECTOR), &data, false).unwrap();
+    fs.fsync(id).unwrap();
+}
+
+fn extents(fs: &Filesystem, id: InodeId) -> Vec<FoundExtent> {
+    fs.extents(id, 0, usize::MAX).unwrap()
+}
+
+/// Offset and length in sectors, and whether it is shared, of each extent.
+fn shared(fs: &Filesystem, id: InodeId) -> Vec<(u64, u64, bool)> {
+    extents(fs, id).iter().map(|extent| (extent.offset / SECTOR, extent.len / SECTOR, extent.is_shared)).collect()
+}
+
+fn open() -> Arc<Filesystem> {
+    open_gated(256 << 20).1
+}
+
+#[test]
+fn each_kind_of_extent_is_listed() {
+    let fs = open();
+    let file = create(&fs, "file");
+    write(&fs, file, 2, 3);
+    fs.allocate(file, 8 * SECTOR, 2 * SECTOR, true).unwrap();
+    let found = extents(&fs, file);
+    let (data, reserved) = (&found[0], &found[1]);
+    assert_eq!(found.len(), 2);
+    assert_eq!((data.offset, data.len, data.is_reserved), (2 * SECTOR, 3 * SECTOR, false));
+    assert_eq!((reserved.offset, reserved.len, reserved.is_reserved), (8 * SECTOR, 2 * SECTOR, true));
+    assert!(data.address.is_some() && data.address != reserved.address);
+    assert_eq!(fs.extents(file, 0, 1).unwrap(), found[..1]);
+    assert_eq!(fs.extents(file, data.offset + data.len, 9).unwrap(), found[1..]);
+
+    let small = create(&fs, "small");
+    fs.write(small, WriteAt::Offset(0), b"few", false).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(extents(&fs, small).iter().map(|extent| extent.address).collect::<Vec<_>>(), [None]);
+    assert_eq!(extents(&fs, fs.root()), []);
+}
+
+#[test]
+fn an_extent_is_shared_from_the_reflink_to_the_commit_that_ends_it() {
+    let fs = open();
+    let (file, copy) = (create(&fs, "file"), create(&fs, "copy"));
+    write(&fs, file, 0, 8);
+    // Both pieces are of one extent, and share it with nobody.
+    write(&fs, file, 3, 1);
+    assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
+    fs.sync().unwrap();
+    assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
+    fs.clone_range(file, 4 * SECTOR, copy, 0, SECTOR).unwrap();
+    for _ in 0..2 {
+        // Before and after a commit. It is the extent that is shared, not a part of it.
+        assert_eq!(shared(&fs, file), [(0, 3, true), (3, 1, false), (4, 4, true)]);
+        assert_eq!(shared(&fs, copy), [(0, 1, true)]);
+        fs.sync().unwrap();
+    }
+    fs.punch_hole(copy, 0, SECTOR).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
+}
+
+#[test]
+fn a_snapshot_shares_what_was_there_when_it_was_made() {
+    let fs = open();
+    let file = create(&fs, "file");
+    write(&fs, file, 0, 4);
+    let snapshot = fs.snapshot(TreeId::FS, fs.root(), b"snapshot", false).unwrap();
+    fs.sync().unwrap();
+    write(&fs, file, 8, 1);
+    fs.sync().unwrap();
+    assert_eq!(shared(&fs, file), [(0, 4, true), (8, 1, false)]);
+    let old = fs.lookup(InodeId::root_of(snapshot), b"file").unwrap();
+    assert_eq!(shared(&fs, old), [(0, 4, true)]);
+    fs.punch_hole(old, 0, 4 * SECTOR).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(shared(&fs, file), [(0, 4, false), (8, 1, false)]);
+}
