@@ -4,6 +4,7 @@
 
 mod an_export_has_one_writer;
 mod back_and_forth;
+mod balances_survive_kills;
 mod devices_are_added_and_replaced;
 mod devices_are_found;
 mod fixtures_through_the_mount;

@@ -1,0 +1,215 @@
+//! A balance that ends with its mount, by a kill at any moment or by a pause, goes on at the next
+//! mount, of ubtrfs or the kernel, whoever began it; and no file differs afterwards.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
+use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::rng::Rng;
+use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::seeds::soaks;
+use ubtrfs_testkit::subject::{Mount, Subject};
+
+const SIZE: u64 = 512 << 20;
+/// How long a balance is waited for.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+fn command_of(words: &[&str], places: &[&Path]) -> Command {
+    let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
+    line.args(words).args(places);
+    line
+}
+
+fn ubtrfs(words: &[&str], places: &[&Path]) -> Outcome {
+    run(&mut command_of(words, places))
+}
+
+/// Starts a command that ends by itself, or with its mount.
+fn spawn(mut line: Command) -> Child {
+    line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn spawn_btrfs(words: &[&str], place: &Path) -> Child {
+    let mut line = command("btrfs", words);
+    line.arg(place);
+    spawn(line)
+}
+
+/// The devices of a volume, and the files on it.
+struct Rig {
+    _dir: tempfile::TempDir,
+    images: Vec<PathBuf>,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Rig {
+    /// A volume of the kernel, whose data is in single chunks, with a snapshot of some of it.
+    fn new(devices: usize) -> Self {
+        let dir = scratch_dir();
+        let images: Vec<PathBuf> = (0..devices).map(|number| dir.path().join(format!("image{number}"))).collect();
+        for image in &images {
+            blank_image(image, SIZE);
+        }
+        let mut rig = Self { _dir: dir, images, files: BTreeMap::new() };
+        run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "raid1"]).args(rig.images())).ok();
+        let mount = Subject::Kernel.mount(&rig.images(), "");
+        let top = mount.path().to_owned();
+        let mut rng = Rng::new(devices as u64);
+        for number in 0..35 {
+            rig.write(&top, &format!("large {number}"), rng.noise(6 << 20));
+        }
+        for number in 0..300 {
+            rig.write(&top, &format!("small {number}"), rng.noise(10_000));
+        }
+        run(command("btrfs", &["subvolume", "snapshot"]).args([top.as_path(), &top.join("snapshot")])).ok();
+        let kept: Vec<_> =
+            rig.files.iter().map(|(name, content)| (format!("snapshot/{name}"), content.clone())).collect();
+        rig.files.extend(kept);
+        for number in 0..10 {
+            rig.write(&top, &format!("large {number}"), rng.noise(300_000));
+        }
+        mount.unmount();
+        rig
+    }
+
+    fn images(&self) -> Vec<&Path> {
+        self.images.iter().map(PathBuf::as_path).collect()
+    }
+
+    fn write(&mut self, top: &Path, name: &str, content: Vec<u8>) {
+        std::fs::write(top.join(name), &content).unwrap();
+        self.files.insert(name.to_owned(), content);
+    }
+
+    fn verify(&self, top: &Path, what: &str) {
+        for (name, content) in &self.files {
+            let found = std::fs::read(top.join(name)).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
+            assert!(found == *content, "{what}: {name} differs");
+        }
+    }
+
+    fn check(&self) {
+        ubtrfs(&["check"], &self.images()).ok();
+        let devices: Vec<LoopDevice> = self.images.iter().map(|image| LoopDevice::attach(image, false)).collect();
+        run(command("btrfs", &["device", "scan"]).args(devices.iter().map(LoopDevice::path))).ok();
+        assert_btrfs_check_clean(devices[0].path());
+    }
+
+    /// The balance ends on this mount, and then all data is in chunks of this profile.
+    fn end_on(&self, mount: Mount, profile: &str, what: &str) {
+        self.verify(mount.path(), what);
+        let is_ours = matches!(mount, Mount::Ubtrfs(_));
+        let deadline = Instant::now() + TIMEOUT;
+        while is_under_way(mount.path(), is_ours) {
+            assert!(Instant::now() < deadline, "{what}: it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.verify(mount.path(), what);
+        mount.unmount();
+        self.check();
+        for subject in [Subject::Kernel, Subject::ubtrfs()] {
+            let mount = subject.mount(&self.images(), "");
+            self.verify(mount.path(), &format!("{what}, at last by {}", subject.name()));
+            if let Mount::Kernel(_) = mount {
+                let shown = run(command("btrfs", &["filesystem", "df"]).arg(mount.path())).ok().stdout;
+                let data: Vec<&str> = shown.lines().filter(|line| line.starts_with("Data")).collect();
+                assert!(data.len() == 1 && data[0].starts_with(&format!("Data, {profile}:")), "{what}: {shown}");
+            }
+            mount.unmount();
+        }
+    }
+}
+
+fn is_under_way(top: &Path, is_ours: bool) -> bool {
+    if is_ours {
+        return !ubtrfs(&["balance", "status"], &[top]).ok().stdout.contains("no balance");
+    }
+    // Its exit status says whether there is one.
+    !run(command("btrfs", &["balance", "status"]).arg(top)).stdout.contains("No balance found")
+}
+
+/// Waits until a balance on a mount of ours has emptied so many chunks, or has ended.
+fn wait_for(top: &Path, chunks: u64) -> bool {
+    let deadline = Instant::now() + TIMEOUT;
+    let mut has_begun = false;
+    loop {
+        let shown = ubtrfs(&["balance", "status"], &[top]).ok().stdout;
+        let done = shown.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+        match done {
+            Some(done) if done >= chunks => return true,
+            Some(_) => has_begun = true,
+            None if has_begun => return false,
+            None => {}
+        }
+        assert!(Instant::now() < deadline, "{shown}");
+    }
+}
+
+#[test]
+fn a_conversion_is_finished_by_either_after_the_server_was_killed() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let all = [
+        (3, 1, 0, Subject::ubtrfs(), ""),
+        (2, 0, 5, Subject::Kernel, ""),
+        (3, 1, 40, Subject::Kernel, "skip_balance"),
+        (3, 0, 60, Subject::Kernel, ""),
+        (2, 1, 5, Subject::Kernel, ""),
+        (2, 2, 0, Subject::ubtrfs(), "skip_balance"),
+        (3, 2, 30, Subject::ubtrfs(), ""),
+        (2, 3, 10, Subject::Kernel, ""),
+    ];
+    let count = if soaks() { all.len() } else { 2 };
+    for (devices, chunks, more, finisher, options) in &all[..count] {
+        let what = format!("{devices} devices, {chunks} chunks and {more} ms, {} {options}", finisher.name());
+        let mut rig = Rig::new(*devices);
+        let mount = Subject::ubtrfs().mount(&rig.images(), "");
+        let mut client = spawn(command_of(&["balance", "start", "-d=convert=raid1"], &[mount.path()]));
+        assert!(wait_for(mount.path(), *chunks), "{what}: it has ended before");
+        let top = mount.path().to_owned();
+        rig.write(&top, "meanwhile", Rng::new(7).noise(100_000));
+        std::fs::File::open(top.join("meanwhile")).and_then(|file| file.sync_all()).unwrap();
+        std::thread::sleep(Duration::from_millis(*more));
+        let Mount::Ubtrfs(killed) = &mount else { unreachable!() };
+        killed.kill_server();
+        let is_interrupted = !client.wait().unwrap().success();
+        drop(mount);
+        eprintln!("{what}: {}", if is_interrupted { "interrupted" } else { "it had ended" });
+        assert!(is_interrupted || *more > 0, "{what}: it has ended before");
+        let mount = finisher.mount(&rig.images(), options);
+        if !options.is_empty() && is_interrupted {
+            let is_ours = matches!(mount, Mount::Ubtrfs(_));
+            assert!(is_under_way(mount.path(), is_ours), "{what}: it is paused");
+            if is_ours {
+                ubtrfs(&["balance", "resume"], &[mount.path()]).ok();
+            } else {
+                run(command("btrfs", &["balance", "resume"]).arg(mount.path())).ok();
+            }
+        }
+        rig.end_on(mount, "RAID1", &what);
+    }
+}
+
+#[test]
+fn a_conversion_that_the_kernel_began_and_paused_is_finished_by_ubtrfs() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let rig = Rig::new(2);
+    let kernel = KernelMount::new(&rig.images(), "");
+    // It may have ended before it is paused.
+    let profile = ["raid1", "single"].into_iter().cycle().take(20).find(|profile| {
+        let mut client = spawn_btrfs(&["balance", "start", &format!("-dconvert={profile}")], kernel.path());
+        while client.try_wait().unwrap().is_none() {
+            run(command("btrfs", &["balance", "pause"]).arg(kernel.path()));
+        }
+        is_under_way(kernel.path(), false)
+    });
+    assert!(kernel.unmount().is_empty());
+    let mount = Subject::ubtrfs().mount(&rig.images(), "");
+    let profile = if profile.expect("a balance that was paused") == "raid1" { "RAID1" } else { "single" };
+    rig.end_on(mount, profile, "begun by the kernel");
+}
