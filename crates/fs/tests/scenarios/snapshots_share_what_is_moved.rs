@@ -147,7 +147,9 @@ fn moves(snapshots: u64, by_kernel: bool) {
     let dir = scratch_dir();
     let images: [PathBuf; 2] = [0, 1].map(|number| dir.path().join(format!("image{number}")));
     let images = images.each_ref().map(PathBuf::as_path);
-    images.iter().for_each(|image| blank_image(image, SIZE));
+    for image in images {
+        blank_image(image, SIZE);
+    }
     run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "dup"]).args(images)).ok();
     let start = Instant::now();
     if by_kernel {

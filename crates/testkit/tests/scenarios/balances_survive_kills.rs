@@ -49,10 +49,16 @@ struct Rig {
 }
 
 impl Rig {
-    /// A volume of the kernel, whose data is in single chunks, with a snapshot of some of it.
     fn new(devices: usize) -> Self {
         let dir = scratch_dir();
-        let images: Vec<PathBuf> = (0..devices).map(|number| dir.path().join(format!("image{number}"))).collect();
+        let place = dir.path().to_owned();
+        Self::within(dir, &place, devices)
+    }
+
+    /// A volume of the kernel, whose data is in single chunks, with a snapshot of some of it. Its
+    /// images are in the directory `place`.
+    fn within(dir: tempfile::TempDir, place: &Path, devices: usize) -> Self {
+        let images: Vec<PathBuf> = (0..devices).map(|number| place.join(format!("image{number}"))).collect();
         for image in &images {
             blank_image(image, SIZE);
         }
@@ -212,4 +218,43 @@ fn a_conversion_that_the_kernel_began_and_paused_is_finished_by_ubtrfs() {
     let mount = Subject::ubtrfs().mount(&rig.images(), "");
     let profile = if profile.expect("a balance that was paused") == "raid1" { "RAID1" } else { "single" };
     rig.end_on(mount, profile, "begun by the kernel");
+}
+
+/// The kernel's devices are files of a mount of ours, whose server is killed: a crash takes what
+/// was not flushed. In the middle of a chunk there are trees that ubtrfs can't go on with: it shows
+/// the volume, writes nothing, and the kernel has to finish.
+#[test]
+fn a_conversion_of_the_kernel_that_crashed_is_shown_or_finished() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    for moment in if soaks() { &[20, 60, 100, 150, 200, 300, 400][..] } else { &[100] } {
+        let what = format!("after {moment} ms");
+        let dir = scratch_dir();
+        let below = dir.path().join("below");
+        blank_image(&below, 4 * SIZE);
+        ubtrfs(&["mkfs"], &[&below]).ok();
+        let host = Subject::ubtrfs().mount(&[&below], "");
+        let mut rig = Rig::within(dir, host.path(), 2);
+        let kernel = KernelMount::new(&rig.images(), "");
+        let mut client = spawn_btrfs(&["balance", "start", "-dconvert=raid1"], kernel.path());
+        std::thread::sleep(Duration::from_millis(*moment));
+        let Mount::Ubtrfs(killed) = &host else { unreachable!() };
+        killed.kill_server();
+        let _ = client.wait();
+        drop(kernel.unmount());
+        drop(host);
+        let host = Subject::ubtrfs().mount(&[&below], "");
+        rig.images = (0..2).map(|number| host.path().join(format!("image{number}"))).collect();
+        let mount = Subject::ubtrfs().mount(&rig.images(), "");
+        let is_in_a_chunk = std::fs::write(mount.path().join("new"), "").is_err();
+        eprintln!("{what}: {}", if is_in_a_chunk { "in the middle of a chunk" } else { "between chunks" });
+        let mount = if is_in_a_chunk {
+            rig.verify(mount.path(), &what);
+            mount.unmount();
+            Subject::Kernel.mount(&rig.images(), "")
+        } else {
+            mount
+        };
+        rig.end_on(mount, "RAID1", &what);
+        host.unmount();
+    }
 }
