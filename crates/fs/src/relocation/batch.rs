@@ -14,7 +14,7 @@ use crate::error::Result;
 /// The most bytes of data of a step, unless one extent has more.
 const MOST_DATA: u64 = 32 << 20;
 /// The most extents of a step.
-const MOST_EXTENTS: usize = 512;
+pub(super) const MOST_EXTENTS: usize = 512;
 /// The most nodes of a step, unless one extent needs more.
 const MOST_NODES: u64 = 1000;
 const LEAST_NODES: u64 = 16;
@@ -31,6 +31,13 @@ pub(super) struct Batch {
     pub(super) moving_nodes: usize,
     /// Items of the extent tree that may change.
     pub(super) edits: u64,
+}
+
+impl Batch {
+    /// How many extents are to be moved.
+    pub(super) fn extents(&self) -> usize {
+        self.data.len() + self.nodes.len()
+    }
 }
 
 /// An extent of a group.
@@ -56,8 +63,13 @@ impl Extent {
 }
 
 impl Relocator {
-    /// Chooses what the next step moves out of a range.
-    pub(super) fn choose(&self, committed: &Arc<Committed>, start: Logical, end: Logical) -> Result<Batch> {
+    /// Chooses what the next step moves out of a range: so many extents at the most.
+    pub(super) fn choose(
+        &self,
+        committed: &Arc<Committed>,
+        (start, end): (Logical, Logical),
+        most_extents: usize,
+    ) -> Result<Batch> {
         let spare = self.info.space.lock().spare_metadata() / self.info.space.node_size();
         let most_nodes = (spare / PART_FOR_NODES).clamp(LEAST_NODES, MOST_NODES) as usize;
         let most_data = self.rate.step(MOST_DATA);
@@ -66,7 +78,7 @@ impl Relocator {
         let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
         for item in committed.tree(TreeId::EXTENT)?.range(range) {
             let item = item?;
-            let is_full = plan.nodes() >= most_nodes || bytes >= most_data || data.len() + nodes.len() >= MOST_EXTENTS;
+            let is_full = plan.nodes() >= most_nodes || bytes >= most_data || data.len() + nodes.len() >= most_extents;
             match Extent::parse(&item.key, &item)? {
                 Some(_) if is_full => break,
                 Some(Extent::Data(at, length)) => {

@@ -6,6 +6,7 @@ use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 
 use super::Relocator;
+use super::batch::MOST_EXTENTS;
 use crate::commit::RelocationStep;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
@@ -50,7 +51,7 @@ impl Relocator {
         // Whatever is on its way to a place in the group is there then.
         self.committer.commit()?;
         let end = start.plus(chunk.length);
-        let (mut last, mut tries) = (None, 0);
+        let (mut last, mut tries, mut most_extents) = (None, 0, MOST_EXTENTS);
         loop {
             if !go_on() {
                 return Ok(Emptied::Stopped);
@@ -62,9 +63,17 @@ impl Relocator {
                 let what = "the extent can't be moved";
                 return Err(Error::Inconsistent { tree: TreeId::EXTENT, key: first, what });
             }
-            let batch = self.choose(&committed, start, end)?;
+            let batch = self.choose(&committed, (start, end), most_extents)?;
             drop(committed);
-            let step = self.prepare(batch)?;
+            let extents = batch.extents();
+            let step = match self.prepare(batch) {
+                // There may be room for less at a time: extents of many snapshots have many nodes.
+                Err(error) if error.errno() == Errno::NOSPC && extents > 1 => {
+                    (last, most_extents) = (None, extents / 2);
+                    continue;
+                }
+                prepared => prepared?,
+            };
             let reserved = step.reserved;
             let data: u64 = step.data.iter().map(|target| target.length).sum();
             let bytes = data + step.nodes.len() as u64 * self.info.space.node_size();
