@@ -1,5 +1,5 @@
 //! A balance that ends with its mount, by a kill at any moment or by a pause, goes on at the next
-//! mount, of ubtrfs or the kernel, whoever began it; and no file differs afterwards.
+//! mount, of ubtrfs or the kernel, also if the other one began it; and no file differs afterwards.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -224,7 +224,7 @@ fn a_conversion_that_the_kernel_began_and_paused_is_finished_by_ubtrfs() {
 /// was not flushed. In the middle of a chunk there are trees that ubtrfs can't go on with: it shows
 /// the volume with `ro`, and the kernel has to finish.
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "soak: takes a minute"]
 fn a_conversion_of_the_kernel_that_crashed_is_shown_or_finished() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     for moment in [20, 40, 60, 80, 100, 150, 200, 300, 400] {
