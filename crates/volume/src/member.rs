@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs_format::items::DevItem;
-use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_SIZE, objectid};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, objectid};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
@@ -207,11 +207,16 @@ impl Member {
         self.primary.lock().newest_generation()
     }
 
-    /// It has all that the others have.
+    /// It has all that the others have, and gets superblocks again, also where its own is damaged.
     pub(crate) fn set_current(&self) {
-        if !self.is_missing {
-            self.lag.store(CURRENT, Ordering::Release);
+        if self.is_missing {
+            return;
         }
+        let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+        if self.device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).is_ok() {
+            self.primary.lock().is_perhaps_damaged(&bytes);
+        }
+        self.lag.store(CURRENT, Ordering::Release);
     }
 
     /// Counts a read until the result is dropped.

@@ -205,8 +205,9 @@ impl Volume {
 
     /// Whether a copy of the superblock may be of the commit after the one that counts: a crash
     /// came after that copy was written and before the primary was, or other devices' primaries;
-    /// and those that are missing, or can't be read, may have it. The next commit must not use that generation for
-    /// something else: when the device comes back, it would be taken for one that has that commit.
+    /// and those that are missing, or can't be read, may have it. The next commit must not use that
+    /// generation for something else: when the device comes back, it would be taken for one that
+    /// has that commit.
     pub fn may_have_copy_ahead(&self) -> bool {
         let set = self.devices.load();
         if set.members.iter().any(|member| member.is_missing()) {

@@ -230,8 +230,8 @@ impl Volume {
         }
     }
 
-    /// Rewrites the copies of a tree block that are damaged. Returns how many are wrong then; `None`
-    /// if they could not be compared.
+    /// Rewrites the copies of a tree block that are damaged. Returns how many are wrong then;
+    /// `None` if they could not be compared.
     pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Option<usize> {
         let len = self.node_size() as usize;
         self.repair(expected.bytenr, len, "tree block", |pieces, copy, block| {

@@ -87,8 +87,8 @@ impl Volume {
         self.member(devid).map(|member| member.note_saved(errors))
     }
 
-    /// Adds what a device's `DEV_STATS` item has to what [`Self::device_errors`] shows of it: what it
-    /// has failed at since it was opened.
+    /// Adds what a device's `DEV_STATS` item has to what [`Self::device_errors`] shows of it: what
+    /// it has failed at since it was opened.
     pub fn add_device_errors(&self, devid: DeviceId, errors: DeviceErrors) -> Result<()> {
         self.member(devid).map(|member| member.add_errors(errors))
     }

@@ -172,7 +172,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
         flags: BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM,
         ..BalanceItem::default()
     };
-    fs.start_balance(&everything).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fs.start_balance(&everything, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
     let balanced = start.elapsed();
     fs.close().unwrap();
     drop(fs);
