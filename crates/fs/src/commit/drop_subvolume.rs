@@ -25,7 +25,7 @@ use super::merge_trees::Merging;
 use crate::error::{Error, Result, Step};
 
 /// Whether a part of the tree is dropped.
-enum Progress {
+pub(super) enum Progress {
     Done,
     /// The budget is used up, or a block can't be read: the next child is the one with this key, in
     /// a node of this level.
@@ -33,7 +33,7 @@ enum Progress {
 }
 
 /// A tree that is being dropped.
-struct Dropped {
+pub(super) struct Dropped {
     tree: TreeId,
     /// Blocks of earlier generations were made before the tree was: they are of others. Those of
     /// this one are of the tree or, if it is a snapshot, of its source: their headers tell.
@@ -42,6 +42,18 @@ struct Dropped {
     budget: u64,
     /// Why a block of it can't be read.
     unreadable: Option<Error>,
+}
+
+impl Dropped {
+    /// With this budget.
+    pub(super) fn new(tree: TreeId, made: Generation, budget: u64) -> Self {
+        Self { tree, made, budget, unreadable: None }
+    }
+
+    /// Why a block of it can't be read, if one can't.
+    pub(super) fn into_error(self) -> Option<Error> {
+        self.unreadable
+    }
 }
 
 impl Merging<'_> {
@@ -68,7 +80,7 @@ impl Merging<'_> {
         let resume =
             (tree.item.drop_progress != Key::default()).then_some((tree.item.drop_progress, tree.item.drop_level));
         let made = Generation(tree.item.transids[1]);
-        let mut dropped = Dropped { tree: id, made, budget, unreadable: None };
+        let mut dropped = Dropped::new(id, made, budget);
         let progress = self.drop_node(&mut dropped, &NodeRef::root(&root), User::Tree(id), resume)?;
         self.refs.append(self.tree.nodes.take_data_refs());
         if let Some(error) = dropped.unreadable {
@@ -94,7 +106,7 @@ impl Merging<'_> {
     }
 
     /// Drops the reference of `user` to a node, and the node if it was the last one.
-    fn drop_node(
+    pub(super) fn drop_node(
         &mut self,
         dropped: &mut Dropped,
         at: &NodeRef,

@@ -97,6 +97,7 @@ impl MergedTrees {
         merging.merge_subvolumes(inodes)?;
         merging.make_subvolumes()?;
         merging.drop_subvolumes()?;
+        merging.drop_reloc_trees()?;
         merging.resolve_data()?;
         let (chunk_tree, chunks, removed_groups) = merging.merge_chunks()?;
         let root_tree = merging.merge_root_tree()?;

@@ -38,6 +38,8 @@ pub(crate) struct Committer {
     /// What the next commit does with the item of a balance.
     pub(super) new_balance: Mutex<Option<BalanceEdit>>,
     pub(super) replacement: Mutex<Replacement>,
+    /// The next commit drops what a balance of the kernel has left.
+    pub(super) drops_reloc_trees: AtomicBool,
 }
 
 impl Committer {
@@ -51,7 +53,20 @@ impl Committer {
         let (commit_lock, new_label, new_balance) = Default::default();
         let commit_wanted = AtomicBool::new(false);
         let replacement = Mutex::default();
-        Self { info, reader, writeback, log, discards, commit_lock, commit_wanted, new_label, new_balance, replacement }
+        let drops_reloc_trees = AtomicBool::new(false);
+        Self {
+            info,
+            reader,
+            writeback,
+            log,
+            discards,
+            commit_lock,
+            commit_wanted,
+            new_label,
+            new_balance,
+            replacement,
+            drops_reloc_trees,
+        }
     }
 
     /// Waits for the commit in progress, if there is one.

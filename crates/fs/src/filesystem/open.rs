@@ -14,7 +14,7 @@ use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
 
 use super::Filesystem;
-use crate::commit::load_device_stats;
+use crate::commit::{load_device_stats, reloc_roots};
 use crate::committed::Committed;
 use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result, Step};
@@ -170,6 +170,7 @@ impl Filesystem {
             fs.check_root()?;
         }
         if !read_only {
+            fs.committer.drop_reloc_trees()?;
             fs.inactivator.find_orphans();
             fs.balancer.load()?;
         }
@@ -338,8 +339,8 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     if committed.has_tree(TreeId::QUOTA) {
         return refuse("the volume has quotas enabled".into());
     }
-    if committed.has_tree(TreeId::RELOC) {
-        return refuse("a balance of the volume was interrupted".into());
+    if reloc_roots(committed)?.iter().any(|(_, item)| item.refs > 0) {
+        return refuse("a balance of the volume was interrupted while it merged reloc trees".into());
     }
     let has_parity = |flags: BlockGroupFlags| flags.raid().is_none_or(|raid| raid.parities > 0);
     if let Some((_, chunk)) = volume.chunks().into_iter().find(|(_, chunk)| has_parity(chunk.flags)) {
