@@ -14,6 +14,7 @@ use crate::ioctls::Mounted;
 use crate::output::{as_json, say};
 use crate::place::{Image, Place};
 use crate::report::{Progress, meanwhile};
+use crate::signals::Signals;
 
 /// How far a balance is.
 #[derive(Debug, Serialize)]
@@ -63,9 +64,10 @@ fn run_one(place: &BalancePlace, balance: &BalanceItem, how: How) -> Result<()> 
     };
     let in_image = |image: &Image| {
         image.fs.limit_relocation(how.limit);
+        let signals = Signals::listen().ok();
         let goes_on = |progress: &BalanceProgress| {
             show(*progress);
-            true
+            !signals.as_ref().is_some_and(Signals::has_come)
         };
         if balance.flags & BalanceFlags::RESUME == 0 {
             image.fs.start_balance(balance, &goes_on)
@@ -140,7 +142,10 @@ fn on<T>(
 fn about(path: &Path, errno: Errno) -> Failure {
     let what = match errno {
         Errno::NOTCONN => "there is no balance that this could be about",
-        Errno::INPROGRESS => "there is a balance already, under way or paused: 'ubtrfs balance resume' or 'cancel'",
+        Errno::INPROGRESS => {
+            "a balance or a change of devices is under way, or a balance is paused ('ubtrfs balance status', 'resume' \
+             and 'cancel')"
+        }
         Errno::CANCELED => "the balance was paused or cancelled",
         Errno::INVAL => {
             "the volume can't have chunks like that; where a conversion leaves fewer copies of metadata, --force says \

@@ -95,7 +95,7 @@ fn is_seed(path: &Path, window: Window) -> bool {
 }
 
 /// The superblock of the volume in this part of a device, if it can be read.
-fn superblock_on(path: &Path, window: Window) -> Option<Superblock> {
+pub fn superblock_on(path: &Path, window: Window) -> Option<Superblock> {
     let device = within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()?;
     Volume::superblock_of(&*device)
 }

@@ -1,6 +1,6 @@
 //! The ioctls of a mounted volume, ours or the kernel's.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_void};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, NoArg, Setter, Updater, ioctl};
+use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, Updater, ioctl};
 use ubtrfs::{BalanceProgress, Defragmentation};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 use ubtrfs_server::balance;
@@ -283,7 +283,9 @@ impl Mounted {
     pub fn balance(&self, run: &balance::Run) -> Done<BalanceProgress> {
         let mut argument = run.encode();
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
-        unsafe { ioctl(&self.0, Updater::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>::new(&mut argument)) }?;
+        let answer =
+            unsafe { ioctl(&self.0, Answering::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>(&mut argument)) };
+        answer.and_then(done)?;
         Ok(balance::progress_in(&argument).1)
     }
 
@@ -303,22 +305,23 @@ impl Mounted {
 
     /// Makes a device one of the volume's.
     pub fn add_device(&self, path: &str) -> Done<()> {
+        let mut argument = encode_added(path)?;
         // SAFETY: this command reads an argument of the size that its number encodes.
-        unsafe { ioctl(&self.0, Setter::<ADD_DEVICE, [u8; ADD_SIZE]>::new(encode_added(path)?)) }
+        unsafe { ioctl(&self.0, Answering::<ADD_DEVICE, [u8; ADD_SIZE]>(&mut argument)) }.and_then(done)
     }
 
     /// Takes a device out of the volume, or ends that; returns when it is done.
     pub fn remove_device(&self, which: &Which, bytes_per_second: u64) -> Done<()> {
-        let argument = encode_removed(which, bytes_per_second)?;
+        let mut argument = encode_removed(which, bytes_per_second)?;
         // SAFETY: the same.
-        unsafe { ioctl(&self.0, Setter::<REMOVE_DEVICE_V2, Argument>::new(argument)) }
+        unsafe { ioctl(&self.0, Answering::<REMOVE_DEVICE_V2, Argument>(&mut argument)) }.and_then(done)
     }
 
     /// Gives a device another size, or ends that; returns when it is done.
     pub fn resize(&self, what: &str, bytes_per_second: u64) -> Done<()> {
-        let argument = encode_resized(what, bytes_per_second)?;
+        let mut argument = encode_resized(what, bytes_per_second)?;
         // SAFETY: the same.
-        unsafe { ioctl(&self.0, Setter::<RESIZE, Argument>::new(argument)) }
+        unsafe { ioctl(&self.0, Answering::<RESIZE, Argument>(&mut argument)) }.and_then(done)
     }
 
     /// Begins to replace a device, asks how far that is, or cancels it, as the argument says; what
@@ -377,6 +380,39 @@ impl Mounted {
             from = end.and_then(after);
         }
         Ok(())
+    }
+}
+
+/// An ioctl that reads and perhaps fills in its argument, and whose answer is a number.
+struct Answering<'a, const OPCODE: Opcode, T>(&'a mut T);
+
+// SAFETY: the argument is borrowed, and has the size that the number of the command encodes.
+unsafe impl<const OPCODE: Opcode, T> Ioctl for Answering<'_, OPCODE, T> {
+    type Output = IoctlOutput;
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        OPCODE
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(output: IoctlOutput, _: *mut c_void) -> Done<IoctlOutput> {
+        Ok(output)
+    }
+}
+
+/// What the kernel's driver means by an answer to a change of devices: there it refuses by numbers
+/// of its own (`enum btrfs_err_code` of `linux/btrfs.h`).
+fn done(answer: IoctlOutput) -> Done<()> {
+    match answer {
+        0 => Ok(()),
+        5 | 6 => Err(Errno::NODEV),
+        8 => Err(Errno::INPROGRESS),
+        _ => Err(Errno::INVAL),
     }
 }
 

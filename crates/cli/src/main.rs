@@ -46,6 +46,7 @@ mod restore;
 mod scrub;
 mod shell;
 mod show;
+mod signals;
 mod size;
 mod spool;
 mod stats;

@@ -9,6 +9,8 @@ use ubtrfs::{Filesystem, ReplaceOptions, ReplaceProgress, ReplaceState};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_server::device_ioctls::{CANCEL, Request, STATUS, asking, is_good, progress_of};
 
+use ubtrfs_volume::Volume;
+
 use crate::add::{about_new, prepare};
 use crate::args::Window;
 use crate::args::device::{ReplaceArguments, ReplaceCommand, ReplaceStart};
@@ -17,7 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::show;
-use crate::which_device::{no_such_device, of_volume, on_mount, open_perhaps_degraded};
+use crate::which_device::{no_such_device, of_volume, on_mount, open_without};
 
 /// How often progress is shown.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -48,7 +50,7 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
             _ => start_on_devices(arguments),
         },
         ReplaceCommand::Resume(arguments) => {
-            let volume = open_perhaps_degraded(&arguments.places, Window::default())?;
+            let volume = open_without(&arguments.places, Window::default(), |_, _| true)?;
             finish(&volume.fs, arguments.json)
         }
         ReplaceCommand::Status(arguments) => {
@@ -63,7 +65,7 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
                 if is_good(&answer) { Ok(()) } else { Err(about(directory, Errno::NOTCONN)) }
             }
             places => {
-                let volume = open_perhaps_degraded(places, Window::default())?;
+                let volume = open_without(places, Window::default(), |_, _| true)?;
                 let failed = |error: ubtrfs::Error| match error.errno() {
                     Errno::NOTCONN => about(&places[0], Errno::NOTCONN),
                     _ => Failure::of(&error),
@@ -133,9 +135,11 @@ fn wait(mounted: &Mounted) -> std::result::Result<Shown, Errno> {
 }
 
 fn start_on_devices(arguments: &ReplaceStart) -> Result<()> {
-    let volume = open_perhaps_degraded(&arguments.places, Window::default())?;
+    let window = Window::default();
+    let is_source = |volume: &Volume, devid| of_volume(volume, &arguments.source, window) == Some(devid);
+    let volume = open_without(&arguments.places, window, is_source)?;
     let fs = &volume.fs;
-    let source = of_volume(fs, &arguments.source).ok_or_else(|| no_such_device(&arguments.source))?;
+    let source = of_volume(fs.volume(), &arguments.source, window).ok_or_else(|| no_such_device(&arguments.source))?;
     if matches!(fs.replacement().state, ReplaceState::Started | ReplaceState::Suspended) {
         return Err(about(&arguments.places[0], Errno::INPROGRESS));
     }
@@ -210,7 +214,9 @@ fn about(place: &Path, errno: Errno) -> Failure {
     let shown = place.display();
     match errno {
         Errno::PERM => Failure::new(format!("{shown}: only root may change the devices of a mounted volume")),
-        Errno::INPROGRESS => Failure::new(format!("{shown}: a device is being replaced already")),
+        Errno::INPROGRESS => Failure::new(format!(
+            "{shown}: a device is being replaced already, or a balance, a removal or a resizing is under way"
+        )),
         Errno::CANCELED => {
             Failure::new(format!("{shown}: the replacement was cancelled, or goes on with the next mount"))
         }

@@ -9,13 +9,17 @@ use ubtrfs::VacateProgress;
 use ubtrfs_format::DeviceId;
 use ubtrfs_server::vacate_ioctls::{CANCEL, Size, parse_size};
 
+use ubtrfs_volume::Volume;
+
+use crate::args::Window;
 use crate::args::filesystem::Resize;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::report::{Progress, meanwhile};
+use crate::signals::Signals;
 use crate::size::show_size;
-use crate::which_device::{no_such_device, number_on, open_perhaps_degraded};
+use crate::which_device::{no_such_device, of_volume, open_without};
 
 /// A device that has another size.
 #[derive(Debug, Serialize)]
@@ -46,7 +50,10 @@ fn on_mount(arguments: &Resize) -> Result<()> {
     let mounted = Mounted::open(place)?;
     let failed = |errno| about(place, errno);
     if arguments.size == CANCEL {
-        return mounted.resize(CANCEL, 0).map_err(failed);
+        return mounted.resize(CANCEL, 0).map_err(|errno| match errno {
+            Errno::NOTCONN => Failure::new(format!("{}: no device is being resized", place.display())),
+            errno => failed(errno),
+        });
     }
     let (device, _) = parse(&arguments.size)?;
     if limit > 0 && mounted.is_of_the_kernel().map_err(failed)? {
@@ -71,23 +78,27 @@ fn on_mount(arguments: &Resize) -> Result<()> {
 }
 
 /// The file, of those that were given, that holds a device, if it is all of the file.
-fn file_of(device: DeviceId, paths: &[PathBuf], image: &crate::args::subvolume::InImage) -> Option<PathBuf> {
+fn file_of(volume: &Volume, device: DeviceId, paths: &[PathBuf], window: Window) -> Option<PathBuf> {
     let is_file = |path: &&PathBuf| std::fs::metadata(path).is_ok_and(|found| found.is_file());
-    let found = paths.iter().filter(is_file).find(|path| number_on(path) == Some(device));
-    found.filter(|_| image.window.is_whole()).cloned()
+    let is_it = |path: &&PathBuf| path.to_str().and_then(|path| of_volume(volume, path, window)) == Some(device);
+    paths.iter().filter(is_file).find(is_it).filter(|_| window.is_whole()).cloned()
 }
 
 fn in_devices(arguments: &Resize) -> Result<()> {
     let (device, size) = parse(&arguments.size)?;
     let paths = [std::slice::from_ref(&arguments.place), &*arguments.image.devices].concat();
-    let volume = open_perhaps_degraded(&paths, arguments.image.window)?;
-    let fs = &volume.fs;
+    let window = arguments.image.window;
+    let volume = open_without(&paths, window, |_, _| false)?;
+    let (fs, signals) = (&volume.fs, Signals::listen()?);
     let item = fs.volume().devices().into_iter().find(|item| item.devid == device);
     let before = item.ok_or_else(|| no_such_device(&device.to_string()))?.total_bytes;
     let there = fs.volume().device_size(device).map_err(|error| Failure::of(&error))?;
-    let wrong = || Failure::new(format!("device {device} has {before} bytes: there is no such size"));
-    let bytes = size.of(before, there).ok_or_else(wrong)?;
-    let file = file_of(device, &paths, &arguments.image);
+    let refusal = |errno| about_refusal(&arguments.place, errno).unwrap_or_else(|| Failure::about("resize", &errno));
+    let bytes = size.of(before, there).ok_or_else(|| refusal(Errno::INVAL))?;
+    if i64::try_from(bytes).is_err() {
+        return Err(refusal(Errno::FBIG));
+    }
+    let file = file_of(fs.volume(), device, &paths, window);
     if let Some(file) = file.as_ref().filter(|_| bytes > there) {
         set_length(file, bytes)?;
     }
@@ -95,15 +106,17 @@ fn in_devices(arguments: &Resize) -> Result<()> {
     let line = Progress::new();
     let done = fs.resize_device(device, bytes, &|progress: &VacateProgress| {
         line.say(&format!("{} of {} left", show_size(progress.left_bytes), show_size(progress.total_bytes)));
-        true
+        !signals.has_come()
     });
     drop(line);
     let closed = fs.close();
     if let Err(error) = done {
+        // After any other error a crash may leave the volume with the new size.
+        let Some(refusal) = about_refusal(&arguments.place, error.errno()) else { return Err(Failure::of(&error)) };
         if let Some(file) = file.as_ref().filter(|_| bytes > there) {
             set_length(file, there)?;
         }
-        return Err(about_refusal(&arguments.place, error.errno()).unwrap_or_else(|| Failure::of(&error)));
+        return Err(refusal);
     }
     closed.map_err(|error| Failure::of(&error))?;
     let bytes = fs.volume().devices().into_iter().find(|item| item.devid == device).map_or(0, |item| item.total_bytes);
@@ -128,7 +141,11 @@ fn say_resized(arguments: &Resize, device: DeviceId, before: u64, bytes: u64) ->
 
 fn about_refusal(place: &Path, errno: Errno) -> Option<Failure> {
     let what = match errno {
-        Errno::INVAL => "that is no size that a device can have: 16 MiB at the least",
+        Errno::INVAL => {
+            "that is no size that a device can have: it has 16 MiB at the least, on mounts of the kernel's 256 MiB"
+        }
+        Errno::BUSY => "the device lacks something that the others have: 'ubtrfs scrub start' brings it up to them",
+        Errno::CANCELED => "it was ended, and the device has the size that it had",
         Errno::FBIG => "the device is not that large",
         Errno::NOSPC => "there is no room for what is behind the new end",
         Errno::PERM => "it is the device of a seed",
@@ -145,10 +162,7 @@ fn about(directory: &Path, errno: Errno) -> Failure {
         Errno::PERM => {
             Failure::new(format!("{place}: only root may resize a mounted volume, and nobody the device of a seed"))
         }
-        Errno::NOTCONN => Failure::new(format!("{place}: no device is being resized")),
-        Errno::CANCELED | Errno::INTR => {
-            Failure::new(format!("{place}: it was ended, and the device has the size that it had"))
-        }
+        Errno::INTR => Failure::new(format!("{place}: it was interrupted, and the device has the size that it had")),
         Errno::ROFS => Failure::new(format!("{place}: it is mounted read-only")),
         errno => about_refusal(directory, errno).unwrap_or_else(|| about_mount(place, errno)),
     }

@@ -10,7 +10,7 @@ use ubtrfs_format::DeviceId;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args::Window;
-use crate::device::{Opened, about_volume_within, open_for_writing};
+use crate::device::{Opened, about_volume_within, open_for_writing, superblock_on};
 use crate::failure::{Failure, Result};
 use crate::ioctls::Mounted;
 use crate::place::is_same;
@@ -31,18 +31,16 @@ pub fn on_mount(mounted: &Mounted, source: &str) -> std::result::Result<Option<D
 }
 
 /// The device of a volume that is not mounted that is meant by a number or by a path.
-pub fn of_volume(fs: &Filesystem, device: &str) -> Option<DeviceId> {
-    let number = match device.parse::<u64>() {
-        Ok(number) => Some(DeviceId(number)),
-        Err(_) => number_on(Path::new(device)),
+pub fn of_volume(volume: &Volume, device: &str, window: Window) -> Option<DeviceId> {
+    let devices = volume.devices();
+    let found = if let Ok(number) = device.parse::<u64>() {
+        devices.iter().find(|item| item.devid.0 == number)
+    } else {
+        // Another volume has devices of the same numbers.
+        let own = superblock_on(Path::new(device), window)?.dev_item;
+        devices.iter().find(|item| (item.devid, item.uuid) == (own.devid, own.uuid))
     };
-    number.filter(|number| fs.volume().devices().iter().any(|item| item.devid == *number))
-}
-
-/// The number that a device's superblock gives it.
-pub fn number_on(path: &Path) -> Option<DeviceId> {
-    let device = ubtrfs_volume::open_to_look(path).ok()?;
-    Volume::superblock_of(&*device).map(|superblock| superblock.dev_item.devid)
+    found.map(|item| item.devid)
 }
 
 /// A volume that is not mounted, whose devices may change.
@@ -52,11 +50,19 @@ pub struct Unmounted {
     _claims: Vec<File>,
 }
 
-/// Opens a volume, if need be without a device that is missing.
-pub fn open_perhaps_degraded(paths: &[PathBuf], window: Window) -> Result<Unmounted> {
+/// Opens a volume without devices that are missing, if each of them is one that `may_miss`.
+pub fn open_without(
+    paths: &[PathBuf],
+    window: Window,
+    may_miss: impl Fn(&Volume, DeviceId) -> bool,
+) -> Result<Unmounted> {
     let Opened { devices, claims, .. } = open_for_writing(paths, window)?;
     let volume = match Volume::open(devices.clone(), OpenOptions::default()) {
-        Err(VolumeError::MissingDevices { .. }) => Volume::open_degraded(devices, OpenOptions::default()),
+        Err(error @ VolumeError::MissingDevices { .. }) => {
+            let volume = Volume::open_degraded(devices, OpenOptions::default());
+            let is_wanted = |volume: &Volume| volume.missing_devices().iter().all(|item| may_miss(volume, item.devid));
+            volume.and_then(|volume| if is_wanted(&volume) { Ok(volume) } else { Err(error) })
+        }
         opened => opened,
     };
     let volume = volume.map_err(|error| about_volume_within(paths, window, &error))?;

@@ -73,10 +73,15 @@ impl Devices {
         number: DeviceId,
         goes_on: &dyn Fn(&VacateProgress) -> bool,
     ) -> Result<(), Errno> {
+        let path = self.by_number.lock().get(&number.0).cloned();
         engine.remove_device(number, goes_on).map_err(|error| error.errno())?;
-        if let Some(path) = self.by_number.lock().remove(&number.0) {
-            self.paths.lock().retain(|known| *known != path);
+        let mut by_number = self.by_number.lock();
+        // A new device may have its number by now.
+        if by_number.get(&number.0) == path.as_ref() {
+            by_number.remove(&number.0);
         }
+        drop(by_number);
+        self.paths.lock().retain(|known| Some(known) != path.as_ref());
         Ok(())
     }
 

@@ -11,7 +11,12 @@ const INFO: u32 = 6;
 
 /// Messages that the kernel logs about a feature, not about the volume, so they are no complaints.
 /// Nor is the note that repeated messages were left out: the ones before it show their kind.
-const NO_COMPLAINT: [&str; 2] = ["space cache v1 is being deprecated", "callbacks suppressed"];
+const NO_COMPLAINT: [&str; 3] = [
+    "space cache v1 is being deprecated",
+    "callbacks suppressed",
+    // A loop device has had another volume before, which the kernel still lists.
+    "maj:min changed from 0:0",
+];
 
 /// Reads the kernel's log from its creation on.
 #[derive(Debug)]
@@ -65,7 +70,8 @@ fn complaint(record: &str, devices: &[String]) -> Option<String> {
     if level & 7 >= INFO || !about_btrfs || NO_COMPLAINT.iter().any(|s| message.contains(s)) {
         return None;
     }
-    if let Some((_, rest)) = message.split_once("(device ") {
+    // It names the device of a mount, or one that it has seen.
+    if let Some((_, rest)) = message.split_once("(device ").or_else(|| message.split_once("device /dev/")) {
         let device: &str = rest.split([' ', ')']).next()?;
         if !devices.iter().any(|ours| ours == device) {
             return None;
@@ -87,6 +93,8 @@ mod tests {
         assert!(found("4,1,2,-;WARNING: CPU: 0 PID: 1 at fs/btrfs/inode.c:1").is_some());
         assert!(found("6,1,2,-;BTRFS info (device loop3): fine").is_none());
         assert!(found("4,1,2,-;BTRFS warning (device loop33): not ours").is_none());
+        assert!(found("4,1,2,-;BTRFS warning: device /dev/loop33 is not ours").is_none());
+        assert!(found("4,1,2,-;BTRFS warning: device /dev/loop3 is").is_some());
         assert!(found("3,1,2,-;EXT4-fs error").is_none());
         assert!(found("4,1,2,-;BTRFS warning (device loop3): space cache v1 is being deprecated").is_none());
     }

@@ -177,6 +177,11 @@ impl Member {
         self.joins.load(Ordering::Acquire) <= generation.0 && !self.leaves_by(generation)
     }
 
+    /// Whether a commit is to take it out of the volume.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaves.load(Ordering::Acquire) != u64::MAX
+    }
+
     /// Whether this commit or an earlier one makes it no device of the volume any more.
     pub(crate) fn leaves_by(&self, generation: Generation) -> bool {
         self.leaves.load(Ordering::Acquire) <= generation.0

@@ -76,10 +76,12 @@ impl Volume {
         self.devices.load().members.iter().map(|member| (member.devid(), member.errors())).collect()
     }
 
-    /// How often those devices have failed of which the volume keeps other counters.
+    /// How often those devices have failed of which the volume keeps other counters, but for those
+    /// that are about to leave.
     pub fn unsaved_device_errors(&self) -> Vec<(DeviceId, DeviceErrors)> {
         let set = self.devices.load();
-        set.members.iter().filter_map(|member| Some((member.devid(), member.unsaved_errors()?))).collect()
+        let staying = set.members.iter().filter(|member| !member.is_leaving());
+        staying.filter_map(|member| Some((member.devid(), member.unsaved_errors()?))).collect()
     }
 
     /// The volume keeps these counters of a device.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Window;
+use super::subvolume::InImage;
 use crate::size::parse_size;
 
 /// Look at the devices of a volume, mounted or not, and change which it has.
@@ -55,9 +56,8 @@ pub struct DeviceRemove {
     /// For programs.
     #[arg(long)]
     pub json: bool,
-    /// More devices of a volume that is not mounted.
-    #[arg(long = "device", value_name = "DEVICE")]
-    pub more: Vec<PathBuf>,
+    #[command(flatten)]
+    pub image: InImage,
     /// The devices or their numbers, or missing: the first one that is not there; then a directory
     /// of the mounted volume, or a device of one that is not mounted. cancel: end what another
     /// process has begun on a mount.

@@ -29,8 +29,8 @@ impl Filesystem {
 
     /// Gives a device another size in bytes, rounded down to sectors, after what is behind that has
     /// been moved elsewhere; this is durable when it returns. `EPERM` if it is a device of a seed,
-    /// `EINVAL` if that is too small, `EFBIG` if the device is not that large; otherwise as for
-    /// removals.
+    /// `EINVAL` if that is too small, `EFBIG` if the device is not that large, `EBUSY` if it lags;
+    /// otherwise as for removals.
     pub fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: &dyn Fn(&VacateProgress) -> bool) -> Result<()> {
         self.balancer.relocator().resize_device(devid, bytes, goes_on)
     }

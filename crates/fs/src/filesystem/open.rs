@@ -172,8 +172,9 @@ impl Filesystem {
         if !read_only {
             fs.committer.drop_reloc_trees()?;
             fs.inactivator.find_orphans();
-            fs.balancer.load()?;
         }
+        // One that only reads shows it, too, if it can.
+        fs.balancer.load().or_else(|error| if read_only { Ok(()) } else { Err(error) })?;
         if fs.info.options.discard && !read_only {
             fs.info.space.lock().start_discards();
         }

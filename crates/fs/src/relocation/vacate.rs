@@ -75,8 +75,8 @@ impl Relocator {
 
     /// Gives a device another size, after what is behind that has been moved elsewhere; this is
     /// durable when it returns. `ENODEV` if there is no such device, `EPERM` if it is one of a
-    /// seed, `EINVAL` if that is too small, `EFBIG` if the device is not that large, `ENOSPC`,
-    /// `EINPROGRESS` and `ECANCELED` as for removals.
+    /// seed, `EINVAL` if that is too small, `EFBIG` if the device is not that large, `EBUSY` if it
+    /// lags, `ENOSPC`, `EINPROGRESS` and `ECANCELED` as for removals.
     pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
         let volume = &self.info.volume;
@@ -91,6 +91,10 @@ impl Relocator {
         }
         if bytes < LEAST_DEVICE {
             return Err(Errno::INVAL.into());
+        }
+        // It gets no superblock, and so would not have the size at the next mount.
+        if volume.lagging_devices().contains(&devid) {
+            return Err(Errno::BUSY.into());
         }
         if bytes > volume.device_size(devid)? {
             return Err(Errno::FBIG.into());
@@ -140,32 +144,46 @@ impl Relocator {
         };
         let pace = self.rate.begin();
         loop {
-            let (last, _) = self.left(devid, from);
-            let Some(start) = last else { return Ok(()) };
-            if !may_go_on() {
-                return Err(Errno::CANCELED.into());
+            let (starts, _) = self.left(devid, from);
+            if starts.is_empty() {
+                return Ok(());
             }
-            if self.info.space.lock().is_emptied(start) {
-                // It goes when the last readers of what was there have ended.
-                std::thread::sleep(MOMENT);
-                self.info.space.unpin();
-                self.committer.commit()?;
-                continue;
+            let (mut is_further, mut no_room) = (false, None);
+            for start in starts.into_iter().rev() {
+                if !may_go_on() {
+                    return Err(Errno::CANCELED.into());
+                }
+                if self.info.space.lock().is_emptied(start) {
+                    // It goes when the last readers of what was there have ended.
+                    std::thread::sleep(MOMENT);
+                    self.info.space.unpin();
+                    self.committer.commit()?;
+                    is_further = true;
+                    continue;
+                }
+                match self.empty_group(start, &|| pace.may_go_on(&may_go_on)) {
+                    Ok(Emptied::All) => is_further = true,
+                    Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
+                    // It went by itself, or is about to.
+                    Err(error) if error.errno() == Errno::NOENT => {
+                        std::thread::sleep(MOMENT);
+                        is_further = true;
+                    }
+                    // Another one may fit, and make room.
+                    Err(error) if error.errno() == Errno::NOSPC => no_room = Some(error),
+                    Err(error) => return Err(error),
+                }
             }
-            match self.empty_group(start, &|| pace.may_go_on(&may_go_on)) {
-                Ok(Emptied::All) => {}
-                Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
-                // It went by itself.
-                Err(error) if error.errno() == Errno::NOENT => {}
-                Err(error) => return Err(error),
+            if let Some(error) = no_room.filter(|_| !is_further) {
+                return Err(error);
             }
         }
     }
 
-    /// The last chunk that has something on a device from this place on, and the bytes of all of
-    /// them there.
-    fn left(&self, devid: DeviceId, from: u64) -> (Option<Logical>, u64) {
-        let (mut last, mut bytes) = (None, 0);
+    /// The chunks that have something on a device from this place on, and the bytes of all of them
+    /// there.
+    fn left(&self, devid: DeviceId, from: u64) -> (Vec<Logical>, u64) {
+        let (mut starts, mut bytes) = (Vec::new(), 0);
         for (start, chunk) in self.info.volume.chunks() {
             let length = stripe_length(&chunk);
             let is_there = |stripe: &&ubtrfs_format::items::Stripe| {
@@ -173,10 +191,10 @@ impl Relocator {
             };
             let stripes = chunk.stripes.iter().filter(is_there).count() as u64;
             if stripes > 0 {
-                last = Some(start);
+                starts.push(start);
                 bytes += stripes * length;
             }
         }
-        (last, bytes)
+        (starts, bytes)
     }
 }

@@ -57,7 +57,7 @@ fn devices_are_removed_by_ubtrfs_and_the_kernel() {
     rig.write(&top, 1, 200);
     let old = rig.image(1).to_owned();
     let done = json(&["device", "remove", "--json"], &[&old, &top]);
-    assert_eq!(done["device"], 2);
+    assert_eq!(done[0]["device"], 2);
     assert!(!ubtrfs(&["device", "remove"], &[&old, &top]).success(), "it is none of the volume's any more");
     rig.write(&top, 2, 20);
     let usage = ubtrfs(&["device", "usage"], &[&top]).ok().stdout;
@@ -95,9 +95,59 @@ fn a_lost_device_is_removed_and_what_can_not_be_is_refused() {
     let kernel = KernelMount::new(&rig.images(&[0, 2]), "");
     ubtrfs(&["balance", "start", "-dconvert=single", "-mconvert=dup", "-f"], &[kernel.path()]).ok();
     let usage = json(&["device", "remove", "--json", "3"], &[kernel.path()]);
-    assert_eq!(usage["device"], 3, "the commands are for mounts of the kernel, too");
+    assert_eq!(usage[0]["device"], 3, "the commands are for mounts of the kernel, too");
     assert!(kernel.unmount().is_empty());
     rig.assert_good(&[0], "one is left");
+}
+
+/// The command fails, and says why.
+fn assert_refused(words: &[&str], places: &[&Path], why: &str) {
+    let refused = ubtrfs(words, places);
+    assert!(!refused.success() && refused.stderr.contains(why), "{}", refused.report());
+}
+
+#[test]
+fn devices_of_other_volumes_and_volumes_that_are_not_whole_are_left_alone() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let rig = Images::new(5);
+    rig.mkfs(&["-d", "raid1", "-m", "raid1"], &[0, 1, 2]);
+    rig.mkfs(&["-d", "single", "-m", "raid1"], &[3, 4]);
+    let others = [1, 2].map(|number| format!("--device={}", rig.image(number).display()));
+    let (others, image, foreign) = ([&*others[0], &*others[1]], rig.image(0), rig.image(4));
+    let remove = [&["device", "remove"], &others[..]].concat();
+    assert_refused(&remove, &[foreign, image], "different volumes");
+    let new = rig.image(0).with_file_name("new");
+    std::fs::File::create(&new).unwrap().set_len(SIZE).unwrap();
+    let all = [foreign, &new, image, rig.image(1), rig.image(2)];
+    assert_refused(&["replace", "start"], &all, "no device");
+    // A device is there, and was not named: it is not missing.
+    assert_refused(&["device", "remove", others[0], "2"], &[image], "name all of them");
+    assert_refused(&["filesystem", "resize", others[0], "1:-10M"], &[image], "name all of them");
+    // One that is named only as the one to go is.
+    ubtrfs(&["device", "remove", others[0]], &[rig.image(2), image]).ok();
+    assert!(!ubtrfs(&["info"], &[rig.image(2)]).success(), "nothing of the volume is found there");
+    rig.assert_good(&[0, 1], "removed");
+    // The kernel refuses by numbers of its own.
+    let kernel = KernelMount::new(&rig.images(&[0, 1]), "");
+    assert_refused(&["device", "remove", "2"], &[kernel.path()], "too few");
+    assert_refused(&["device", "remove", "missing"], &[kernel.path()], "too few");
+    assert!(kernel.unmount().is_empty());
+    rig.assert_good(&[0, 1], "refused");
+}
+
+#[test]
+fn a_device_that_lags_gets_no_other_size() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let mut rig = Images::new(2);
+    rig.mkfs(&["-d", "raid1", "-m", "raid1"], &[0, 1]);
+    let degraded = Subject::ubtrfs().mount(&[rig.image(0)], "degraded");
+    rig.write(degraded.path(), 1, 10);
+    degraded.unmount();
+    let second = format!("--device={}", rig.image(1).display());
+    assert_refused(&["filesystem", "resize", &second, "2:-100M"], &[rig.image(0)], "scrub start");
+    ubtrfs(&["scrub", "start"], &rig.images(&[0, 1])).ok();
+    ubtrfs(&["filesystem", "resize", &second, "2:-100M"], &[rig.image(0)]).ok();
+    rig.assert_good(&[0, 1], "brought up, and made smaller");
 }
 
 #[test]
