@@ -80,5 +80,5 @@ mod write;
 pub(crate) use balance_item::BALANCE;
 pub(crate) use device_stats::load as load_device_stats;
 pub(crate) use owner::Committer;
-pub(crate) use reloc_trees::reloc_roots;
+pub(crate) use reloc_trees::merges_reloc_trees;
 pub(crate) use relocation::{DataTarget, Plan, Step as RelocationStep};

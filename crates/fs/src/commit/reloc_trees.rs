@@ -3,9 +3,10 @@
 //! For each subvolume it has a reloc tree, which shares all nodes with the subvolume but those that
 //! lead to what it moves; and in the data reloc tree an inode that holds the new places of data.
 //! Once it has all of them it merges each reloc tree into its subvolume, and says so before: the
-//! root items of reloc trees that wait for that have a reference. Where none has one either no
-//! subvolume has changed yet, or all of them are merged. Then what is left is dropped, as the
-//! kernel does when it mounts such a volume, and what the subvolumes share stays shared.
+//! root items of reloc trees that wait for that have a reference, and how far one is merged is in
+//! its root item. Before the first is merged no subvolume has changed, and after the last each has
+//! what it shall have. Then what is left can be dropped, and what the subvolumes share stays
+//! shared. In between it would not.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,10 +23,18 @@ use crate::committed::Committed;
 use crate::error::{Error, Result};
 
 /// The root items of all reloc trees, with their keys.
-pub(crate) fn reloc_roots(committed: &Committed) -> Result<Vec<(Key, RootItem)>> {
+fn reloc_roots(committed: &Committed) -> Result<Vec<(Key, RootItem)>> {
     let of = |offset| Key::new(TreeId::RELOC.0, ItemType::ROOT_ITEM, offset);
     let items = committed.tree(TreeId::ROOT)?.range(of(0)..=of(u64::MAX));
     items.map(|item| item.map_err(Into::into).and_then(|item| Ok((item.key, RootItem::parse(&item)?)))).collect()
+}
+
+/// Whether some reloc trees are merged, and others are not yet.
+pub(crate) fn merges_reloc_trees(committed: &Committed) -> Result<bool> {
+    let roots = reloc_roots(committed)?;
+    let waits = |item: &RootItem| item.refs > 0 && item.drop_progress == Key::default();
+    let are_merged = roots.iter().all(|(_, item)| item.refs == 0);
+    Ok(!are_merged && !roots.iter().all(|(_, item)| waits(item)))
 }
 
 /// The keys of all that the data reloc tree has besides its directory.

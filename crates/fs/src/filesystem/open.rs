@@ -14,7 +14,7 @@ use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource};
 use ubtrfs_volume::{Device, OpenMode, OpenOptions, Volume, claim, open_exclusively};
 
 use super::Filesystem;
-use crate::commit::{load_device_stats, reloc_roots};
+use crate::commit::{load_device_stats, merges_reloc_trees};
 use crate::committed::Committed;
 use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result, Step};
@@ -340,7 +340,7 @@ fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     if committed.has_tree(TreeId::QUOTA) {
         return refuse("the volume has quotas enabled".into());
     }
-    if reloc_roots(committed)?.iter().any(|(_, item)| item.refs > 0) {
+    if merges_reloc_trees(committed)? {
         return refuse("a balance of the volume was interrupted while it merged reloc trees".into());
     }
     let has_parity = |flags: BlockGroupFlags| flags.raid().is_none_or(|raid| raid.parities > 0);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ubtrfs_testkit::fixture;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
@@ -220,9 +221,69 @@ fn a_conversion_that_the_kernel_began_and_paused_is_finished_by_ubtrfs() {
     rig.end_on(mount, profile, "begun by the kernel");
 }
 
+/// Content of the volumes with reloc trees: see tests/fixtures.
+fn verify_reloc_fixture(top: &Path, what: &str) {
+    const EVERY: usize = 47;
+    for (dir, rounds) in [("d", 2), ("s1/d", 0), ("s2/d", 1)] {
+        let is_changed = |number: usize, round: usize| number >= round && (number - round).is_multiple_of(EVERY);
+        let is_sampled = |number: &usize| number.is_multiple_of(7) || (1..=2).any(|round| is_changed(*number, round));
+        for number in (0..9000).filter(is_sampled) {
+            let mut content = format!("{number} ").repeat(1400);
+            content.truncate(5000);
+            for round in (1..=rounds).filter(|round| is_changed(number, *round)) {
+                content.extend([&*number.to_string(), &*round.to_string(), "\n"]);
+            }
+            let found = std::fs::read_to_string(top.join(dir).join(number.to_string())).unwrap();
+            assert!(found == content, "{what}: {dir}/{number}");
+        }
+    }
+}
+
+/// What the kernel says that the subvolumes of these volumes share.
+fn shared_in_reloc_fixture(image: &Path) -> String {
+    let mount = Subject::Kernel.mount(&[image], "skip_balance");
+    let places = ["d", "s1", "s2"].map(|name| mount.path().join(name));
+    let shown = run(command("btrfs", &["filesystem", "du", "--raw", "-s"]).args(places)).ok().stdout;
+    mount.unmount();
+    let numbers = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
+    shown.lines().map(numbers).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_balance_of_the_kernel_that_a_crash_ended_in_a_chunk_goes_on_here() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"), Need::Tool("zstd"));
+    for name in ["reloc-trees", "reloc-trees-to-merge"] {
+        let dir = scratch_dir();
+        let (image, other) = (dir.path().join("image"), dir.path().join("other"));
+        let packed = fixture::directory().join(format!("{name}.img.zst"));
+        run(command("zstd", &["-d", "-q", "--sparse"]).arg(packed).arg("-o").arg(&image)).ok();
+        std::fs::copy(&image, &other).unwrap();
+        let trees = || run(command("btrfs", &["inspect-internal", "dump-tree", "-t", "1"]).arg(&image)).ok().stdout;
+        assert!(trees().contains("TREE_RELOC ROOT_ITEM"), "{name}");
+        let mount = Subject::ubtrfs().mount(&[&image], "skip_balance");
+        verify_reloc_fixture(mount.path(), name);
+        mount.unmount();
+        assert!(!trees().contains("TREE_RELOC ROOT_ITEM"), "{name}");
+        ubtrfs(&["check"], &[&image]).ok();
+        assert_btrfs_check_clean(&image);
+        let shared = shared_in_reloc_fixture(&image);
+        // As after the kernel, which merges what it had.
+        assert_eq!(shared, shared_in_reloc_fixture(&other), "{name}");
+        ubtrfs(&["balance", "resume"], &[&image]).ok();
+        ubtrfs(&["check"], &[&image]).ok();
+        assert_btrfs_check_clean(&image);
+        assert_eq!(shared_in_reloc_fixture(&image), shared, "{name}");
+        for subject in [Subject::Kernel, Subject::ubtrfs()] {
+            let mount = subject.mount(&[&image], "");
+            verify_reloc_fixture(mount.path(), name);
+            mount.unmount();
+        }
+    }
+}
+
 /// The kernel's devices are files of a mount of ours, whose server is killed: a crash takes what
-/// was not flushed. In the middle of a chunk there are trees that ubtrfs can't go on with: it shows
-/// the volume with `ro`, and the kernel has to finish.
+/// was not flushed. Where some reloc trees are merged and others are not, ubtrfs only shows the
+/// volume, with `ro`, and the kernel has to finish.
 #[test]
 #[ignore = "soak: takes a minute"]
 fn a_conversion_of_the_kernel_that_crashed_is_shown_or_finished() {
@@ -248,7 +309,7 @@ fn a_conversion_of_the_kernel_that_crashed_is_shown_or_finished() {
         let host = Subject::ubtrfs().mount(&[&below], "");
         rig.images = (0..2).map(|number| host.path().join(format!("image{number}"))).collect();
         let mount = Subject::ubtrfs().try_mount(&rig.images(), "").unwrap_or_else(|refused| {
-            eprintln!("{what}: in the middle of a chunk");
+            eprintln!("{what}: in the middle of a merge");
             assert!(refused.stderr.contains("a balance of the volume was interrupted"), "{}", refused.report());
             let shown = Subject::ubtrfs().mount(&rig.images(), "ro");
             rig.verify(shown.path(), &what);
