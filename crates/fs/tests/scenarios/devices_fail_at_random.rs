@@ -145,6 +145,8 @@ struct Machine {
     programs: Vec<Program>,
     fs: Option<Arc<Filesystem>>,
     snapshots: u64,
+    /// Devices that a chunk needs.
+    needs: usize,
 }
 
 fn shared(devices: &[Arc<FailingDevice>]) -> Vec<Arc<dyn Device>> {
@@ -155,17 +157,17 @@ impl Machine {
     fn new(seed: u64) -> (Self, String) {
         let mut random = SplitMix64::new(seed);
         let layouts = [
-            (2, Profile::Raid1, Profile::Raid1),
-            (3, Profile::Raid1, Profile::Raid1),
-            (4, Profile::Raid10, Profile::Raid1c3),
-            (4, Profile::Raid1c3, Profile::Raid1c4),
-            (4, Profile::Raid1, Profile::Raid10),
+            (2, Profile::Raid1, Profile::Raid1, 2),
+            (3, Profile::Raid1, Profile::Raid1, 2),
+            (4, Profile::Raid10, Profile::Raid1c3, 3),
+            (4, Profile::Raid1c3, Profile::Raid1c4, 4),
+            (4, Profile::Raid1, Profile::Raid10, 2),
         ];
-        let (count, data, metadata) = layouts[random.below(layouts.len() as u64) as usize];
+        let (count, data, metadata, needs) = layouts[random.below(layouts.len() as u64) as usize];
         let devices = volume(count, data, metadata).into_iter();
         let devices = devices.map(|device| FailingDevice::new(device, random.next_u64())).collect();
         let programs = (1..=PROGRAMS).map(|number| Program::new(number, seed)).collect();
-        let mut machine = Self { random, devices, programs, fs: None, snapshots: 0 };
+        let mut machine = Self { random, devices, programs, fs: None, snapshots: 0, needs };
         machine.mount();
         (machine, format!("seed {seed}: {count} devices, data {data:?}, metadata {metadata:?}"))
     }
@@ -222,16 +224,17 @@ impl Machine {
         let steps = 10 + self.random.below(30);
         self.devices[ill].become_so(health);
         match care {
-            0 => self.work_during(steps, |_| {}),
             1 => self.replace(ill, steps),
             2 => self.snapshot(steps),
             3 => self.work_during(steps, balance),
-            4 => {
+            // Without the device there are enough for new chunks, which programs may need.
+            4 if self.devices.len() > self.needs => {
                 self.work_during(steps, |_| {});
                 self.unmount();
                 self.mount();
                 self.work_during(steps, |_| {});
             }
+            0 | 4 => self.work_during(steps, |_| {}),
             5 => self.work_during(steps, |fs| {
                 // What the device has can't be mended while it fails.
                 let _ = fs.scrub(ScrubOptions::default(), &mut |_| true);
