@@ -249,6 +249,8 @@ impl Machine {
     /// The device is well again, or back, and gets what it lacks.
     fn heal(&mut self, ill: usize) {
         self.devices[ill].become_so(Health::Well);
+        // What it has failed is known once the writes that were on their way are waited for.
+        self.fs().sync().unwrap();
         // One that was left out comes with the next mount.
         if self.random.below(2) == 0 || !self.fs().volume().missing_devices().is_empty() {
             self.unmount();
