@@ -24,6 +24,9 @@ use crate::error::{Error, Result};
 
 /// The root items of all reloc trees, with their keys.
 fn reloc_roots(committed: &Committed) -> Result<Vec<(Key, RootItem)>> {
+    if !committed.has_tree(TreeId::RELOC) {
+        return Ok(Vec::new());
+    }
     let of = |offset| Key::new(TreeId::RELOC.0, ItemType::ROOT_ITEM, offset);
     let items = committed.tree(TreeId::ROOT)?.range(of(0)..=of(u64::MAX));
     items.map(|item| item.map_err(Into::into).and_then(|item| Ok((item.key, RootItem::parse(&item)?)))).collect()

@@ -232,7 +232,6 @@ impl Filesystem {
         self.inactivator.stop();
         self.discards.stop();
         self.scrubber.stop();
-        self.balancer.stop();
         self.info.exclusive_op.end();
         self.replacer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());

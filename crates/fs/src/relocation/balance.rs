@@ -57,15 +57,13 @@ struct State {
     running: bool,
     wish: Wish,
     progress: BalanceProgress,
-    /// The mount ends: nothing begins any more.
-    is_ending: bool,
 }
 
 impl State {
     /// That of a balance that begins, or of none.
     fn set(&mut self, balance: Option<&BalanceItem>) {
         let running = balance.is_some();
-        *self = Self { balance: balance.copied(), running, is_ending: self.is_ending, ..Self::default() };
+        *self = Self { balance: balance.copied(), running, ..Self::default() };
     }
 }
 
@@ -107,9 +105,6 @@ impl Balancer {
         let exclusive = self.begin_alone()?;
         {
             let mut state = self.state.lock();
-            if state.is_ending {
-                return Err(Errno::CANCELED.into());
-            }
             if state.balance.is_some() {
                 return Err(Errno::INPROGRESS.into());
             }
@@ -145,9 +140,6 @@ impl Balancer {
             if state.running {
                 return Err(Errno::INPROGRESS.into());
             }
-            if state.is_ending {
-                return Err(Errno::CANCELED.into());
-            }
             self.check(&balance)?;
             // What was converted already need not be so again.
             (state.running, state.wish, state.progress) = (true, Wish::GoOn, BalanceProgress::default());
@@ -174,13 +166,6 @@ impl Balancer {
             Err(error) => tracing::error!("the balance that an earlier mount left has ended: {error}"),
         };
         std::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
-    }
-
-    /// Has the one under way pause, if there is one, and waits for it; none begins after that.
-    pub(crate) fn stop(&self) {
-        self.state.lock().is_ending = true;
-        // It may have ended just now.
-        let _ = self.pause();
     }
 
     /// Has the one under way pause, and waits for it. `ENOTCONN` if none is.
@@ -298,12 +283,15 @@ impl Balancer {
         chosen
     }
 
-    /// Whether one that is under way goes on.
+    /// Whether one that is under way goes on. It pauses when the mount ends.
     fn goes_on(&self, asked: GoesOn<'_>) -> bool {
         let progress = self.state.lock().progress;
         let goes_on = asked(&progress);
+        let is_ending = self.info().exclusive_op.is_ending();
         let mut state = self.state.lock();
-        if !goes_on && state.wish == Wish::GoOn {
+        if state.wish == Wish::GoOn && is_ending {
+            state.wish = Wish::Pause;
+        } else if state.wish == Wish::GoOn && !goes_on {
             state.wish = Wish::Cancel;
         }
         state.wish == Wish::GoOn

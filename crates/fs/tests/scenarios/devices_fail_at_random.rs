@@ -276,7 +276,7 @@ impl Machine {
 
     /// The number of a device; none if the volume has been mounted without it.
     fn number_of(&self, place: usize) -> Option<DeviceId> {
-        Volume::superblock_of(&self.devices[place].inner).map(|superblock| superblock.dev_item.devid)
+        Volume::superblock_of(&*self.devices[place].inner).map(|superblock| superblock.dev_item.devid)
     }
 
     fn snapshot(&mut self, steps: u64) {

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use ubtrfs::testing::OverlayDevice;
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs_format::Physical;
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, SplitMix64, WriteError};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, SplitMix64};
 
 const EIO: i32 = 5;
 /// Of so many requests one fails while a device is flaky.
@@ -26,14 +26,17 @@ pub enum Health {
 
 #[derive(Debug)]
 pub struct FailingDevice {
-    pub inner: OverlayDevice,
+    pub inner: Arc<OverlayDevice>,
+    faulty: FaultyDevice,
     state: Mutex<(Health, SplitMix64)>,
 }
 
 impl FailingDevice {
     /// One that is well.
     pub fn new(inner: OverlayDevice, seed: u64) -> Arc<Self> {
-        Arc::new(Self { inner, state: Mutex::new((Health::Well, SplitMix64::new(seed))) })
+        let inner = Arc::new(inner);
+        let faulty = FaultyDevice::new(inner.clone());
+        Arc::new(Self { inner, faulty, state: Mutex::new((Health::Well, SplitMix64::new(seed))) })
     }
 
     pub fn health(&self) -> Health {
@@ -41,15 +44,24 @@ impl FailingDevice {
     }
 
     pub fn become_so(&self, health: Health) {
-        self.state.lock().0 = health;
+        let mut state = self.state.lock();
+        state.0 = health;
+        self.faulty.heal();
+        if health == Health::Dead {
+            for operation in [Operation::Read, Operation::Write, Operation::Flush, Operation::Discard] {
+                self.faulty.fail(operation, 0, EIO, Lasting::Forever);
+            }
+        }
     }
 
-    fn pass(&self) -> io::Result<()> {
+    /// So many requests of a kind are to come, of which some may fail.
+    fn draw(&self, operation: Operation, requests: usize) {
         let (health, random) = &mut *self.state.lock();
-        match health {
-            Health::Dead => Err(io::Error::from_raw_os_error(EIO)),
-            Health::Flaky if random.below(ONE_OF) == 0 => Err(io::Error::from_raw_os_error(EIO)),
-            _ => Ok(()),
+        if *health != Health::Flaky {
+            return;
+        }
+        for after in (0..requests as u64).filter(|_| random.below(ONE_OF) == 0) {
+            self.faulty.fail(operation, after, EIO, Lasting::Once);
         }
     }
 
@@ -62,7 +74,7 @@ impl FailingDevice {
 
 impl Device for FailingDevice {
     fn size(&self) -> u64 {
-        self.inner.size()
+        self.faulty.size()
     }
 
     fn is_read_only(&self) -> bool {
@@ -70,8 +82,8 @@ impl Device for FailingDevice {
     }
 
     fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
-        self.pass()?;
-        self.inner.read_at(at, buf)?;
+        self.draw(Operation::Read, 1);
+        self.faulty.read_at(at, buf)?;
         if let Some(place) = self.lie(buf.len()) {
             buf[place] ^= 0x55;
         }
@@ -79,51 +91,21 @@ impl Device for FailingDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-        let mut failure = None;
-        let mut good = Vec::with_capacity(writes.len());
-        for write in writes {
-            match self.pass() {
-                Ok(()) => good.push(write),
-                Err(source) => {
-                    failure.get_or_insert(WriteError { at: write.at, len: write.data.len(), source });
-                }
-            }
-        }
-        let ticket = self.inner.submit(good);
-        match failure {
-            None => ticket,
-            Some(error) => DeviceTicket::new(Failed { ticket, error }),
-        }
+        self.draw(Operation::Write, writes.len());
+        self.faulty.submit(writes)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.pass()?;
-        self.inner.flush()
+        self.draw(Operation::Flush, 1);
+        self.faulty.flush()
     }
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
-        self.pass()?;
-        self.inner.discard(at, len)
+        self.draw(Operation::Discard, 1);
+        self.faulty.discard(at, len)
     }
 
     fn counters(&self) -> DeviceCounters {
-        self.inner.counters()
-    }
-}
-
-#[derive(Debug)]
-struct Failed {
-    ticket: DeviceTicket,
-    error: WriteError,
-}
-
-impl PendingWrites for Failed {
-    fn wait(self: Box<Self>) -> Result<(), WriteError> {
-        self.ticket.wait()?;
-        Err(self.error)
-    }
-
-    fn is_done(&self) -> bool {
-        self.ticket.is_done()
+        self.faulty.counters()
     }
 }
