@@ -1,9 +1,8 @@
 //! `ubtrfs scrub`: on a mount by the ioctls, a thread for each device; of devices by the engine.
 
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use serde::Serialize;
@@ -17,12 +16,11 @@ use crate::device::{about_volume_within, open_for_reading, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output;
+use crate::report::{Progress, meanwhile};
 use crate::size::show_size;
 
 /// The exit status if something is wrong and stays so, as that of `btrfs scrub`.
 const UNCORRECTABLE: u8 = 3;
-/// How often what is shown changes.
-const INTERVAL: Duration = Duration::from_millis(50);
 
 /// What was found on one device, or on all of a volume that is not mounted.
 #[derive(Debug, Default, Serialize)]
@@ -91,28 +89,21 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
         resume,
         bytes_per_second: arguments.limit.unwrap_or(0),
     };
-    let left = AtomicUsize::new(devices.len());
-    let results = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for device in &devices {
-            let (mounted, left, results) = (&mounted, &left, &results);
-            scope.spawn(move || {
-                let done = mounted.scrub(&request(*device));
-                if let Ok(mut results) = results.lock() {
-                    results.push((*device, done));
-                }
-                left.fetch_sub(1, Ordering::Release);
-            });
-        }
-        let progress = crate::report::Progress::new();
-        while left.load(Ordering::Acquire) > 0 {
-            let so_far = devices.iter().filter_map(|device| mounted.scrub_progress(*device).ok());
-            progress.say(&format!("{} compared", show_size(so_far.map(|found| bytes(&Found::of(None, &found))).sum())));
-            std::thread::sleep(INTERVAL);
-        }
-    });
-    let mut results = results.into_inner().unwrap_or_default();
-    results.sort_by_key(|(device, _)| *device);
+    let scrub_all = || {
+        std::thread::scope(|scope| {
+            let scrub = |device: &DeviceId| (*device, mounted.scrub(&request(*device)));
+            let running: Vec<_> = devices.iter().map(|device| scope.spawn(move || scrub(device))).collect();
+            let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            ended.collect::<Vec<_>>()
+        })
+    };
+    let progress = Progress::new();
+    let look = || {
+        let so_far = devices.iter().filter_map(|device| mounted.scrub_progress(*device).ok());
+        progress.say(&format!("{} compared", show_size(so_far.map(|found| bytes(&Found::of(None, &found))).sum())));
+    };
+    let results = meanwhile(scrub_all, look);
+    drop(progress);
     results
         .into_iter()
         // One that is missing.
@@ -136,7 +127,7 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     };
     let failed = |error: ubtrfs::Error| Failure::of(&error);
     let fs: Arc<Filesystem> = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
-    let progress = crate::report::Progress::new();
+    let progress = Progress::new();
     let mut show = |found: &ScrubProgress| {
         progress.say(&format!("{} compared", show_size(found.data.bytes + found.trees.bytes)));
         true
@@ -220,7 +211,9 @@ impl Found {
 fn about_scrub(place: &Path, errno: Errno) -> Failure {
     let place = place.display();
     match errno {
-        Errno::PERM => Failure::new(format!("{place}: only root may scrub a mounted volume")),
+        Errno::PERM => {
+            Failure::new(format!("{place}: only root, or the user who has mounted it, may scrub a mounted volume"))
+        }
         Errno::INPROGRESS => Failure::new(format!("{place}: it is being scrubbed already")),
         Errno::CANCELED => Failure::new(format!("{place}: the scrub was cancelled; 'ubtrfs scrub resume' goes on")),
         Errno::NOTCONN => Failure::new(format!("{place}: no scrub is running")),

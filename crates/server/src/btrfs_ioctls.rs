@@ -81,6 +81,22 @@ fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?))
 }
 
+/// The text that ends with a zero.
+pub(crate) fn text(bytes: &[u8]) -> std::result::Result<String, Errno> {
+    let end = bytes.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+    String::from_utf8(bytes[..end].to_vec()).map_err(|_| Errno::INVAL)
+}
+
+/// Puts a text, with a zero behind it, into bytes that are zero.
+pub(crate) fn put_text(argument: &mut [u8], at: usize, room: usize, text: &str) -> std::result::Result<(), Errno> {
+    let bytes = text.as_bytes();
+    if bytes.len() >= room {
+        return Err(Errno::NAMETOOLONG);
+    }
+    argument[at..at + bytes.len()].copy_from_slice(bytes);
+    Ok(())
+}
+
 /// The answer to an ioctl: what ioctl(2) returns is 0, and this is left in the argument.
 pub(crate) type Answer = Vec<u8>;
 

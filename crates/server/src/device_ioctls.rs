@@ -4,7 +4,7 @@
 use ubtrfs::{Filesystem, ReplaceOptions, ReplaceProgress, ReplaceState};
 use ubtrfs_fuse::Errno;
 
-use crate::btrfs_ioctls::u64_at;
+use crate::btrfs_ioctls::{put_text, text, u64_at};
 use crate::devices::Devices;
 
 /// `BTRFS_IOC_ADD_DEV`, `_IOW(0x94, 10, struct btrfs_ioctl_vol_args)`.
@@ -71,20 +71,6 @@ pub struct Request {
     /// The answer comes once it has begun. The kernel's comes when it has ended, and who asked
     /// can't be killed before.
     pub in_background: bool,
-}
-
-fn text(bytes: &[u8]) -> Result<String, Errno> {
-    let end = bytes.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
-    String::from_utf8(bytes[..end].to_vec()).map_err(|_| Errno::INVAL)
-}
-
-fn put_text(argument: &mut [u8], at: usize, room: usize, text: &str) -> Result<(), Errno> {
-    let bytes = text.as_bytes();
-    if bytes.len() >= room {
-        return Err(Errno::NAMETOOLONG);
-    }
-    argument[at..at + bytes.len()].copy_from_slice(bytes);
-    Ok(())
 }
 
 /// The argument of [`ADD_DEVICE`].

@@ -5,7 +5,7 @@ use ubtrfs::{Filesystem, VacateProgress};
 use ubtrfs_format::DeviceId;
 use ubtrfs_fuse::Errno;
 
-use crate::btrfs_ioctls::u64_at;
+use crate::btrfs_ioctls::{put_text, text, u64_at};
 use crate::devices::Devices;
 use crate::long_ioctls::{Kind, within_limit};
 
@@ -66,9 +66,7 @@ pub(crate) enum VacateIoctl {
 fn argument_with(name: &str, at: usize, bytes_per_second: u64) -> Result<[u8; ARGUMENT_SIZE], Errno> {
     let mut argument = [0; ARGUMENT_SIZE];
     argument[LIMIT..LIMIT + 8].copy_from_slice(&bytes_per_second.to_le_bytes());
-    let end = at + name.len();
-    // A zero follows it.
-    argument.get_mut(at..=end).ok_or(Errno::NAMETOOLONG)?[..name.len()].copy_from_slice(name.as_bytes());
+    put_text(&mut argument, at, ARGUMENT_SIZE - at, name)?;
     Ok(argument)
 }
 
@@ -91,9 +89,7 @@ pub fn encode_resized(what: &str, bytes_per_second: u64) -> Result<[u8; ARGUMENT
 }
 
 fn name_at(data: &[u8], at: usize) -> Result<String, Errno> {
-    let bytes = data.get(at..).ok_or(Errno::INVAL)?;
-    let end = bytes.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
-    String::from_utf8(bytes[..end].to_vec()).map_err(|_| Errno::INVAL)
+    data.get(at..).ok_or(Errno::INVAL).and_then(text)
 }
 
 /// Reads a size: a number of bytes with a suffix from K to E, `+` or `-` such a number, or `max`.

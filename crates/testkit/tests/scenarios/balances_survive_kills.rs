@@ -8,30 +8,21 @@ use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::fixture;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
-use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_testkit::subject::{Mount, Subject};
+
+use crate::device_images::{command_of, ubtrfs};
 
 const SIZE: u64 = 512 << 20;
 /// How long a balance is waited for.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-fn command_of(words: &[&str], places: &[&Path]) -> Command {
-    let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
-    line.args(words).args(places);
-    line
-}
-
-fn ubtrfs(words: &[&str], places: &[&Path]) -> Outcome {
-    run(&mut command_of(words, places))
-}
-
-/// Starts a command that ends by itself, or with its mount.
 fn spawn(mut line: Command) -> Child {
     line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }

@@ -3,20 +3,21 @@
 //! and a scrub brings it up, so that the other one can be done without.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::nbd_server::NbdServer;
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
 use ubtrfs_testkit::promises::{Promises, Writer};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_testkit::subject::{Mount, Subject};
+
+use crate::device_images::ubtrfs;
 
 const SIZE: u64 = 512 << 20;
 const WRITERS: u64 = 2;
@@ -24,10 +25,6 @@ const WRITERS: u64 = 2;
 const OPERATIONS: u64 = 150;
 /// How long a server that is away is waited for.
 const OPTIONS: &str = "timeout=3,commit=1";
-
-fn ubtrfs(words: &[&str], places: &[&Path]) -> Outcome {
-    run(Command::new(ubtrfs_binary().expect("the ubtrfs binary")).args(words).args(places))
-}
 
 /// How a killed server comes back.
 #[derive(Clone, Copy, Debug, PartialEq)]
