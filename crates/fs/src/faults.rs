@@ -52,6 +52,8 @@ pub enum CommitFault {
 pub enum CommitStep {
     /// Its transaction is frozen; nothing of it has been written.
     Frozen,
+    /// Its chunks are in the chunk tree, and no others will be; other trees are not merged.
+    ChunksTaken,
     /// Its trees are merged; no node has been written.
     Merged,
 }

@@ -7,12 +7,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options, Rescue};
-use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
+use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
 use ubtrfs_volume::{
@@ -118,11 +119,11 @@ fn run(
     tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
     let served = session.run();
     notify::stopping();
-    if mount.is_mounted() {
-        // The connection was aborted: what is left is of no use.
-        let _ = mount.unmount(Unmount::Lazy);
-    }
-    shared.end().map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
+    thread::scope(|scope| {
+        scope.spawn(|| mount.unmount_aborted());
+        shared.end()
+    })
+    .map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
     served.map_err(|error| Failure::of(&error))?;
     tracing::info!("{} is unmounted", list(&job.devices));
     Ok(())

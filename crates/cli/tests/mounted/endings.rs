@@ -57,6 +57,27 @@ fn a_signal_ends_it_though_it_is_in_use() {
     volume.check();
 }
 
+/// umount(2) with `MNT_FORCE` aborts the connection before it unmounts; the server, which notices,
+/// leaves the second part to it.
+#[test]
+fn forced_unmounts_do_not_find_the_mount_gone() {
+    const AT_ONCE: usize = 4;
+    const TIMES: usize = 8;
+    require!(Need::Root, FUSE);
+    let force = || {
+        let volume = Volume::new();
+        for _ in 0..TIMES {
+            volume.mount("");
+            let server = volume.server();
+            run(command("umount", &["-f"]).arg(&volume.point)).ok();
+            assert!(!volume.is_mounted());
+            server.ended();
+        }
+        volume.check();
+    };
+    thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(force))));
+}
+
 #[test]
 fn umount_reports_that_the_mount_is_busy() {
     require!(Need::Root, FUSE);

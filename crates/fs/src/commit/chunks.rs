@@ -60,12 +60,7 @@ impl ChunkChanges {
             (group.start, chunk)
         });
         let removed = removed.collect();
-        let new = std::mem::take(&mut space.new_chunks);
-        for chunk in &new {
-            if let Some(group) = space.groups.get_mut(&chunk.start) {
-                group.new = false;
-            }
-        }
+        let new = space.take_new_chunks();
         let devices_changed = std::mem::take(&mut space.device_changes);
         let are_devices_cut = space.cut_devices();
         let devices = space.device_items();

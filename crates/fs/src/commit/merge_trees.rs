@@ -21,6 +21,7 @@ use super::roots::NewRoots;
 use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
+use crate::faults::CommitStep;
 use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 use crate::inode::Inode;
@@ -181,6 +182,7 @@ impl Merging<'_> {
         }
         let (chunks, removed_groups) = ChunkChanges::take(committer, generation, has_free_space_tree)?;
         self.tree.nodes.chunks_closed = true;
+        committer.info.options.faults().commit_reached(CommitStep::ChunksTaken);
         let mut chunk_tree = self.chunk_tree;
         if !chunks.is_empty() || recounted {
             let (chunk_edits, device_edits) = chunks.edits(committer);

@@ -69,6 +69,12 @@ impl Committer {
         }
     }
 
+    /// Does something while no commit is in progress.
+    pub(crate) fn between_commits<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _place = self.commit_lock.lock();
+        act()
+    }
+
     /// Waits for the commit in progress, if there is one.
     pub(crate) fn wait(&self) {
         drop(self.commit_lock.lock());

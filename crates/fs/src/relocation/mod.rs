@@ -63,11 +63,12 @@ impl Relocator {
     }
 
     /// Has `take` take what it wants of space, once there is enough: commits free what is pinned,
-    /// and chunks of this kind are made. `ENOSPC` if it never is.
+    /// and chunks of this kind are made. It takes that between commits, since one in progress can't
+    /// have its nodes in chunks that are made meanwhile. `ENOSPC` if there never is enough.
     fn take_room(&self, kind: BlockGroupFlags, take: impl Fn(&mut SpaceInner) -> bool) -> Result<()> {
         /// Chunks may be small, and others take of them.
         const CHUNKS: usize = 16;
-        let is_taken = || take(&mut self.info.space.lock());
+        let is_taken = || self.committer.between_commits(|| take(&mut self.info.space.lock()));
         if is_taken() {
             return Ok(());
         }

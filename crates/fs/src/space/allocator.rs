@@ -25,6 +25,15 @@ pub(crate) struct NewChunk {
     pub(crate) chunk: ChunkItem,
 }
 
+/// The commit whose trees get the chunks that are made now.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ChunksJoin {
+    /// The one in flight, if there is any.
+    CommitInFlight,
+    /// The one after it: that in flight has taken its chunks, and its nodes can be in no others.
+    NextCommit,
+}
+
 /// Extents that a commit freed and that readers of the commit before it may still be reading.
 pub(super) struct Pinned {
     readers: Weak<Committed>,
@@ -41,6 +50,7 @@ pub(crate) struct SpaceInner {
     pub(crate) groups: BTreeMap<Logical, BlockGroup>,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
+    pub(super) chunks_join: ChunksJoin,
     /// What the next commit changes of the devices.
     pub(crate) device_changes: DeviceChanges,
     /// Chunks that the commit in progress removes.
@@ -124,6 +134,7 @@ impl Space {
             groups: BTreeMap::new(),
             devices: DeviceMap::new(devices, []),
             new_chunks: Vec::new(),
+            chunks_join: ChunksJoin::CommitInFlight,
             device_changes: DeviceChanges::default(),
             leaving: Vec::new(),
             shrink: Shrink::No,
@@ -259,7 +270,10 @@ impl SpaceInner {
 
     fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
         let sector = self.sector_size;
-        let hinted = self.group_of(hint).filter(|group| group.flags.contains(BlockGroupFlags::DATA));
+        // Nodes of the commit in flight can't be in new groups; data can.
+        let only_new = !self.leaves_nodes_room(want);
+        let may_take = |group: &BlockGroup| group.new || !only_new;
+        let hinted = self.group_of(hint).filter(|group| group.flags.contains(BlockGroupFlags::DATA) && may_take(group));
         if let Some(group) = hinted
             && let Some((start, len)) = group.available.find(hint.0, want, sector)
             && (start, len) == (hint.0, want)
@@ -269,7 +283,7 @@ impl SpaceInner {
         }
         let mut best: Option<(Logical, u64, u64)> = None;
         for group in self.preferred(BlockGroupFlags::DATA) {
-            if group.available.total() == 0 {
+            if group.available.total() == 0 || !may_take(group) {
                 continue;
             }
             if let Some((start, len)) = group.available.find(group.cursor, want, sector) {
@@ -414,6 +428,19 @@ impl SpaceInner {
         self.new_chunks.push(made.clone());
         self.chunk_counts.0 += 1;
         Some(made)
+    }
+
+    /// Takes the chunks that are to be in the trees of the commit in progress. None that is made
+    /// until it ends will be.
+    pub(crate) fn take_new_chunks(&mut self) -> Vec<NewChunk> {
+        self.chunks_join = ChunksJoin::NextCommit;
+        let new = std::mem::take(&mut self.new_chunks);
+        for chunk in &new {
+            if let Some(group) = self.groups.get_mut(&chunk.start) {
+                group.new = false;
+            }
+        }
+        new
     }
 
     /// Chunks made so far, and removed.

@@ -4,7 +4,7 @@ use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem};
 use ubtrfs_format::{DeviceId, ItemType, Key, Logical, Uuid};
 use ubtrfs_tree::Snapshot;
 
-use super::allocator::SpaceInner;
+use super::allocator::{ChunksJoin, SpaceInner};
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
 use super::group::Giving;
@@ -75,6 +75,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         groups,
         devices,
         new_chunks: Vec::new(),
+        chunks_join: ChunksJoin::CommitInFlight,
         device_changes: DeviceChanges::default(),
         leaving: Vec::new(),
         shrink: Shrink::No,

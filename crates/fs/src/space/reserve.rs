@@ -12,8 +12,9 @@
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_volume::Published;
 
-use super::allocator::{Space, SpaceInner};
+use super::allocator::{ChunksJoin, Space, SpaceInner};
 use super::demand::{Demand, Kept, Needs, Shortage, UseOfKept};
+use super::group::BlockGroup;
 
 /// An operation's reservation of metadata. It is held until the operation has joined a transaction,
 /// and counts in that one, even if commits begin or find nothing to do in between.
@@ -117,6 +118,7 @@ impl SpaceInner {
             self.needs.global_reserve,
         );
         self.reserved.frozen = Demand::default();
+        self.chunks_join = ChunksJoin::CommitInFlight;
         self.set_needs(needs);
     }
 
@@ -208,12 +210,29 @@ impl SpaceInner {
 
     /// Bytes of metadata space that neither commits nor deletions may need.
     pub(crate) fn spare_metadata(&self) -> u64 {
-        let mut need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
-        need += self.kept.bytes + self.reserved.relocation;
+        let in_flight = self.metadata_need(self.reserved.frozen) + self.kept.bytes + self.reserved.relocation;
+        let mut need = self.metadata_need(self.reserved.pending) + in_flight;
         if self.mixed {
             need += self.reserved.data;
         }
-        self.available(BlockGroupFlags::METADATA).saturating_sub(need)
+        let spare = self.available(BlockGroupFlags::METADATA).saturating_sub(need);
+        match self.chunks_join {
+            ChunksJoin::CommitInFlight => spare,
+            ChunksJoin::NextCommit => spare.min(self.taken_metadata().saturating_sub(in_flight)),
+        }
+    }
+
+    /// Bytes of metadata that the commit in flight can still get, which has taken its chunks.
+    fn taken_metadata(&self) -> u64 {
+        let is_taken = |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::METADATA) && !group.new;
+        self.groups.values().filter(is_taken).map(|group| group.available.total()).sum()
+    }
+
+    /// Whether data may take so much of groups that the commit in flight needs for its nodes, too.
+    pub(super) fn leaves_nodes_room(&self, data: u64) -> bool {
+        !self.mixed
+            || self.chunks_join == ChunksJoin::CommitInFlight
+            || self.taken_metadata() >= data + self.metadata_need(self.reserved.frozen) + self.kept.bytes
     }
 
     /// Bytes of block groups of this kind that are dispensable: reservations can be satisfied

@@ -5,13 +5,14 @@
 use std::cell::RefCell;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::scheduling::{FsyncLeader, Scheduling};
 use ubtrfs::testing::{CommitFault, CommitHook, CommitStep, Faults};
-use ubtrfs::{Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
-use ubtrfs_format::items::{FileExtent, FileExtentKind, InodeFlags};
-use ubtrfs_format::{ItemType, Key};
+use ubtrfs::{Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt, XattrMode};
+use ubtrfs_format::items::{BlockGroupFlags, FileExtent, FileExtentKind, InodeFlags};
+use ubtrfs_format::{ItemType, Key, Logical};
 use ubtrfs_volume::{Device, FaultyDevice, Lasting, OpenOptions, Operation, Volume};
 
 use crate::common::memory::new_volume;
@@ -21,9 +22,15 @@ const EIO: i32 = 5;
 const LEN: usize = 256 << 10;
 /// Little enough to stay dirty until a commit has frozen it.
 const SMALL: usize = 32 << 10;
+/// Enough for another thread to close a block group if nothing keeps it from that.
+const TIME_TO_CLOSE_A_GROUP: Duration = Duration::from_millis(300);
 
 fn device() -> Arc<FaultyDevice> {
-    Arc::new(FaultyDevice::new(Arc::new(new_volume(128 << 20))))
+    device_of(128 << 20)
+}
+
+fn device_of(bytes: u64) -> Arc<FaultyDevice> {
+    Arc::new(FaultyDevice::new(Arc::new(new_volume(bytes))))
 }
 
 fn mount(device: &Arc<FaultyDevice>, options: Options) -> Arc<Filesystem> {
@@ -218,4 +225,64 @@ fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_bo
         let content = fs.read(id, 0, 1 << 20).unwrap();
         assert_eq!(content, [pattern(1, 1000), vec![0; 7192], pattern(2, 4096)].concat());
     }
+}
+
+fn metadata_groups(fs: &Filesystem) -> Vec<Logical> {
+    let chunks = fs.volume().chunks().into_iter();
+    chunks.filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::METADATA)).map(|(start, _)| start).collect()
+}
+
+/// Makes files with a lot of metadata until that needs another block group, or so many. Returns how
+/// many it has made.
+fn fill_metadata(fs: &Filesystem, prefix: &str, most: u64) -> u64 {
+    let groups = metadata_groups(fs);
+    let file = |number| {
+        let id = file(fs, format!("{prefix}{number}").as_bytes());
+        fs.set_xattr(id, b"user.large", &pattern(number, 3000), XattrMode::Set).unwrap();
+    };
+    (0..most).take_while(|_| metadata_groups(fs) == groups).inspect(|number| file(*number)).count() as u64
+}
+
+/// Chunks that are made while a commit is under way are not in its trees, so its nodes can't be
+/// there (invariant 8).
+#[test]
+fn what_a_commit_may_still_allocate_is_left_to_it() {
+    const BATCH: u64 = 10;
+    const SIZE: u64 = 512 << 20;
+    let fill = |fs: &Filesystem, most: u64| {
+        let batches = (0..most).take_while(|batch| {
+            let made = fill_metadata(fs, &format!("early{batch}-"), BATCH);
+            fs.sync().unwrap();
+            made == BATCH && metadata_groups(fs).len() == 1
+        });
+        batches.count() as u64
+    };
+    let batches_until_growth = fill(&mount(&device_of(SIZE), Options::default()), u64::MAX);
+    let device = device_of(SIZE);
+    drop({
+        let fs = mount(&device, Options::default());
+        fill(&fs, batches_until_growth);
+        fs
+    });
+    let emptier = Arc::new(Mutex::new(None));
+    let hook = once_at(CommitStep::ChunksTaken, {
+        let emptier = emptier.clone();
+        move |fs| {
+            let known = metadata_groups(fs);
+            fill_metadata(fs, "late", 1000);
+            assert!(metadata_groups(fs).len() > known.len(), "the commit in progress can't use the new one");
+            let fs = mounted();
+            let empty = move || known.into_iter().try_for_each(|at| fs.empty_block_group(at, &|| true).map(drop));
+            *emptier.lock() = Some(std::thread::spawn(empty));
+            std::thread::sleep(TIME_TO_CLOSE_A_GROUP);
+        }
+    });
+    let fs = mount(&device, with_faults(Faults { hook: Some(hook), ..Faults::default() }));
+    fs.write(file(&fs, b"file"), WriteAt::End, &pattern(1, SMALL), false).unwrap();
+    fs.sync().unwrap();
+    let emptier = emptier.lock().take().unwrap();
+    emptier.join().unwrap().unwrap();
+    fs.sync().unwrap();
+    drop(fs);
+    assert_eq!(after_a_crash(&device, b"file"), Some(pattern(1, SMALL)));
 }

@@ -18,6 +18,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -30,6 +32,9 @@ use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
 use name_of_device::NameOfDevice;
 pub use options::{MountOptions, Source};
+
+/// The time that a umount(2) with `MNT_FORCE` needs at most between aborting and unmounting.
+const TIME_OF_FORCED_UNMOUNT: Duration = Duration::from_secs(1);
 
 /// How it was mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +124,21 @@ impl Mount {
         let setting = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
         if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB) {
             tracing::debug!(%error, setting, "the kernel reads ahead no further than it does by itself");
+        }
+    }
+
+    /// Unmounts what is left of it when the connection was aborted while it was mounted. What
+    /// aborted it may be a umount(2) with `MNT_FORCE`, which fails with EINVAL if the mount
+    /// disappears under it. So it first gets a second to unmount it itself.
+    pub fn unmount_aborted(&self) {
+        let deadline = Instant::now() + TIME_OF_FORCED_UNMOUNT;
+        while self.is_mounted() && Instant::now() < deadline {
+            thread::sleep(TIME_OF_FORCED_UNMOUNT / 200);
+        }
+        if self.is_mounted()
+            && let Err(error) = self.unmount(Unmount::Lazy)
+        {
+            tracing::debug!(%error, "not unmounted");
         }
     }
 
