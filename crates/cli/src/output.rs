@@ -6,9 +6,12 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
-/// Prints to the standard output.
+/// Prints whole lines to the standard output: the last one may be given without its line break.
 pub fn say(text: &str) -> Result<()> {
-    io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    let line_break = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.write_all(line_break.as_bytes()));
+    written.map_err(|error| Failure::output(&error))
 }
 
 /// What `--json` prints.

@@ -3,7 +3,6 @@
 
 mod find_new;
 mod list;
-mod output;
 mod property;
 mod reset;
 mod show;
@@ -19,13 +18,13 @@ use rustix::io::Errno;
 use ubtrfs_format::TreeId;
 use ubtrfs_server::control::Report;
 
-use self::output::say;
 use self::table::{Source, entry_on_mount, in_it};
 use crate::args;
 use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeCommand, SyncDeleted};
 use crate::control::statistics;
 use crate::failure::{Failure, Result, each};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::output::say;
 use crate::path::failure;
 use crate::place::{Image, Place, is_same, split};
 pub use property::run as property;

@@ -2,10 +2,10 @@
 
 use ubtrfs_format::{TreeId, Uuid};
 
-use super::output::say;
 use crate::args::subvolume::{InImage, Property, PropertyCommand, PropertyGet, PropertyName, PropertySet};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::output::say;
 use crate::place::{Image, Place};
 
 /// The offset of the id in the answer about a subvolume.

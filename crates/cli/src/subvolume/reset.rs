@@ -7,11 +7,11 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::output::say;
 use super::table::{entry_on_mount, in_it};
 use crate::args::subvolume::Reset;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::output::say;
 use crate::place::{Image, Place, is_same, split};
 
 /// `ubtrfs subvolume reset`

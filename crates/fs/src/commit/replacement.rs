@@ -41,7 +41,7 @@ impl Committer {
         } else if item.state == DevReplaceItem::FINISHED {
             volume.forget_superseded(item.source);
         }
-        *self.replacement.lock() = Replacement { item, saved };
+        *self.replacement.lock() = Replacement { item, saved, opens_target: false };
         Ok(())
     }
 
@@ -114,6 +114,7 @@ impl Committer {
         edits.put(DevReplaceItem::KEY, replacement.item.to_bytes());
         if replacement.item.state == DevReplaceItem::FINISHED && in_memory.is_some() {
             volume.finish_replacement(generation);
+            replacement.opens_target = true;
             edits.put(DeviceErrors::key(replacement.item.source), DeviceErrors::default().to_bytes());
         }
         replacement.saved = replacement.item;
@@ -122,14 +123,13 @@ impl Committer {
 
     /// The commit is durable that has the item as it was.
     pub(super) fn replacement_published(&self) {
-        let replacement = self.replacement.lock().saved;
-        let volume = &self.info.volume;
-        match replacement.state {
-            DevReplaceItem::CANCELED => volume.end_replacement(),
-            DevReplaceItem::FINISHED if volume.replacement().is_none() => {
-                self.info.space.lock().devices.open_again(replacement.source);
-            }
-            _ => {}
+        let mut replacement = self.replacement.lock();
+        if replacement.saved.state == DevReplaceItem::CANCELED {
+            self.info.volume.end_replacement();
+        }
+        // Once only: later the device may be closed because it is to be removed.
+        if std::mem::take(&mut replacement.opens_target) {
+            self.info.space.lock().devices.open_again(replacement.saved.source);
         }
     }
 }

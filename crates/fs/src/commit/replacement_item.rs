@@ -7,4 +7,6 @@ use ubtrfs_format::items::DevReplaceItem;
 pub(crate) struct Replacement {
     pub(super) item: DevReplaceItem,
     pub(super) saved: DevReplaceItem,
+    /// The new device gets chunks once the commit in progress is durable.
+    pub(super) opens_target: bool,
 }

@@ -114,6 +114,36 @@ fn a_missing_device_is_removed_where_the_others_can_hold_all() {
     (1..=20).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, (seed as usize) << 17));
 }
 
+/// The item of its replacement stays in the device tree for good.
+#[test]
+fn one_that_was_put_in_the_place_of_another_is_removed() {
+    /// Far more often than this takes it is not asked whether to go on.
+    const MOST_ROUNDS: u32 = 1000;
+    for remounted in [false, true] {
+        let mut devices = shared(&volume(3, Profile::Raid1, Profile::Raid1));
+        let mut fs = open(devices.clone()).unwrap();
+        fill(&fs);
+        let before = tree_below_the_root(&fs);
+        devices[1] = Arc::new(blank());
+        fs.begin_replacement(GONE, Arc::clone(&devices[1]), ReplaceOptions::default()).unwrap();
+        fs.continue_replacement(&mut |_| true).unwrap();
+        if remounted {
+            fs.close().unwrap();
+            fs = open(devices.clone()).unwrap();
+        }
+        let rounds = std::cell::Cell::new(0);
+        let goes_on = |_: &_| {
+            rounds.set(rounds.get() + 1);
+            rounds.get() < MOST_ROUNDS
+        };
+        fs.remove_device(GONE, &goes_on).unwrap();
+        assert!(tree_below_the_root(&fs) == before);
+        fs.close().unwrap();
+        assert!(is_blank(&*devices.remove(1)));
+        assert_clean(&devices, &format!("remounted: {remounted}"));
+    }
+}
+
 #[test]
 fn what_can_not_be_is_refused_and_changes_nothing() {
     let devices = shared(&volume(2, Profile::Raid1, Profile::Raid1));

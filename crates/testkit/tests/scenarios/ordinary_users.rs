@@ -58,6 +58,33 @@ const SNAPSHOTS: &str = r#"
     "$1" check "$2"
 "#;
 
+/// Devices come, go, fail over and get other sizes, on a mount and without one. `$1` is ubtrfs,
+/// `$2` the first image, `$3` the mount point.
+const DEVICES: &str = r#"
+    set -e
+    cd "$(dirname "$2")"
+    truncate -s 300M image b c d
+    "$1" mkfs -d raid1 -m raid1 image b
+    "$1" mount -o device=b image "$3"
+    trap '"$1" umount "$3" || fusermount3 -u -z "$3"' EXIT
+    head -c 20000000 /dev/urandom > "$3/file"
+    sha256sum < "$3/file"
+    "$1" device add c "$3"
+    "$1" balance start "$3"
+    "$1" device remove 1 "$3"
+    "$1" scrub start "$3"
+    "$1" replace start 2 d "$3"
+    "$1" filesystem resize 3:250M "$3"
+    "$1" device usage "$3"
+    "$1" umount "$3"
+    trap - EXIT
+    "$1" device add image c --device d
+    "$1" balance start c --device d --device image
+    "$1" device remove 2 c --device d --device image
+    "$1" scrub start c image
+    "$1" check c image
+"#;
+
 /// Runs such a session as an ordinary user.
 fn session(dir: &Path, image: &Path, point: &Path, script: &str) -> Outcome {
     // The binary may be where only its builder has access.
@@ -95,6 +122,28 @@ fn a_user_takes_snapshots_and_compares_them() {
     }
     assert!(!said.contains(" path gone\n") && !said.contains(" path empty\n"), "{said}");
     assert_btrfs_check_clean(&image);
+}
+
+#[test]
+fn a_user_changes_the_devices_of_a_volume() {
+    require!(
+        Need::Kernel,
+        Need::Fuse,
+        Need::Ubtrfs,
+        Need::Tool("fusermount3"),
+        Need::Tool("setpriv"),
+        Need::Tool("unshare")
+    );
+    let dir = scratch_dir();
+    let (image, point) = (dir.path().join("image"), dir.path().join("mnt"));
+    let said = session(dir.path(), &image, &point, DEVICES).ok().stdout;
+    let scrubbed = said.lines().filter(|line| line.ends_with(" compared, no error"));
+    assert_eq!(scrubbed.count(), 3, "two devices of a mount, and a volume: {said}");
+    let sum = said.lines().find(|line| line.ends_with("  -")).expect("a checksum");
+    let mount = Subject::Kernel.mount(&[&image, &dir.path().join("c")], "");
+    let read = run(command("sha256sum", &[""; 0]).arg(mount.path().join("file"))).ok().stdout;
+    assert_eq!(read.split_whitespace().next(), sum.split_whitespace().next());
+    mount.unmount();
 }
 
 #[test]
