@@ -113,7 +113,8 @@ impl NodeCache {
     pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
         let id = NodeId::of(at);
         let shard = self.shard(id);
-        if let Some(block) = shard.nodes.read().get(id) {
+        let known = shard.nodes.read().get(id);
+        if let Some(block) = known {
             shard.hits.fetch_add(1, Relaxed);
             return Ok(block);
         }
@@ -121,7 +122,8 @@ impl NodeCache {
         shard.misses.fetch_add(1, Relaxed);
         if self.reads_ahead > 0 {
             self.read_ahead.wait_for(id);
-            if let Some(block) = shard.nodes.read().get(id) {
+            let known = shard.nodes.read().get(id);
+            if let Some(block) = known {
                 return Ok(block);
             }
         }

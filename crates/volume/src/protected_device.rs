@@ -265,7 +265,8 @@ impl Shared {
 
     /// Submits what has waited for this look.
     fn submit_waiting(&self, looked: &io::Result<()>) {
-        for deferred in std::mem::take(&mut self.state.lock().waiting) {
+        let waiting = std::mem::take(&mut self.state.lock().waiting);
+        for deferred in waiting {
             deferred.submit(&*self.device, looked);
         }
     }

@@ -74,7 +74,8 @@ impl Volume {
         let sum_size = self.checksum().size();
         let mut found = Scrubbed::default();
         let mut done = 0;
-        for piece in self.map.read().pieces(at, len)? {
+        let pieces = self.map.read().pieces(at, len)?;
+        for piece in pieces {
             let start = at.plus(done);
             let first = done as usize / sector;
             done += piece.len;

@@ -25,7 +25,8 @@ impl Committer {
 
     /// The edit of the root tree for that.
     pub(super) fn take_balance_edit(&self, edits: &mut EditBatch) {
-        match self.new_balance.lock().take() {
+        let edit = self.new_balance.lock().take();
+        match edit {
             Some(BalanceEdit::Put(item)) => edits.put(BALANCE, item.to_bytes()),
             Some(BalanceEdit::Remove) => edits.delete(BALANCE),
             None => {}

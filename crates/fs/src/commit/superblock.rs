@@ -41,7 +41,8 @@ pub(super) fn next(
     }
     // By invariant 30: what this commit refers to may be compressed.
     next.incompat = next.incompat.with(committer.info.compression_features());
-    if let Some(label) = *committer.new_label.lock() {
+    let new_label = *committer.new_label.lock();
+    if let Some(label) = new_label {
         next.label = label;
     }
     next.num_devices = chunks.devices_changed.number_after(next.num_devices);

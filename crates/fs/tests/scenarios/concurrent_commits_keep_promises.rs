@@ -97,7 +97,8 @@ fn fsync_beside_a_commit_that_fails(operation: Operation, successes: u64, fault:
     let fs = mount(&device, options);
     file(&fs, b"early");
     let committed = fs.sync();
-    if let Some(leader) = leader.lock().take() {
+    let waiting = leader.lock().take();
+    if let Some(leader) = waiting {
         fs.lead_fsync(leader);
     }
     let succeeded = receiver.recv().unwrap();

@@ -206,7 +206,8 @@ fn a_commit_tells_the_fsyncs_that_wait_for_it_why_it_failed() {
             let (steps, fault) = causes(&error);
             is_there(&fs, *steps.last().unwrap(), fault);
             is_shown(&fs, &error);
-            for (leader, received) in std::mem::take(&mut *waiting.lock()) {
+            let waiting = std::mem::take(&mut *waiting.lock());
+            for (leader, received) in waiting {
                 if let Some(leader) = leader {
                     fs.lead_fsync(leader);
                 }

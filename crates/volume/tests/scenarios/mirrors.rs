@@ -2,12 +2,17 @@
 //! where rewriting would be wrong.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::common::{READ_ONLY, READ_WRITE, bytes_at, copies, has, mkfs, open, root_of, scribble};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{CHECKSUM_FIELD, ChecksumType, Error as FormatError, Logical, Physical};
-use ubtrfs_volume::{Buffer, Device, Engine, Error, FaultyDevice, Lasting, MemoryDevice, Operation, Volume, Write};
+use ubtrfs_volume::{
+    Buffer, Device, DeviceCounters, DeviceTicket, DeviceWrite, Engine, Error, FaultyDevice, Lasting, MemoryDevice,
+    Operation, ParityScrub, ScrubScope, Volume, Write,
+};
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Threads];
 const NODE: usize = 16384;
@@ -188,4 +193,74 @@ fn one_unreadable_sector_does_not_cost_the_others() {
     assert!(matches!(error, Error::Read { .. }), "{error}");
     assert_eq!(volume.read_data(at, &mut [], None).ok(), Some(()));
     assert!(matches!(volume.read_data(Logical(0), &mut memory, None), Err(Error::Unmapped { .. })));
+}
+
+/// A device in memory of which one read, once, lets another thread go on, which gets some time.
+#[derive(Debug)]
+struct Watched {
+    inner: Arc<MemoryDevice>,
+    reads: Mutex<Option<Sender<()>>>,
+}
+
+/// What another thread needs to wait for a lock that is held.
+const TIME_TO_WAIT: Duration = Duration::from_millis(100);
+
+impl Device for Watched {
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn is_read_only(&self) -> bool {
+        false
+    }
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> std::io::Result<()> {
+        let reader = self.reads.lock().unwrap().take();
+        if let Some(reader) = reader {
+            reader.send(()).unwrap();
+            std::thread::sleep(TIME_TO_WAIT);
+        }
+        self.inner.read_at(at, buf)
+    }
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.inner.submit(writes)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+    fn discard(&self, at: Physical, len: u64) -> std::io::Result<()> {
+        self.inner.discard(at, len)
+    }
+    fn counters(&self) -> DeviceCounters {
+        self.inner.counters()
+    }
+}
+
+#[test]
+fn chunks_are_added_and_removed_while_a_scrub_repairs() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    let Some(image) = image(&["-m", "dup"]) else { return };
+    let (root, copies) = root_copies(&image.path);
+    let sums: Vec<u8> = bytes_at(&image.path, copies[0], NODE)
+        .chunks(4096)
+        .flat_map(|sector| ChecksumType::Crc32c.compute(sector).0[..4].to_vec())
+        .collect();
+    scribble(&image.path, copies[0].plus(5000), b"rubbish");
+    let device = Arc::new(Watched { inner: memory(&image.path), reads: Mutex::default() });
+    let volume = Arc::new(Volume::open(vec![device.clone()], READ_WRITE).unwrap());
+    let (reads, read) = channel();
+    let (ends, end) = channel();
+    *device.reads.lock().unwrap() = Some(reads);
+    let (scrubbed, ended) = (Arc::clone(&volume), ends.clone());
+    std::thread::spawn(move || {
+        let found =
+            scrubbed.scrub_data(root, NODE as u64, Some(&sums), ScrubScope::default(), &mut ParityScrub::default());
+        ended.send(found.is_ok_and(|found| found.corrected == 1)).unwrap();
+    });
+    std::thread::spawn(move || {
+        read.recv().unwrap();
+        // There is none, but the lock is the one that all changes of chunks need.
+        ends.send(volume.remove_chunk(Logical(1)).is_err()).unwrap();
+    });
+    for _ in 0..2 {
+        assert!(end.recv_timeout(LIMIT).expect("neither waits for the other"));
+    }
 }
