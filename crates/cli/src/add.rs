@@ -1,6 +1,7 @@
 //! `ubtrfs device add`: devices that a volume gets.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -17,6 +18,7 @@ use crate::output::say;
 /// `ubtrfs device add`
 pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let [new @ .., place] = &*arguments.places else { return Ok(()) };
+    refuse_twice(new)?;
     if place.is_dir() {
         return new.iter().try_for_each(|path| to_mount(path, arguments.force, place));
     }
@@ -27,12 +29,23 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let volume = volume.map_err(|error| about_volume_within(&paths, window, &error))?;
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
-    for path in new {
-        let device = open_new(path, arguments.force)?;
+    // All of them before the first one is the volume's.
+    let devices = new.iter().map(|path| open_new(path, arguments.force)).collect::<Result<Vec<_>>>()?;
+    for (path, device) in new.iter().zip(devices) {
         let number = fs.add_device(device).map_err(|error| Failure::about(path.display(), &error))?;
         say(&format!("{} is device {number} of the volume\n", path.display()))?;
     }
     fs.close().map_err(|error| Failure::of(&error))
+}
+
+/// An error if one device is given twice, whatever it is called.
+fn refuse_twice(new: &[PathBuf]) -> Result<()> {
+    let mut known = BTreeSet::new();
+    let mut is_new = |path: &&PathBuf| known.insert(std::fs::canonicalize(path).unwrap_or_else(|_| (*path).clone()));
+    match new.iter().find(|path| !is_new(path)) {
+        Some(path) => Err(Failure::new(format!("{} is given twice", path.display()))),
+        None => Ok(()),
+    }
 }
 
 fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
@@ -62,7 +75,9 @@ pub fn prepare(path: &Path, force: bool) -> Result<String> {
 pub fn about_new(path: &Path, directory: &Path, errno: Errno) -> Failure {
     let (path, place) = (path.display(), directory.display());
     match errno {
-        Errno::PERM => Failure::new(format!("{place}: only root may change the devices of a mounted volume")),
+        Errno::PERM => Failure::new(format!(
+            "{place}: only root, or the user who has mounted it, may change the devices of a mounted volume"
+        )),
         Errno::INVAL => Failure::new(format!("{path}: it is too small, or no device")),
         Errno::NOTBLK => Failure::new(format!("{path}: the kernel takes block devices only")),
         Errno::EXIST => Failure::new(format!("{path}: it holds a file system")),

@@ -10,7 +10,7 @@ use ubtrfs_server::balance::{CANCEL, PAUSE, Run, progress_in};
 
 use crate::args::balance::{BalanceArguments, BalanceCommand, BalancePlace, Filters, How, Start, Status};
 use crate::failure::{Failure, Result};
-use crate::ioctls::Mounted;
+use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::place::{Image, Place};
 use crate::report::{Progress, meanwhile};
@@ -155,7 +155,8 @@ fn about(path: &Path, errno: Errno) -> Failure {
         Errno::INTR => "a signal has ended the balance",
         Errno::NOTSUP => "it is a mount of the kernel's: --limit is for mounts of ubtrfs",
         Errno::NOTTY => "the volume is not mounted by ubtrfs, or by one that can't balance",
-        errno => return Failure::about(path.display(), &errno),
+        Errno::PERM => "only root, or the user who has mounted it, may balance a mounted volume",
+        errno => return about_mount(path.display(), errno),
     };
     Failure::new(format!("{}: {what}", path.display()))
 }

@@ -23,9 +23,8 @@ use crate::args;
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
+use crate::remedy::NO_SERVER;
 
-/// The message about a mount without a server.
-const DEAD: &str = "the server of this mount is no more";
 /// Room for an answer.
 const ROOM: usize = 64 << 10;
 
@@ -166,7 +165,7 @@ fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> 
     let [out, err] = [out, err].map(|read| read.recv_timeout(TIMEOUT).unwrap_or_default());
     match status.success() {
         true => Ok(out),
-        false if String::from_utf8_lossy(&err).contains(DEAD) => Err(Errno::NOTCONN),
+        false if String::from_utf8_lossy(&err).contains(NO_SERVER) => Err(Errno::NOTCONN),
         false => Err(Errno::IO),
     }
 }
@@ -187,7 +186,7 @@ pub fn failure(path: &Path, errno: Errno) -> Failure {
     let path = path.display();
     Failure::new(match errno {
         Errno::OPNOTSUPP | Errno::NODATA => format!("{path} is not on a volume that ubtrfs has mounted"),
-        Errno::NOTCONN => format!("{path}: {DEAD}; `ubtrfs umount` clears the mount"),
+        Errno::NOTCONN => format!("{path}: {NO_SERVER}; `ubtrfs umount` clears the mount"),
         Errno::ACCESS => format!("{path}: permission denied"),
         Errno::NOENT => format!("{path}: no such file or directory"),
         errno => format!("{path}: {}", sentence(&std::io::Error::from(errno))),

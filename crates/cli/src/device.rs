@@ -96,8 +96,11 @@ fn is_seed(path: &Path, window: Window) -> bool {
 
 /// The superblock of the volume in this part of a device, if it can be read.
 pub fn superblock_on(path: &Path, window: Window) -> Option<Superblock> {
-    let device = within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()?;
-    Volume::superblock_of(&*device)
+    Volume::superblock_of(&*part_to_look_at(path, window)?)
+}
+
+fn part_to_look_at(path: &Path, window: Window) -> Option<Arc<dyn Device>> {
+    within(path, open_to_look(path).ok()?, part_of(path, window).ok()?).ok()
 }
 
 fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened> {
@@ -170,6 +173,10 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         (Error::NotBtrfs, [path]) if window.is_whole() => {
             instead_of_btrfs(path, window.of_mount).map(|instead| format!("; {instead}"))
         }
+        (Error::NotBtrfs, [_, _, ..]) if window.of_mount => Some(
+            "; with -o degraded and without this device the volume is mounted as far as it has all data on the others"
+                .into(),
+        ),
         (Error::MissingDevices { .. }, _) if window.of_mount => Some(
             "; device=PATH names one, and with -o degraded the volume is mounted without them, as far as it has all data \
              on the others (or ro,degraded)"
@@ -186,7 +193,24 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         }
         _ => None,
     };
-    about_volume(paths, error).map_sentence(|sentence| sentence + &advice.unwrap_or_default())
+    let about = match error {
+        // Whose superblock it is the error does not say.
+        Error::PrimarySuperblock { .. } | Error::Superblock(_) | Error::NotBtrfs => {
+            match without_superblock(paths, window) {
+                Some(path) => Failure::about(path.display(), error),
+                None => about_volume(paths, error),
+            }
+        }
+        _ => about_volume(paths, error),
+    };
+    about.map_sentence(|sentence| sentence + &advice.unwrap_or_default())
+}
+
+/// The first of several devices that has no good primary superblock.
+fn without_superblock(paths: &[PathBuf], window: Window) -> Option<&PathBuf> {
+    let is_without =
+        |path: &&PathBuf| part_to_look_at(path, window).is_some_and(|device| !Volume::has_primary_superblock(&*device));
+    paths.iter().find(is_without)
 }
 
 /// The devices whose superblock is meant, and their volumes, as the end of a sentence.

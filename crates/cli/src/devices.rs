@@ -20,7 +20,7 @@ use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::remove;
 use crate::trees::Trees;
-use crate::usage::{DeviceUsage, Glance, Usage};
+use crate::usage::{DeviceUsage, Glance, MISSING, Usage};
 
 /// What a device may fail at, in the order of its counters, as btrfs-progs name them.
 const FAILURES: [&str; 5] = ["write_io_errs", "read_io_errs", "flush_io_errs", "corruption_errs", "generation_errs"];
@@ -113,7 +113,8 @@ fn of_mount(directory: &Path, reset: bool) -> Result<Vec<Failures>> {
     let mut all = Vec::new();
     for id in mounted.device_numbers().map_err(failed)? {
         let counts = mounted.device_errors(id, reset).map_err(failed)?;
-        all.push(Failures::new(id, mounted.device_path(id).map_err(failed)?, lagging.contains(&id), counts));
+        let path = Some(mounted.device_path(id).map_err(failed)?).filter(|path| !path.is_empty());
+        all.push(Failures::new(id, path.unwrap_or_else(|| MISSING.into()), lagging.contains(&id), counts));
     }
     Ok(all)
 }
@@ -197,7 +198,8 @@ fn as_text(usage: &Usage) -> String {
         let _ = writeln!(text, "    {name:<24}{:>16}", size(bytes));
     }
     for group in &usage.groups {
-        let hundredths = u128::from(group.used_bytes) * 10_000 / u128::from(group.total_bytes.max(1));
+        let all = u128::from(group.total_bytes.max(1));
+        let hundredths = (u128::from(group.used_bytes) * 10_000 + all / 2) / all;
         let percent = format!("{}.{:02}", hundredths / 100, hundredths % 100);
         let (total, used) = (size(group.total_bytes), size(group.used_bytes));
         let _ = writeln!(text, "\n{},{}: Size:{total}, Used:{used} ({percent}%)", group.kind, group.profile);
@@ -216,5 +218,5 @@ fn as_text(usage: &Usage) -> String {
 }
 
 fn shown_path(device: &DeviceUsage) -> &str {
-    if device.path.is_empty() { "missing" } else { &device.path }
+    if device.path.is_empty() { MISSING } else { &device.path }
 }

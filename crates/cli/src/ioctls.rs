@@ -21,6 +21,7 @@ use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_remov
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
+use crate::remedy::NO_SERVER;
 
 const FIEMAP: u32 = 0xc020_660b;
 const SYNC: u32 = 0x9408;
@@ -69,7 +70,16 @@ impl Mounted {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
-        opened.map(|fd| Self(fd.into())).map_err(|errno| Failure::about(path.display(), &std::io::Error::from(errno)))
+        opened.map(|fd| Self(fd.into())).map_err(|errno| match errno {
+            Errno::NOTCONN | Errno::CONNABORTED => about_mount(path.display(), errno),
+            errno => Failure::about(path.display(), &std::io::Error::from(errno)),
+        })
+    }
+
+    /// `ECONNABORTED` where `ENOTCONN` is nobody's answer, since the server is no more.
+    fn answered<T>(&self, done: Done<T>) -> Done<T> {
+        let is_dead = || rustix::fs::fstatfs(&self.0).is_err_and(|errno| errno == Errno::NOTCONN);
+        done.map_err(|errno| if errno == Errno::NOTCONN && is_dead() { Errno::CONNABORTED } else { errno })
     }
 
     /// The device number of the mount.
@@ -165,7 +175,7 @@ impl Mounted {
         // SAFETY: this command fills in an array of the size that its number encodes.
         let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
         // SAFETY: the same.
-        let highest = u64_at(&unsafe { ioctl(&self.0, getter) }?, 0);
+        let highest = u64_at(&self.answered(unsafe { ioctl(&self.0, getter) })?, 0);
         let mut numbers = Vec::new();
         for devid in 1..=highest {
             match self.device_path(devid) {
@@ -195,8 +205,8 @@ impl Mounted {
         let mut argument: Argument = [0; SIZE];
         argument[..8].copy_from_slice(&devid.to_le_bytes());
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
-        unsafe { ioctl(&self.0, Updater::<DEV_INFO, Argument>::new(&mut argument)) }?;
-        Ok(argument)
+        let done = unsafe { ioctl(&self.0, Updater::<DEV_INFO, Argument>::new(&mut argument)) };
+        self.answered(done).map(|()| argument)
     }
 
     /// How often a device failed; afterwards, with `reset`, it never did.
@@ -269,14 +279,14 @@ impl Mounted {
         let mut argument = [0; SCRUB_SIZE];
         argument[..8].copy_from_slice(&device.0.to_le_bytes());
         // SAFETY: the same.
-        unsafe { ioctl(&self.0, Updater::<SCRUB_PROGRESS, [u8; SCRUB_SIZE]>::new(&mut argument)) }?;
-        Ok(argument)
+        let done = unsafe { ioctl(&self.0, Updater::<SCRUB_PROGRESS, [u8; SCRUB_SIZE]>::new(&mut argument)) };
+        self.answered(done).map(|()| argument)
     }
 
     /// Ends all scrubs of the volume.
     pub fn cancel_scrub(&self) -> Done<()> {
         // SAFETY: this command has no argument.
-        unsafe { ioctl(&self.0, NoArg::<SCRUB_CANCEL>::new()) }
+        self.answered(unsafe { ioctl(&self.0, NoArg::<SCRUB_CANCEL>::new()) })
     }
 
     /// Balances the volume, or goes on with that; returns how far it came when it is done.
@@ -285,7 +295,7 @@ impl Mounted {
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
         let answer =
             unsafe { ioctl(&self.0, Answering::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>(&mut argument)) };
-        answer.and_then(done)?;
+        self.answered(answer).and_then(done)?;
         Ok(balance::progress_in(&argument).1)
     }
 
@@ -294,13 +304,13 @@ impl Mounted {
         // SAFETY: this command fills in an argument of the size that its number encodes.
         let getter = unsafe { Getter::<{ balance::BALANCE_PROGRESS }, [u8; balance::ARGUMENT_SIZE]>::new() };
         // SAFETY: the same.
-        unsafe { ioctl(&self.0, getter) }
+        self.answered(unsafe { ioctl(&self.0, getter) })
     }
 
     /// Has a balance of the volume pause or end.
     pub fn control_balance(&self, wish: u64) -> Done<()> {
         // SAFETY: this command reads a number.
-        unsafe { ioctl(&self.0, Setter::<{ balance::BALANCE_CONTROL }, u64>::new(wish)) }
+        self.answered(unsafe { ioctl(&self.0, Setter::<{ balance::BALANCE_CONTROL }, u64>::new(wish)) })
     }
 
     /// Makes a device one of the volume's.
@@ -314,22 +324,24 @@ impl Mounted {
     pub fn remove_device(&self, which: &Which, bytes_per_second: u64) -> Done<()> {
         let mut argument = encode_removed(which, bytes_per_second)?;
         // SAFETY: the same.
-        unsafe { ioctl(&self.0, Answering::<REMOVE_DEVICE_V2, Argument>(&mut argument)) }.and_then(done)
+        let answer = unsafe { ioctl(&self.0, Answering::<REMOVE_DEVICE_V2, Argument>(&mut argument)) };
+        self.answered(answer).and_then(done)
     }
 
     /// Gives a device another size, or ends that; returns when it is done.
     pub fn resize(&self, what: &str, bytes_per_second: u64) -> Done<()> {
         let mut argument = encode_resized(what, bytes_per_second)?;
         // SAFETY: the same.
-        unsafe { ioctl(&self.0, Answering::<RESIZE, Argument>(&mut argument)) }.and_then(done)
+        let answer = unsafe { ioctl(&self.0, Answering::<RESIZE, Argument>(&mut argument)) };
+        self.answered(answer).and_then(done)
     }
 
     /// Begins to replace a device, asks how far that is, or cancels it, as the argument says; what
     /// the answer is.
     pub fn replace(&self, mut argument: [u8; REPLACE_SIZE]) -> Done<[u8; REPLACE_SIZE]> {
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
-        unsafe { ioctl(&self.0, Updater::<REPLACE, [u8; REPLACE_SIZE]>::new(&mut argument)) }?;
-        Ok(argument)
+        let done = unsafe { ioctl(&self.0, Updater::<REPLACE, [u8; REPLACE_SIZE]>::new(&mut argument)) };
+        self.answered(done).map(|()| argument)
     }
 
     /// Makes all changes of the volume durable.
@@ -427,6 +439,9 @@ pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
                 String::new()
             };
             Failure::new(format!("{subject} is not on a btrfs volume{hint}"))
+        }
+        Errno::NOTCONN | Errno::CONNABORTED => {
+            Failure::new(format!("{subject}: {NO_SERVER}; `ubtrfs umount` clears the mount"))
         }
         errno => Failure::about(subject, &std::io::Error::from(errno)),
     }

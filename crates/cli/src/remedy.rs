@@ -4,13 +4,20 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use ubtrfs_fuse::mount::is_dead;
 use ubtrfs_volume::{Error, absolute_name, backing_file, is_remote, mount_table};
 
 use crate::failure::Failure;
 
+/// Of a mount that its server has left behind.
+pub const NO_SERVER: &str = "the server of this mount is no more";
+
 /// Fails because a device can't be opened, and says what to do.
 pub fn about_device(error: &Error) -> Failure {
     let remedy = match error {
+        Error::NotADevice { path } if is_dead(path) => {
+            return Failure::new(format!("{}: {NO_SERVER}; `ubtrfs umount` clears the mount", path.display()));
+        }
         Error::NotADevice { path } if path.is_dir() => Some("it is a directory: name the image or the device".into()),
         Error::Open { path, source } if is_remote(path) => of_server(source.kind()).map(Into::into),
         Error::Open { path, source } if source.kind() == ErrorKind::PermissionDenied => Some(permission(path)),

@@ -185,7 +185,7 @@ impl Shown {
                 ReplaceState::Canceled => "cancelled",
                 ReplaceState::Suspended => "suspended",
             },
-            progress: thousandths,
+            progress: if progress.state == ReplaceState::Never { 0 } else { thousandths },
             done_bytes: progress.done_bytes,
             total_bytes: progress.total_bytes,
             started: progress.started,
@@ -196,7 +196,7 @@ impl Shown {
     }
 
     fn as_text(&self) -> String {
-        let time = |seconds| show::time(Timespec { sec: seconds, nsec: 0 });
+        let time = |seconds| show::seconds(Timespec { sec: seconds, nsec: 0 });
         let percent = format!("{}.{}%", self.progress / 10, self.progress % 10);
         let errors = format!("{} write errors, {} unreadable", self.write_errors, self.unreadable);
         let began = time(self.started);
@@ -213,7 +213,9 @@ impl Shown {
 fn about(place: &Path, errno: Errno) -> Failure {
     let shown = place.display();
     match errno {
-        Errno::PERM => Failure::new(format!("{shown}: only root may change the devices of a mounted volume")),
+        Errno::PERM => Failure::new(format!(
+            "{shown}: only root, or the user who has mounted it, may change the devices of a mounted volume"
+        )),
         Errno::INPROGRESS => Failure::new(format!(
             "{shown}: a device is being replaced already, or a balance, a removal or a resizing is under way"
         )),

@@ -11,7 +11,7 @@ use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_server::scrub::{ARGUMENT_SIZE, Request, counters};
 use ubtrfs_volume::{OpenOptions, Volume};
 
-use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubOn, ScrubStart};
+use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubStart, ScrubStatus};
 use crate::device::{about_volume_within, open_for_reading, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
@@ -44,7 +44,7 @@ pub fn run(arguments: &ScrubArguments) -> Result<()> {
     match &arguments.what {
         ScrubCommand::Start(start) => run_one(start, false),
         ScrubCommand::Resume(start) => run_one(start, true),
-        ScrubCommand::Status(on) => status(on),
+        ScrubCommand::Status(of) => status(of),
         ScrubCommand::Cancel(on) => {
             let failed = |errno| about_scrub(&on.directory, errno);
             Mounted::open(&on.directory)?.cancel_scrub().map_err(failed)
@@ -150,21 +150,25 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     })
 }
 
-fn status(on: &ScrubOn) -> Result<()> {
-    let mounted = Mounted::open(&on.directory)?;
-    let failed = |errno| about_scrub(&on.directory, errno);
-    let mut is_any = false;
+fn status(arguments: &ScrubStatus) -> Result<()> {
+    let directory = &arguments.on.directory;
+    let mounted = Mounted::open(directory)?;
+    let failed = |errno| about_scrub(directory, errno);
+    let mut running = Vec::new();
     for device in device_ids(&mounted).map_err(failed)? {
         match mounted.scrub_progress(device) {
-            Ok(argument) => {
-                is_any = true;
-                output::say(&format!("{} so far", Found::of(Some(device), &argument).as_text()))?;
-            }
+            Ok(argument) => running.push(Found::of(Some(device), &argument)),
             Err(Errno::NOTCONN) => {}
             Err(errno) => return Err(failed(errno)),
         }
     }
-    if is_any { Ok(()) } else { output::say("no scrub is running") }
+    if arguments.json {
+        return output::say(&output::as_json(&running)?);
+    }
+    if running.is_empty() {
+        return output::say("no scrub is running");
+    }
+    running.iter().try_for_each(|found| output::say(&format!("{} so far", found.as_text())))
 }
 
 fn device_ids(mounted: &Mounted) -> std::result::Result<Vec<DeviceId>, Errno> {

@@ -8,11 +8,20 @@ const DAY: i64 = 24 * 60 * 60;
 
 /// A time in UTC, with nanoseconds.
 pub fn time(at: Timespec) -> String {
+    format!("{}.{:09} UTC", clock(at), at.nsec)
+}
+
+/// The same in whole seconds.
+pub fn seconds(at: Timespec) -> String {
+    format!("{} UTC", clock(at))
+}
+
+fn clock(at: Timespec) -> String {
     let seconds = at.sec.cast_signed();
     let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
     let (year, month, day) = date(days);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{:09} UTC", at.nsec)
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
 }
 
 /// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are

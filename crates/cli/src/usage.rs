@@ -17,6 +17,9 @@ use crate::info::{Groups, block_groups};
 use crate::mount::window_of_options;
 use crate::trees::Trees;
 
+/// What stands for the path of a device that is missing.
+pub const MISSING: &str = "missing";
+
 /// How a volume uses its space.
 #[derive(Debug, Serialize)]
 pub struct Usage {
@@ -89,7 +92,7 @@ impl Glance {
 
     /// The path of a device, or what stands for that of a missing one.
     pub fn path(&self, devid: u64) -> String {
-        self.paths.get(&devid).map_or_else(|| "missing".into(), |(path, _)| path.clone())
+        self.paths.get(&devid).map_or_else(|| MISSING.into(), |(path, _)| path.clone())
     }
 
     /// Whether a device lacks something that the others have.

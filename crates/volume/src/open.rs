@@ -72,7 +72,7 @@ impl Volume {
     }
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
-        let (found, target, superseded) = sort_out(find_superblocks(devices.clone(), options)?)?;
+        let (found, target) = sort_out(find_superblocks(devices.clone(), options)?)?;
         let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
         let behind = behind(&found, &newest);
         let volume = match Self::open_by(found, newest.clone(), options, degraded) {
@@ -86,7 +86,7 @@ impl Volume {
         let behind = volume.without_removed(behind);
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
-            return Ok(volume.with_others(target, superseded));
+            return Ok(volume.with_target(target));
         }
         let (found, ..) = sort_out(find_superblocks(devices, options)?)?;
         let is_older = |found: &&FoundDevice| found.1.superblock.generation < newest.generation;
@@ -95,17 +95,15 @@ impl Volume {
         let volume = Self::open_by(found, older, options, degraded)?;
         let behind = volume.without_removed(behind);
         volume.judge_stale_devices(&behind)?;
-        Ok(volume.with_others(target, superseded))
+        Ok(volume.with_target(target))
     }
 
-    /// The same volume, which keeps in mind the device that was to replace another one, and those
-    /// that others have replaced.
-    fn with_others(self, target: Option<FoundDevice>, superseded: Vec<FoundDevice>) -> Self {
+    /// The same volume, which keeps in mind the device that was to replace another one.
+    fn with_target(self, target: Option<FoundDevice>) -> Self {
         let member =
             |(device, found): (Arc<dyn Device>, Found)| Member::new(device, found.superblock.dev_item, found.bytes);
         let is_ours = |(_, found): &FoundDevice| found.superblock.fsid == self.fsid();
         *self.found_target.lock() = target.filter(is_ours).map(|found| Arc::new(member(found)));
-        *self.superseded.lock() = superseded.into_iter().map(member).collect();
         self
     }
 
@@ -333,16 +331,16 @@ fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(Devic
 /// A device, and the superblock that it is opened by.
 type FoundDevice = (Arc<dyn Device>, Found);
 
-/// Devices in the order of their numbers; the one that was to replace another one; and those whose
-/// number and id a newer one has: it has replaced them, or they are old copies of it.
-fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<FoundDevice>, Vec<FoundDevice>)> {
+/// Devices in the order of their numbers, and the one that was to replace another one. Those whose
+/// number and id a newer one has are left out, and left as they are: it has replaced them, or they
+/// are old copies of it, which somebody may want to keep.
+fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<FoundDevice>)> {
     let newest_first = |(_, found): &FoundDevice| {
         let Superblock { dev_item, generation, .. } = &found.superblock;
         (dev_item.devid, std::cmp::Reverse(*generation))
     };
     found.sort_by_key(newest_first);
-    let (mut devices, mut targets, mut superseded): (Vec<FoundDevice>, Vec<FoundDevice>, Vec<FoundDevice>) =
-        Default::default();
+    let (mut devices, mut targets): (Vec<FoundDevice>, Vec<FoundDevice>) = Default::default();
     for (device, found) in found {
         let own = &found.superblock;
         let is_older = |(_, newer): &FoundDevice| {
@@ -356,7 +354,6 @@ fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<Fou
             targets.push((device, found));
         } else if devices.last().is_some_and(is_older) {
             tracing::warn!(device = own.dev_item.devid.0, "another one has its number and id, and is newer: left out");
-            superseded.push((device, found));
         } else {
             devices.push((device, found));
         }
@@ -364,7 +361,7 @@ fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<Fou
     if targets.len() > 1 {
         return Err(Error::DuplicateDevice(TARGET));
     }
-    Ok((devices, targets.pop(), superseded))
+    Ok((devices, targets.pop()))
 }
 
 /// The superblock that a device is opened by.

@@ -122,13 +122,6 @@ impl Volume {
         }
     }
 
-    /// Wipes the superblocks of devices that were left out, since others have taken their place:
-    /// those of this number.
-    pub fn forget_superseded(&self, devid: DeviceId) {
-        let superseded = std::mem::take(&mut *self.superseded.lock());
-        superseded.iter().filter(|member| member.devid() == devid).for_each(forget_volume);
-    }
-
     /// Copies to the target what the source has of a tree block, in this range of the source.
     pub fn copy_node(
         &self,

@@ -51,6 +51,11 @@ impl Volume {
         best_copy(device, None).map(|found| found.superblock)
     }
 
+    /// Whether a device has a primary superblock that can be read and is right.
+    pub fn has_primary_superblock(device: &dyn Device) -> bool {
+        read_copy(device, SUPERBLOCK_COPIES[0]).is_ok()
+    }
+
     /// The superblocks of devices that are one volume, in their order: as
     /// [`superblock_of`](Self::superblock_of) has them. Where a primary is bad only copies count
     /// that are of the same volume as the good primaries of the others.

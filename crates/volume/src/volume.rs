@@ -42,8 +42,6 @@ pub struct Volume {
     pub(crate) changing_devices: Mutex<()>,
     /// A device that was to replace another one when the volume was last written.
     pub(crate) found_target: Mutex<Option<Arc<Member>>>,
-    /// Devices that were left out, since newer ones have their numbers and ids.
-    pub(crate) superseded: Mutex<Vec<Member>>,
     /// Devices may be missing.
     degraded: bool,
     pub(crate) map: CountedRwLock<ChunkMap>,
@@ -105,7 +103,6 @@ impl Volume {
             devices: ArcSwap::from_pointee(DeviceSet { members: parts.members, replacing: None }),
             changing_devices: Mutex::new(()),
             found_target: Mutex::default(),
-            superseded: Mutex::default(),
             degraded: parts.degraded,
             map: CountedRwLock::new(parts.map),
             node_size: superblock.node_size,

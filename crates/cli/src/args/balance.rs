@@ -133,11 +133,11 @@ fn add(args: &mut BalanceArgs, name: &str, value: &str) -> Result<(), String> {
     let halves = |(least, most): (u64, u64)| least.min(u32::MAX.into()) | most.min(u32::MAX.into()) << 32;
     args.filters |= match name {
         "usage" if !value.contains("..") => {
-            args.usage = number(value)?;
+            args.usage = number(value).and_then(share)?;
             BalanceFilters::USAGE
         }
         "usage" => {
-            args.usage = halves(range(value, &number, 100)?);
+            args.usage = halves(range(value, &|text| number(text).and_then(share), 100)?);
             BalanceFilters::USAGE_RANGE
         }
         "limit" if !value.contains("..") => {
@@ -182,7 +182,13 @@ fn add(args: &mut BalanceArgs, name: &str, value: &str) -> Result<(), String> {
 fn range(text: &str, number: &dyn Fn(&str) -> Result<u64, String>, most: u64) -> Result<(u64, u64), String> {
     let (from, to) = text.split_once("..").ok_or("a range is written FROM..TO")?;
     let from = if from.is_empty() { 0 } else { number(from)? };
-    Ok((from, if to.is_empty() { most } else { number(to)? }))
+    let to = if to.is_empty() { most } else { number(to)? };
+    if from <= to { Ok((from, to)) } else { Err("the range ends before it begins".into()) }
+}
+
+/// A share of a chunk.
+fn share(percent: u64) -> Result<u64, String> {
+    if percent <= 100 { Ok(percent) } else { Err("a share is at most 100 percent".into()) }
 }
 
 fn profile(name: &str) -> Result<u64, String> {
@@ -217,6 +223,9 @@ mod tests {
     #[test]
     fn filters_are_read_as_btrfs_progs_read_them() {
         let read = |text: &str| text.parse::<Filters>().map(|filters| filters.0);
+        for wrong in ["usage=101", "usage=5..1", "usage=5..200", "limit=3..2", "vrange=2G..1G"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
         let args = read("usage=50,limit=3,convert=single,soft").unwrap();
         let filters = BalanceFilters::USAGE | BalanceFilters::LIMIT | BalanceFilters::CONVERT | BalanceFilters::SOFT;
         assert_eq!((args.usage, args.limit, args.target, args.filters), (50, 3, SINGLE, filters));

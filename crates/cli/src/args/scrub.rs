@@ -20,7 +20,7 @@ pub enum ScrubCommand {
     Start(ScrubStart),
     /// Go on where the last scrub of the mount was cancelled.
     Resume(ScrubStart),
-    Status(ScrubOn),
+    Status(ScrubStatus),
     Cancel(ScrubOn),
 }
 
@@ -46,6 +46,16 @@ pub struct ScrubStart {
     /// A directory of a mounted volume, or all devices of one that is not mounted.
     #[arg(required = true, value_name = "PLACE")]
     pub places: Vec<PathBuf>,
+}
+
+/// A mounted volume whose scrub is to be shown.
+#[derive(Debug, Args)]
+pub struct ScrubStatus {
+    #[command(flatten)]
+    pub on: ScrubOn,
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A mounted volume.

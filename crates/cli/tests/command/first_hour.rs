@@ -149,6 +149,24 @@ fn the_error_about_one_device_of_several_lists_the_missing_ones() {
 }
 
 #[test]
+fn the_device_whose_superblock_is_damaged_is_named() {
+    const SUPERBLOCKS: [u64; 2] = [64 << 10, 64 << 20];
+    let dir = scratch_dir();
+    let paths = ["one", "other"].map(|name| dir.path().join(name).display().to_string());
+    let [one, other] = paths.each_ref().map(String::as_str);
+    success(&ubtrfs(&["mkfs", "--size", "250M", "-d", "raid1", "-m", "raid1", one, other]));
+    let damaged = File::options().write(true).open(other).unwrap();
+    for (place, words) in SUPERBLOCKS.into_iter().zip(["the primary superblock is damaged", "no btrfs found"]) {
+        damaged.write_all_at(&[0; 4096], place).unwrap();
+        for paths in [[one, other], [other, one]] {
+            for command in [&["info"][..], &["device", "usage"], &["device", "stats"], &["scrub", "start"]] {
+                fails(&ubtrfs(&[command, &paths].concat()), 1, &format!("{other}: {words}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn unknown_features_are_named_with_the_kernel_that_supports_them() {
     let dir = scratch_dir();
     let path = new_volume(dir.path());

@@ -61,6 +61,19 @@ fn a_volume_of_several_devices_has_the_requested_profiles() {
 }
 
 #[test]
+fn a_device_that_is_given_twice_is_not_added_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a", "b"].map(|name| dir.path().join(name).display().to_string());
+    let [first, second] = paths.each_ref().map(String::as_str);
+    success(&ubtrfs(&["mkfs", "--size", "200M", first]));
+    std::fs::File::create(second).unwrap().set_len(200 << 20).unwrap();
+    let again = dir.path().join(".").join("b").display().to_string();
+    crate::fails(&ubtrfs(&["device", "add", second, &again, first]), 1, "is given twice");
+    let usage: Value = serde_json::from_str(&success(&ubtrfs(&["device", "usage", "--json", first]))).unwrap();
+    assert_eq!(usage["devices"].as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn the_use_of_devices_and_their_failures_are_shown() {
     let dir = tempfile::tempdir().unwrap();
     let paths = ["a", "b"].map(|name| dir.path().join(name).display().to_string());

@@ -1,5 +1,6 @@
 //! How a mount ends when it isn't simply unmounted.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -384,7 +385,18 @@ fn the_mount_of_a_dead_server_is_cleared_and_synced_data_is_there() {
     server.ended();
     assert!(volume.is_mounted());
     fails(&volume.try_mount(""), "the mount of a server that is no more");
-    fails(&ubtrfs(&["stats".as_ref(), volume.point.as_os_str()]), "the server of this mount is no more");
+    for command in [
+        &["stats"][..],
+        &["balance", "status"],
+        &["balance", "cancel"],
+        &["replace", "status"],
+        &["scrub", "status"],
+        &["scrub", "cancel"],
+        &["device", "stats"],
+    ] {
+        let line: Vec<_> = command.iter().map(OsStr::new).chain([volume.point.as_os_str()]).collect();
+        fails(&ubtrfs(&line), "the server of this mount is no more");
+    }
     let cleared = volume.try_umount().ok();
     assert!(cleared.stderr.contains("what was neither synced nor committed is lost"), "{}", cleared.report());
     assert!(!volume.is_mounted());

@@ -38,8 +38,6 @@ impl Committer {
                 // What it lacks, or will lack, is somewhere in what has been copied.
                 item.cursor_left = 0;
             }
-        } else if item.state == DevReplaceItem::FINISHED {
-            volume.forget_superseded(item.source);
         }
         *self.replacement.lock() = Replacement { item, saved, opens_target: false };
         Ok(())

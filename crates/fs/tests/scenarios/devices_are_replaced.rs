@@ -294,7 +294,8 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
         }
     };
     holds(&fs);
-    if fs.volume().replacement().is_some() {
+    let goes_on = fs.volume().replacement().is_some();
+    if goes_on {
         fs.continue_replacement(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(fs.replacement().state, ReplaceState::Finished);
     }
@@ -302,7 +303,7 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     fs.close().unwrap();
     drop(fs);
     let (kept, gone) = if is_replaced { (2, 1) } else { (1, 2) };
-    assert!(is_blank(&*left[gone]) || !is_replaced, "{what}: the old device is the volume's no more");
+    assert!(is_blank(&*left[gone]) || !goes_on, "{what}: the old device is the volume's no more");
     let left = vec![all[0].clone(), all[kept].clone()];
     assert_clean(&left, &what);
     holds(&open(left).unwrap());
@@ -324,4 +325,28 @@ fn a_crash_leaves_a_replacement_that_the_next_mount_goes_on_with() {
         }
         assert!(after > 100, "{after}");
     }
+}
+
+/// Also of the device that was replaced: what has its number and id now is not what had it then.
+#[test]
+fn an_old_copy_of_a_device_is_left_as_it_is() {
+    let mut devices = shared(&MIRRORED);
+    let fs = open(as_devices(&devices)).unwrap();
+    let new = Arc::new(blank());
+    fs.begin_replacement(SOURCE, Arc::clone(&new) as Arc<dyn Device>, ReplaceOptions::default()).unwrap();
+    fs.continue_replacement(&mut |_| true).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    devices[1] = new;
+    let copy = Arc::new(devices[1].fork());
+    let fs = open(as_devices(&devices)).unwrap();
+    write(&fs, "later", 7, 1 << 20).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    devices.push(copy);
+    let fs = open(as_devices(&devices)).unwrap();
+    write(&fs, "later still", 8, 1 << 20).unwrap();
+    fs.close().unwrap();
+    assert!(!is_blank(&*devices[2]), "it is still a backup");
+    assert_clean(&as_devices(&devices[..2]), "without the copy");
 }

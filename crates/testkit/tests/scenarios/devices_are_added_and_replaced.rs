@@ -57,6 +57,7 @@ fn volumes_get_devices_by_ubtrfs_and_the_kernel() {
     let mount = Subject::ubtrfs().mount(&[rig.image(0)], "");
     let top = mount.path().to_owned();
     rig.write(&top, 1, 20);
+    assert_eq!((&shown(&top)["state"], &shown(&top)["progress"]), (&"never started".into(), &0.into()));
     ubtrfs(&["device", "add"], &[rig.image(1), &top]).ok();
     let again = ubtrfs(&["device", "add"], &[rig.image(1), &top]);
     assert!(!again.success(), "it is one of the volume's already");
