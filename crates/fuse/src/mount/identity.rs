@@ -22,6 +22,20 @@ pub fn of(path: &Path) -> Option<u64> {
     })
 }
 
+/// The number by which the table of mounts lists the mount that is visible at `path`. Another mount
+/// may get it when this one has ended.
+pub fn listed_as(path: &Path) -> Option<u64> {
+    statx(path, StatxFlags::MNT_ID).map(|statx| statx.stx_mnt_id)
+}
+
+/// Whether the table of mounts lists one by this number. A lookup of its path would keep the mount
+/// busy for a moment, in which nobody can unmount it; this does not.
+pub fn is_listed(number: u64) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo");
+    let beginning = format!("{number} ");
+    table.map_or(true, |table| table.lines().any(|line| line.starts_with(&beginning)))
+}
+
 /// The device number of the mounted filesystem, major and minor.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
@@ -35,5 +49,7 @@ mod tests {
         assert_eq!(super::of("/".as_ref()), Some(root));
         assert_ne!(super::of("/proc".as_ref()), Some(root));
         assert_eq!(super::of("/does/not/exist".as_ref()), None);
+        assert!(super::is_listed(super::listed_as("/proc".as_ref()).unwrap()));
+        assert!(!super::is_listed(u64::MAX));
     }
 }

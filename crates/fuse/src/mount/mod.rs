@@ -55,6 +55,7 @@ pub struct Mount {
     source: String,
     fallback: Option<String>,
     id: Option<u64>,
+    listed_as: Option<u64>,
 }
 
 impl Mount {
@@ -79,8 +80,8 @@ impl Mount {
         if let Some(reason) = &fallback {
             tracing::info!(reason, "mounted as plain fuse");
         }
-        let id = identity::of(&path);
-        Self { path, kind, source, fallback, id }
+        let (id, listed_as) = (identity::of(&path), identity::listed_as(&path));
+        Self { path, kind, source, fallback, id, listed_as }
     }
 
     /// Where.
@@ -132,7 +133,8 @@ impl Mount {
     /// disappears under it. So it first gets a second to unmount it itself.
     pub fn unmount_aborted(&self) {
         let deadline = Instant::now() + TIME_OF_FORCED_UNMOUNT;
-        while self.is_mounted() && Instant::now() < deadline {
+        let is_listed = || self.listed_as.is_some_and(identity::is_listed);
+        while is_listed() && Instant::now() < deadline {
             thread::sleep(TIME_OF_FORCED_UNMOUNT / 200);
         }
         if self.is_mounted()
