@@ -23,7 +23,7 @@ use crate::args;
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
-use crate::remedy::NO_SERVER;
+use crate::remedy::{NO_SERVER, about_dead_mount};
 
 /// Room for an answer.
 const ROOM: usize = 64 << 10;
@@ -186,7 +186,7 @@ pub fn failure(path: &Path, errno: Errno) -> Failure {
     let path = path.display();
     Failure::new(match errno {
         Errno::OPNOTSUPP | Errno::NODATA => format!("{path} is not on a volume that ubtrfs has mounted"),
-        Errno::NOTCONN => format!("{path}: {NO_SERVER}; `ubtrfs umount` clears the mount"),
+        Errno::NOTCONN => return about_dead_mount(path),
         Errno::ACCESS => format!("{path}: permission denied"),
         Errno::NOENT => format!("{path}: no such file or directory"),
         errno => format!("{path}: {}", sentence(&std::io::Error::from(errno))),

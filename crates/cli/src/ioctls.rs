@@ -21,7 +21,7 @@ use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_remov
 
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
-use crate::remedy::NO_SERVER;
+use crate::remedy::about_dead_mount;
 
 const FIEMAP: u32 = 0xc020_660b;
 const SYNC: u32 = 0x9408;
@@ -440,9 +440,7 @@ pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
             };
             Failure::new(format!("{subject} is not on a btrfs volume{hint}"))
         }
-        Errno::NOTCONN | Errno::CONNABORTED => {
-            Failure::new(format!("{subject}: {NO_SERVER}; `ubtrfs umount` clears the mount"))
-        }
+        Errno::NOTCONN | Errno::CONNABORTED => about_dead_mount(subject),
         errno => Failure::about(subject, &std::io::Error::from(errno)),
     }
 }

@@ -12,11 +12,16 @@ use crate::failure::Failure;
 /// Of a mount that its server has left behind.
 pub const NO_SERVER: &str = "the server of this mount is no more";
 
+/// Fails because the server of a mount is no more, and says what to do.
+pub fn about_dead_mount(subject: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{subject}: {NO_SERVER}; `ubtrfs umount` clears the mount"))
+}
+
 /// Fails because a device can't be opened, and says what to do.
 pub fn about_device(error: &Error) -> Failure {
     let remedy = match error {
         Error::NotADevice { path } if is_dead(path) => {
-            return Failure::new(format!("{}: {NO_SERVER}; `ubtrfs umount` clears the mount", path.display()));
+            return about_dead_mount(path.display());
         }
         Error::NotADevice { path } if path.is_dir() => Some("it is a directory: name the image or the device".into()),
         Error::Open { path, source } if is_remote(path) => of_server(source.kind()).map(Into::into),

@@ -120,8 +120,14 @@ fn run(
     let served = session.run();
     notify::stopping();
     thread::scope(|scope| {
-        scope.spawn(|| mount.unmount_aborted());
-        shared.end()
+        let clear = || mount.unmount_aborted();
+        let clearing = thread::Builder::new().spawn_scoped(scope, clear);
+        // The last commit needs no other thread.
+        let ended = shared.end();
+        if clearing.is_err() {
+            clear();
+        }
+        ended
     })
     .map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
     served.map_err(|error| Failure::of(&error))?;

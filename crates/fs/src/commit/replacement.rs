@@ -121,13 +121,16 @@ impl Committer {
 
     /// The commit is durable that has the item as it was.
     pub(super) fn replacement_published(&self) {
-        let mut replacement = self.replacement.lock();
-        if replacement.saved.state == DevReplaceItem::CANCELED {
+        let (saved, opens_target) = {
+            let mut replacement = self.replacement.lock();
+            (replacement.saved, std::mem::take(&mut replacement.opens_target))
+        };
+        if saved.state == DevReplaceItem::CANCELED {
             self.info.volume.end_replacement();
         }
         // Once only: later the device may be closed because it is to be removed.
-        if std::mem::take(&mut replacement.opens_target) {
-            self.info.space.lock().devices.open_again(replacement.saved.source);
+        if opens_target {
+            self.info.space.lock().devices.open_again(saved.source);
         }
     }
 }

@@ -23,6 +23,7 @@ const SIZE: u64 = 512 << 20;
 /// How long a balance is waited for.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Starts a command that ends by itself, or with its mount.
 fn spawn(mut line: Command) -> Child {
     line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
