@@ -17,8 +17,9 @@ use ubtrfs_format::{Superblock, SuperblockFlags};
 
 use crate::args::Window;
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 use crate::members::with_others;
-use crate::other_contents::instead_of_btrfs;
+use crate::other_contents::{instead_of_btrfs, overwritten};
 use crate::remedy::{OF_DAMAGE, about_device};
 
 /// Whether the path is a block device.
@@ -60,6 +61,8 @@ pub struct Opened {
     pub devices: Vec<Arc<dyn Device>>,
     /// Claims on those that aren't claimed by being open, to be kept as long as they are used.
     pub claims: Vec<File>,
+    /// What they are among the host's files.
+    pub sources: Sources,
 }
 
 /// The devices that are named, and what is found of the rest of their volume.
@@ -104,8 +107,10 @@ fn part_to_look_at(path: &Path, window: Window) -> Option<Arc<dyn Device>> {
 }
 
 fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened> {
-    let mut opened = Opened { devices: Vec::new(), claims: Vec::new() };
     let paths = all_of_volume(paths, window)?;
+    let sources = Sources::of(&paths);
+    sources.refuse_as_output()?;
+    let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), sources };
     for (path, mode) in paths.iter().zip(modes_of(&paths, window, mode)) {
         let part = part_of(path, window)?;
         let device = open_exclusively(path, mode, part)?;
@@ -120,6 +125,7 @@ fn open_all(paths: &[PathBuf], window: Window, mode: OpenMode) -> Result<Opened>
 
 /// Opens devices for reading only, mounted or not: what is read may be changing.
 pub fn open_for_a_glance(paths: &[PathBuf], window: Window) -> Result<Vec<Arc<dyn Device>>> {
+    Sources::of(paths).refuse_as_output()?;
     paths
         .iter()
         .map(|path| {
@@ -147,9 +153,11 @@ pub fn occupied_by(device: &dyn Device) -> io::Result<Option<String>> {
 /// on it.
 pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let device = open_exclusively(path, OpenMode::ReadWrite, DevicePart::WHOLE)?;
-    let found = occupied_by(&*device).map_err(|error| Failure::about(path.display(), &error))?;
-    if let Some(found) = found.filter(|_| !force) {
-        return Err(Failure::new(format!("{} holds a {found}: -f overwrites it", path.display())));
+    if !force
+        && let Some(found) =
+            overwritten(path, &*device, DevicePart::WHOLE).map_err(|error| Failure::about(path.display(), &error))?
+    {
+        return Err(Failure::new(format!("{} holds {found}: -f overwrites it", path.display())));
     }
     Ok(device)
 }

@@ -21,6 +21,7 @@ mod fsck;
 mod generate;
 mod history;
 mod holders;
+mod host;
 mod info;
 mod ioctls;
 mod label;

@@ -1,10 +1,15 @@
 //! What a device without btrfs holds instead, and what to do about it.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use ubtrfs_format::Physical;
 use ubtrfs_mkfs::existing_signature;
-use ubtrfs_volume::{Error, open_to_look};
+use ubtrfs_volume::{Device, DevicePart, Error, is_remote, open_to_look};
 
 use crate::partitions::Partitions;
 
@@ -19,6 +24,16 @@ const WRAPPED: &[(u64, &[u8], &str, &str)] = &[
     (0, b"# Disk DescriptorFile", "a disk image in the format VMDK", CONVERT),
     (0, b"vhdxfile", "a disk image in the format VHDX", CONVERT),
     (64, b"\x7f\x10\xda\xbe", "a disk image in the format VDI", CONVERT),
+];
+
+/// The same of files that no image is wrapped in, and that somebody may miss.
+const OTHERS: &[(u64, &[u8], &str)] = &[
+    (0, b"SQLite format 3\0", "an SQLite database"),
+    (257, b"ustar", "a tar archive"),
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (0, b"\x7fELF", "a program"),
+    (0, b"%PDF-", "a PDF document"),
 ];
 
 /// A volume has more bytes than this: its superblock ends there.
@@ -61,6 +76,52 @@ pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
         Some(remedy) => format!("the device holds this instead: {found}; {remedy}"),
         None => format!("the device holds this instead: {found}"),
     })
+}
+
+/// What is in a part of a device, or in an image file, that a new volume would overwrite: `None` if
+/// nobody can miss it. Of a file that is any byte which is not zero; of a device, which may have
+/// remains of what was deleted, that is what can be recognised.
+pub fn overwritten(path: &Path, device: &dyn Device, part: DevicePart) -> io::Result<Option<String>> {
+    let rest = device.size().saturating_sub(part.start);
+    let size = part.size.map_or(rest, |limit| limit.min(rest));
+    let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(part.start.saturating_add(at)), buffer);
+    if let Some(found) = existing_signature(size, &mut read)? {
+        return Ok(Some(format!("a {found}")));
+    }
+    let wrapped = WRAPPED.iter().map(|(at, magic, what, _)| (at, magic, what));
+    for (at, magic, what) in wrapped.chain(OTHERS.iter().map(|(at, magic, what)| (at, magic, what))) {
+        let mut found = vec![0; magic.len()];
+        if at + magic.len() as u64 <= size && read(*at, &mut found).is_ok() && found == *magic {
+            return Ok(Some((*what).to_owned()));
+        }
+    }
+    let is_file = !is_remote(path) && std::fs::metadata(path)?.is_file();
+    let has_data = is_file && has_data(&File::open(path)?, part.start, part.start.saturating_add(size))?;
+    Ok(has_data.then(|| "data that is no file system".to_owned()))
+}
+
+/// Whether a part of a file has a byte that is not zero.
+fn has_data(file: &File, mut at: u64, end: u64) -> io::Result<bool> {
+    let mut buffer = vec![0; 1 << 20];
+    while at < end {
+        // Holes, and space that is only reserved, are passed over.
+        at = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(false),
+            Err(Errno::INVAL) => at,
+            Err(error) => return Err(error.into()),
+        };
+        let wanted = buffer.len().min(usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX));
+        let len = file.read_at(&mut buffer[..wanted], at)?;
+        if len == 0 {
+            return Ok(false);
+        }
+        if buffer[..len].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        at += len as u64;
+    }
+    Ok(false)
 }
 
 fn remedy(found: &str, of_mount: bool) -> Option<&'static str> {

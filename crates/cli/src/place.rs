@@ -15,6 +15,7 @@ use crate::args::Window;
 use crate::args::subvolume::InImage;
 use crate::device::{about_volume_within, open_for_reading, open_for_writing, part_of};
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 use crate::path::{AtEnd, failure, find};
 
 /// A place, by its name.
@@ -87,6 +88,7 @@ pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
 pub struct Image {
     pub fs: Arc<Filesystem>,
     path: PathBuf,
+    sources: Sources,
     /// What keeps others from writing to the devices.
     _claims: Vec<File>,
 }
@@ -108,7 +110,12 @@ impl Image {
         };
         let fs =
             Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::about(image.display(), &error))?;
-        Ok(Self { fs, path: image.to_owned(), _claims: opened.claims })
+        Ok(Self { fs, path: image.to_owned(), sources: opened.sources, _claims: opened.claims })
+    }
+
+    /// What the volume is in.
+    pub fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     /// What is at a path.

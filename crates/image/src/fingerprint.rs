@@ -88,7 +88,8 @@ mod tests {
     fn what_a_copy_would_show_changes_a_fingerprint_and_nothing_else_does() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let source = HostFiles { without_xattrs: true, latest: Some(Timespec { sec: 5, nsec: 0 }) };
+        let source =
+            HostFiles { without_xattrs: true, latest: Some(Timespec { sec: 5, nsec: 0 }), ..HostFiles::default() };
         let print = || fingerprint(&source, dir.path().to_path_buf()).unwrap();
         fs::create_dir(at("sub")).unwrap();
         fs::write(at("sub/one"), vec![0; 100_000]).unwrap();

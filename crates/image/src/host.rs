@@ -1,9 +1,10 @@
 //! Files of the host, as what is copied from.
 
-use std::fs::{self, File};
+use std::cell::RefCell;
+use std::fs::{self, DirEntry, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
@@ -17,7 +18,7 @@ use crate::source::{Child, Description, Source, TakeData};
 const PIECE: u64 = 1 << 20;
 
 /// Files by their paths. No symbolic link is followed below the path that a copy begins at.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct HostFiles {
     /// Leave extended attributes out.
     pub without_xattrs: bool,
@@ -25,6 +26,22 @@ pub struct HostFiles {
     /// blocks of zeros are holes: so neither reading a tree nor a second copy of it changes what it
     /// is described by, whatever file system has it.
     pub latest: Option<Timespec>,
+    /// Files that are left out wherever they are found, such as the image that is copied to: the
+    /// number of their file system, and their own.
+    pub without: Vec<(u64, u64)>,
+    /// Those that were found.
+    pub left_out: RefCell<Vec<PathBuf>>,
+}
+
+impl HostFiles {
+    fn leaves_out(&self, entry: &DirEntry) -> bool {
+        let found = self.without.iter().any(|(_, ino)| *ino == entry.ino())
+            && entry.metadata().is_ok_and(|found| self.without.contains(&(found.dev(), found.ino())));
+        if found {
+            self.left_out.borrow_mut().push(entry.path());
+        }
+        found
+    }
 }
 
 impl Source for HostFiles {
@@ -61,8 +78,13 @@ impl Source for HostFiles {
 
     fn children(&self, path: &PathBuf) -> Result<Vec<Child<PathBuf>>> {
         let entries = fs::read_dir(path).map_err(outside(path))?;
-        let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
-        let mut names = names.map_err(outside(path))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(outside(path))?;
+            if !self.leaves_out(&entry) {
+                names.push(entry.file_name());
+            }
+        }
         names.sort();
         Ok(names.into_iter().map(|name| (name.as_bytes().to_vec(), path.join(name))).collect())
     }

@@ -124,6 +124,11 @@ impl FileDevice {
                 // Partitions of one loop device share its image, and each is claimed by itself.
                 let is_shared = read_only || is_block && whole_disk(stat.st_rdev).is_some();
                 lock(locked, is_shared, if is_block { DevicePart::WHOLE } else { part }, path)?;
+                // Somebody who held the lock until now may have put another file in its place.
+                let found = rustix::fs::stat(path).map_err(|error| failed(error.into()))?;
+                if !is_block && (found.st_dev, found.st_ino) != (stat.st_dev, stat.st_ino) {
+                    return Err(Error::Held { path: path.to_owned(), by: None });
+                }
             }
         }
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| failed(error.into()))?;

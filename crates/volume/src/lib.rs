@@ -79,7 +79,7 @@ pub use device_part::DevicePart;
 pub use device_user::User;
 pub use direct_read::DirectRead;
 pub use error::{DeviceFault, Error, Result, WriteError};
-pub use exclusive::{check_unmounted, claim, open_exclusively, open_part_exclusively, patiently};
+pub use exclusive::{check_unmounted, claim, keep_from_use, open_exclusively, open_part_exclusively, patiently};
 #[cfg(feature = "testing")]
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};

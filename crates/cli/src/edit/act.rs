@@ -3,25 +3,26 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use ubtrfs::Filesystem;
 use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFiles, Job, Reflink};
 
 use super::locate::{Locate, Where};
-use super::session::about;
+use super::session::{Edited, about};
 use crate::args::edit::{Cp, EditCommand, Mknod, Setfattr, When};
 use crate::failure::{Failure, Result};
+use crate::host::destination::is_content;
+use crate::host::sources::Sources;
+use crate::show;
 
 /// Does what a command says.
-pub fn perform(fs: &Arc<Filesystem>, command: &EditCommand, locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
+pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
     let inside = |word: &OsString| locate(word).inside();
-    let editor = Editor::new(fs, owner(command));
+    let editor = Editor::new(edited.session.fs(), owner(command));
     let each = |places: &[OsString], act: &dyn Fn(&Path) -> ubtrfs_image::Result<()>| {
         places.iter().try_for_each(|word| act(&inside(word)?).map_err(|error| about(&error)))
     };
     match command {
-        EditCommand::Cp(arguments) => copy(&editor, arguments, owner(command), locate, job),
+        EditCommand::Cp(arguments) => copy(&editor, arguments, edited.image, owner(command), locate, job),
         EditCommand::Mkdir(arguments) => {
             each(&arguments.places, &|path| editor.make_directory(path, arguments.parents, arguments.mode.as_ref()))
         }
@@ -92,7 +93,14 @@ fn needs_directory(editor: &Editor, from: &[OsString], to: &Path) -> Result<()> 
     }
 }
 
-fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
+fn copy(
+    editor: &Editor,
+    arguments: &Cp,
+    image: &Sources,
+    owner: (u32, u32),
+    locate: &Locate<'_>,
+    job: &mut Job<'_>,
+) -> Result<()> {
     let (to, from) = split_last(&arguments.places)?;
     let to = locate(to).inside()?;
     let recursive = arguments.recursive || arguments.archive;
@@ -116,9 +124,18 @@ fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>,
     let done = if outside.is_empty() {
         editor.copy_within(&within, &to, options, job)
     } else {
-        let source = HostFiles { without_xattrs: !arguments.archive, latest: None };
-        let files = outside.into_iter().map(|path| host_file(path, recursive)).collect::<Result<_>>()?;
-        editor.copy(&source, files, &to, options, job)
+        let without = image.files().to_vec();
+        let source = HostFiles { without_xattrs: !arguments.archive, without, ..HostFiles::default() };
+        let file = |path: PathBuf| {
+            image.refuse(&path)?;
+            host_file(path, recursive)
+        };
+        let files = outside.into_iter().map(file).collect::<Result<_>>()?;
+        let copied = editor.copy(&source, files, &to, options, job);
+        for path in source.left_out.take() {
+            eprintln!("ubtrfs: {}: it is the image itself, and left out", show::bytes(path.as_os_str().as_bytes()));
+        }
+        copied
     };
     done.map_err(|error| about(&error))
 }
@@ -126,9 +143,7 @@ fn copy(editor: &Editor, arguments: &Cp, owner: (u32, u32), locate: &Locate<'_>,
 /// A file to copy, with the name that it gets in a directory. A link that is named itself is
 /// followed unless directories are copied, as by cp(1); `DIR/.` has no name.
 fn host_file(path: PathBuf, recursive: bool) -> Result<(PathBuf, Option<OsString>)> {
-    let text = path.as_os_str().as_bytes();
-    let is_dot = text == b"." || text.ends_with(b"/.");
-    let name = if is_dot { None } else { path.file_name().map(OsStr::to_owned) };
+    let name = if is_content(&path) { None } else { path.file_name().map(OsStr::to_owned) };
     let is_link = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
     if is_link && !recursive {
         let real = path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?;

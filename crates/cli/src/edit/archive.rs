@@ -79,7 +79,8 @@ pub fn import(arguments: &Import) -> Result<()> {
     let (image, path) = place(&arguments.place)?;
     let layer = if arguments.oci_layer { Layer::Oci } else { Layer::Plain };
     let options = ImportOptions { layer, dedupe: arguments.dedupe };
-    edit(&image, arguments.window, arguments.how, |session, job| {
+    edit(&image, arguments.window, arguments.how, |edited, job| {
+        let session = edited.session;
         let editor = Editor::new(session.fs(), (0, 0));
         if !path.as_os_str().is_empty() {
             editor.make_directory(&path, true, None).map_err(|error| about(&error))?;
@@ -94,6 +95,7 @@ pub fn import(arguments: &Import) -> Result<()> {
         }
         for path in &arguments.archives {
             let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
+            edited.image.refuse(path)?;
             read(path, &mut file)?;
         }
         Ok(())

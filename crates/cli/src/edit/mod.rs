@@ -39,7 +39,7 @@ pub fn run(command: &EditCommand) -> Result<()> {
         EditCommand::Cp(arguments) => arguments.how,
         _ => How::default(),
     };
-    edit(&image, command.window(), how, |session, job| perform(session.fs(), command, &locate, job))
+    edit(&image, command.window(), how, |edited, job| perform(edited, command, &locate, job))
 }
 
 /// The image that a command is about.
@@ -74,6 +74,6 @@ fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Res
     let sources = sources.iter().map(|word| locate(word).inside()).collect::<Result<Vec<_>>>()?;
     let progress = Progress::new();
     let mut job = progress.job();
-    to_host::copy(&opened.fs, arguments, &sources, to, &mut job)?;
+    to_host::copy(&opened.fs, arguments, &sources, to, opened.sources(), &mut job)?;
     report::print(job.counts(), arguments.how.json)
 }

@@ -40,10 +40,10 @@ pub fn apply(arguments: &Apply) -> Result<()> {
             commands.push((number, command));
         }
     }
-    edit(&arguments.image, arguments.window, arguments.how, |session, job| {
+    edit(&arguments.image, arguments.window, arguments.how, |edited, job| {
         let mut each = commands.iter();
         each.try_for_each(|(number, command)| {
-            perform(session.fs(), command, &locate, job).map_err(|failure| at(*number, failure))
+            perform(edited, command, &locate, job).map_err(|failure| at(*number, failure))
         })
     })
 }

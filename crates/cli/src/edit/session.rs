@@ -8,6 +8,7 @@ use crate::args::Window;
 use crate::args::edit::How;
 use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 use crate::place::unless_mounted;
 use crate::report::{self, Progress};
 
@@ -19,10 +20,18 @@ const PARTLY: &str = "the image has what was committed before";
 const FILE: u64 = 4096;
 
 /// Opens an image for an edit.
-fn open(image: &Path, window: Window) -> Result<Session> {
+fn open(image: &Path, window: Window) -> Result<(Session, Sources)> {
     let opened =
         open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, window, failure))?;
-    Session::open(opened.devices).map_err(|error| Failure::about(image.display(), &error))
+    opened.sources.refuse_as_input()?;
+    let session = Session::open(opened.devices).map_err(|error| Failure::about(image.display(), &error))?;
+    Ok((session, opened.sources))
+}
+
+/// An image that is edited, and what it is among the host's files.
+pub struct Edited<'a> {
+    pub session: &'a Session,
+    pub image: &'a Sources,
 }
 
 /// Edits an image, and makes the edit durable if it succeeds.
@@ -30,9 +39,9 @@ pub fn edit(
     image: &Path,
     window: Window,
     how: How,
-    act: impl FnOnce(&Session, &mut Job<'_>) -> Result<()>,
+    act: impl FnOnce(&Edited<'_>, &mut Job<'_>) -> Result<()>,
 ) -> Result<()> {
-    let session = open(image, window)?;
+    let (session, sources) = open(image, window)?;
     let (progress, mut committed) = (Progress::new(), 0);
     let mut job = Job::new(Box::new(|counts| {
         progress.show(counts);
@@ -43,7 +52,7 @@ pub fn edit(
         }
         Ok(())
     }));
-    let done = act(&session, &mut job);
+    let done = act(&Edited { session: &session, image: &sources }, &mut job);
     let counts = job.counts();
     drop(job);
     let done = done.and_then(|()| session.publish().map_err(|error| about(&error)));

@@ -1,17 +1,17 @@
 //! Copying files of an image into a directory of the host. Nothing is made outside of it, whatever
 //! names and links the image has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use ubtrfs::Filesystem;
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::{Description, Editor, Job, Source, VolumeFile, VolumeFiles};
@@ -19,8 +19,11 @@ use ubtrfs_image::{Description, Editor, Job, Source, VolumeFile, VolumeFiles};
 use super::session::about;
 use crate::args::edit::Cp;
 use crate::failure::{Failure, Result};
-use crate::restore::target::{
-    Made, enter, enter_all, hold, is_name, make_directory, make_file, make_link, make_node, make_symlink, type_of,
+use crate::host::destination::{Destination, is_content, is_named_as_directory};
+use crate::host::replacement::Replacement;
+use crate::host::sources::Sources;
+use crate::host::target::{
+    Made, enter, enter_all, hold, is_name, make_directory, make_link, make_node, make_symlink, status_of,
 };
 
 /// A directory that is being copied.
@@ -34,65 +37,102 @@ struct Frame {
     left: Vec<(Vec<u8>, VolumeFile)>,
 }
 
-struct Copier<'a, 'b> {
-    fs: &'a Filesystem,
-    job: &'a mut Job<'b>,
+/// Files that are copied to one directory.
+struct Tree {
+    source: VolumeFiles,
     /// The directory that the copy goes to.
     root: OwnedFd,
-    source: VolumeFiles,
-    archive: bool,
-    recursive: bool,
-    /// Permissions that new files don't get.
-    umask: u32,
     /// The path, from there, that the first name of an inode with several was copied to. No
     /// descriptor is held for it, since there may be many.
     links: HashMap<(u64, u64), Vec<Vec<u8>>>,
 }
 
+struct Copier<'a, 'b> {
+    fs: &'a Filesystem,
+    job: &'a mut Job<'b>,
+    sources: &'a Sources,
+    archive: bool,
+    recursive: bool,
+    /// Permissions that new files don't get.
+    umask: u32,
+}
+
 /// Copies files of an image to a path: into it, if it is a directory.
-pub fn copy(fs: &Arc<Filesystem>, arguments: &Cp, from: &[PathBuf], to: &Path, job: &mut Job<'_>) -> Result<()> {
-    let recursive = arguments.recursive || arguments.archive;
+pub fn copy(
+    fs: &Arc<Filesystem>,
+    arguments: &Cp,
+    from: &[PathBuf],
+    to: &Path,
+    sources: &Sources,
+    job: &mut Job<'_>,
+) -> Result<()> {
+    let (archive, recursive) = (arguments.archive, arguments.recursive || arguments.archive);
     let editor = Editor::new(fs, (0, 0));
-    if from.len() > 1 && !to.is_dir() {
+    if !to.is_dir() && (from.len() > 1 || is_named_as_directory(to) && !recursive) {
         return Err(Failure::new(format!("{} is not a directory", to.display())));
     }
     let previous = rustix::process::umask(Mode::empty());
     rustix::process::umask(previous);
-    let umask = previous.as_raw_mode();
+    let mut copier = Copier { fs, job, sources, archive, recursive, umask: previous.as_raw_mode() };
+    let mut made = HashSet::new();
     for path in from {
-        let (id, _) = editor.find(path, !recursive).map_err(|error| about(&error))?;
+        let (id, file_type) = editor.find(path, !recursive).map_err(|error| about(&error))?;
         let source = VolumeFiles::new(fs);
         let file = VolumeFile { id, path: path.clone() };
-        let (above, files) = match path.file_name() {
-            // The top level has no name: what is in it goes into the directory.
-            None if to.is_dir() && recursive => (to, source.children(&file).map_err(|error| about(&error))?),
-            Some(name) if to.is_dir() => (to, vec![(name.as_bytes().to_vec(), file)]),
-            _ => {
-                let name = to.file_name().ok_or_else(|| Failure::new(format!("{} is no name", to.display())))?;
-                let above = to.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                (above, vec![(name.as_bytes().to_vec(), file)])
+        // The top level has no name, and what is in `DIR/.` is meant without it.
+        let name = path.file_name().filter(|_| !is_content(path));
+        let to = match name {
+            None if to.is_dir() && recursive => {
+                let mut tree = Tree::new(source, to)?;
+                for (name, file) in tree.source.children(&file).map_err(|error| about(&error))? {
+                    made.insert(to.join(OsStr::from_bytes(&name)));
+                    copier.tree(&mut tree, &file, &name, to)?;
+                }
+                continue;
             }
+            Some(name) if to.is_dir() => to.join(name),
+            _ => to.to_owned(),
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, above, flags, Mode::empty())
-            .map_err(|error| Failure::about(above.display(), &io::Error::from(error)))?;
-        let archive = arguments.archive;
-        let mut copier = Copier { fs, job: &mut *job, root, source, archive, recursive, umask, links: HashMap::new() };
-        for (name, file) in files {
-            copier.tree(&file, &name, above)?;
+        // As with cp(1): what this command has made is neither replaced by it nor written through.
+        if file_type != FileType::Directory && !made.insert(to.clone()) {
+            let sentence = "two of the files that are copied would have this name";
+            return Err(Failure::new(format!("{}: {sentence}", to.display())));
+        }
+        let destination = match file_type {
+            FileType::Regular => Destination::of_content(&to, sources)?,
+            _ => Destination::named(&to)?,
+        };
+        match destination {
+            Destination::Named { above, name } => {
+                let mut tree = Tree::new(source, &above)?;
+                copier.tree(&mut tree, &file, &name, &above)?;
+            }
+            Destination::Stream(device) => {
+                copier.stream(&source, &file, device, &to)?;
+                copier.done(file_type)?;
+            }
         }
     }
     Ok(())
 }
 
+impl Tree {
+    fn new(source: VolumeFiles, above: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, above, flags, Mode::empty())
+            .map_err(|error| Failure::about(above.display(), &io::Error::from(error)))?;
+        Ok(Self { source, root, links: HashMap::new() })
+    }
+}
+
 impl Copier<'_, '_> {
-    fn tree(&mut self, file: &VolumeFile, name: &[u8], above: &Path) -> Result<()> {
+    fn tree(&mut self, tree: &mut Tree, file: &VolumeFile, name: &[u8], above: &Path) -> Result<()> {
         let mut frames: Vec<Frame> = Vec::new();
-        let root = self.root.try_clone().map_err(|error| Failure::about(above.display(), &error))?;
-        frames.extend(self.one(file, (&root, &[]), name, above)?);
+        let root = tree.root.try_clone().map_err(|error| Failure::about(above.display(), &error))?;
+        frames.extend(self.one(tree, file, (&root, &[]), name, above)?);
         while let Some(frame) = frames.last_mut() {
             if let Some((name, file)) = frame.left.pop() {
-                let next = self.one(&file, (&frame.to, &frame.way), &name, &frame.path);
+                let next = self.one(tree, &file, (&frame.to, &frame.way), &name, &frame.path);
                 frames.extend(next?);
             } else if let Some(done) = frames.pop() {
                 let failed = |error: io::Error| Failure::about(done.path.display(), &error);
@@ -107,6 +147,7 @@ impl Copier<'_, '_> {
     /// what is in it remains to be copied.
     fn one(
         &mut self,
+        tree: &mut Tree,
         file: &VolumeFile,
         (at, way): (&OwnedFd, &[Vec<u8>]),
         name: &[u8],
@@ -116,7 +157,7 @@ impl Copier<'_, '_> {
         if !is_name(name) {
             return Err(Failure::new(format!("{} has a name that no file can have", above.display())));
         }
-        let description = self.source.describe(file).map_err(|error| about(&error))?;
+        let description = tree.source.describe(file).map_err(|error| about(&error))?;
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         if description.file_type() == FileType::Directory {
             if !self.recursive {
@@ -130,25 +171,28 @@ impl Copier<'_, '_> {
                 made => made.map(|()| true).map_err(failed)?,
             };
             let to = enter(at, name).map_err(failed)?;
-            let mut left = self.source.children(file).map_err(|error| about(&error))?;
+            let mut left = tree.source.children(file).map_err(|error| about(&error))?;
             left.reverse();
             let way = [way, &[name.to_vec()]].concat();
             return Ok(Some(Frame { to, path, way, description, is_new, left }));
         }
-        if type_of(at, name).is_some() {
-            // A directory is refused by this.
-            rustix::fs::unlinkat(at, name, AtFlags::empty()).map_err(|error| failed(error.into()))?;
-        }
-        let path_of_first = description.identity.as_ref().and_then(|identity| self.links.get(identity));
+        let kind = rustix::fs::FileType::from_raw_mode(description.mode);
+        let mut new = Replacement::begin(at, name, kind, self.sources).map_err(failed)?;
+        let path_of_first = description.identity.as_ref().and_then(|identity| tree.links.get(identity));
         if let Some((first, way)) = path_of_first.and_then(|path| path.split_last()) {
-            let dir = enter_all(&self.root, way).map_err(failed)?;
-            make_link(&dir, first, at, name).map_err(failed)?;
-            self.done(description.file_type())?;
-            return Ok(None);
-        }
-        self.file(file, at, name, &description, &path)?;
-        if let Some(identity) = description.identity.filter(|_| self.archive) {
-            self.links.insert(identity, [way, &[name.to_vec()]].concat());
+            let dir = enter_all(&tree.root, way).map_err(failed)?;
+            let found = status_of(&dir, first).map_err(failed)?;
+            if !new.is_taken_by(&found) {
+                make_link(&dir, first, at, new.name_for_now()).map_err(failed)?;
+                new.finish(None, false).map_err(failed)?;
+            }
+        } else {
+            // What was named may be all that there is of it.
+            let is_durable = way.is_empty();
+            self.file(&tree.source, file, (at, new, is_durable), &description, &path)?;
+            if let Some(identity) = description.identity.filter(|_| self.archive) {
+                tree.links.insert(identity, [way, &[name.to_vec()]].concat());
+            }
         }
         self.done(description.file_type())?;
         Ok(None)
@@ -158,45 +202,80 @@ impl Copier<'_, '_> {
         self.job.done(file_type).map_err(|error| about(&error))
     }
 
+    /// Makes what is no directory.
     fn file(
         &mut self,
+        source: &VolumeFiles,
         from: &VolumeFile,
-        at: &OwnedFd,
-        name: &[u8],
+        (at, mut new, is_durable): (&OwnedFd, Replacement<'_>, bool),
         description: &Description,
         path: &Path,
     ) -> Result<()> {
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         match description.file_type() {
             FileType::Regular => {
-                let file = make_file(at, name).map_err(failed)?;
-                self.content(from, description.size, &file, path)?;
-                self.finish(&Made::Open(file.as_fd()), description, true).map_err(failed)
+                let file = new.make_file().map_err(failed)?;
+                self.content(source, from, description.size, &file, path)?;
+                if new.has_file() && !self.archive {
+                    new.inherit(&file).map_err(failed)?;
+                } else {
+                    self.finish(&Made::Open(file.as_fd()), description, true).map_err(failed)?;
+                }
+                return new.finish(Some(&file), is_durable).map_err(failed);
             }
-            FileType::Symlink => {
-                make_symlink(at, name, &description.target).map_err(failed)?;
-                self.finish(&hold(at, name, description.mode).map_err(failed)?, description, true).map_err(failed)
-            }
+            FileType::Symlink => make_symlink(at, new.name_for_now(), &description.target).map_err(failed)?,
             _ => {
                 let attributes = self.fs.attributes(from.id).map_err(|error| Failure::about(path.display(), &error))?;
-                make_node(at, name, &attributes).map_err(|error| match error.kind() {
+                make_node(at, new.name_for_now(), &attributes).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Failure::new(format!(
                         "{} is a device node, which only root may make outside of an image",
                         path.display()
                     )),
                     _ => failed(error),
                 })?;
-                self.finish(&hold(at, name, description.mode).map_err(failed)?, description, true).map_err(failed)
             }
         }
+        let held = hold(at, new.name_for_now(), description.mode).map_err(failed)?;
+        self.finish(&held, description, true).map_err(failed)?;
+        new.finish(None, false).map_err(failed)
     }
 
-    fn content(&mut self, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {
+    fn content(&mut self, source: &VolumeFiles, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {
+        self.read(source, from, size, path, &mut |at, data| to.write_all_at(data, at))?;
+        to.set_len(size).map_err(|error| Failure::about(path.display(), &error))
+    }
+
+    /// Writes the content of a file into a device or a FIFO, zeros in its holes.
+    fn stream(&mut self, source: &VolumeFiles, from: &VolumeFile, mut to: File, path: &Path) -> Result<()> {
+        let size = source.describe(from).map_err(|error| about(&error))?.size;
+        let mut done = 0;
+        self.read(source, from, size, path, &mut |at, data| {
+            io::copy(&mut io::repeat(0).take(at - done), &mut to)?;
+            done = at + data.len() as u64;
+            to.write_all(data)
+        })?;
+        let rest = io::copy(&mut io::repeat(0).take(size.saturating_sub(done)), &mut to);
+        // A device that writes later says here that it failed; what has no such thing refuses.
+        let written = rest.and_then(|_| match to.sync_all() {
+            Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+            _ => Ok(()),
+        });
+        written.map_err(|error| Failure::about(path.display(), &error))
+    }
+
+    fn read(
+        &mut self,
+        source: &VolumeFiles,
+        from: &VolumeFile,
+        size: u64,
+        path: &Path,
+        write: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> Result<()> {
         let mut failed = None;
         let job = &mut *self.job;
-        let read = self.source.read(from, size, &mut |at, data| {
+        let read = source.read(from, size, &mut |at, data| {
             job.add(data.len() as u64);
-            to.write_all_at(data, at).map_err(|error| {
+            write(at, data).map_err(|error| {
                 let sentence = ubtrfs_tree::sentence(&error);
                 failed = Some(Failure::about(path.display(), &error));
                 ubtrfs_image::Error::Refused(sentence)
@@ -205,7 +284,7 @@ impl Copier<'_, '_> {
         match (read, failed) {
             (_, Some(failure)) => Err(failure),
             (Err(error), None) => Err(about(&error)),
-            (Ok(()), None) => to.set_len(size).map_err(|error| Failure::about(path.display(), &error)),
+            (Ok(()), None) => Ok(()),
         }
     }
 

@@ -88,7 +88,7 @@ fn derived(from: Uuid, what: &str) -> Uuid {
 fn id_of(input: &Input, time: Timespec) -> Result<Uuid> {
     let hash = match input {
         Input::Directory(path) => {
-            let source = HostFiles { without_xattrs: false, latest: Some(time) };
+            let source = HostFiles { without_xattrs: false, latest: Some(time), ..HostFiles::default() };
             fingerprint(&source, path.clone()).map_err(|error| Failure::of(&error))?
         }
         Input::Archive(path) => hash_of(path)?,

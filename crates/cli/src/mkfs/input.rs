@@ -8,6 +8,7 @@ use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 
 const MIB: u64 = 1 << 20;
 
@@ -22,11 +23,13 @@ pub enum Input {
 impl Input {
     /// What a path names. An image in the directory that it is made of would be copied into itself.
     pub fn new(path: &Path, images: &[PathBuf]) -> Result<Self> {
+        let sources = Sources::of(images);
         if path.as_os_str() == "-" {
-            return Ok(Self::Stdin);
+            return sources.refuse_as_input().map(|()| Self::Stdin);
         }
         let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
         if !found.is_dir() {
+            sources.refuse(path)?;
             return Ok(Self::Archive(path.into()));
         }
         for image in images {
@@ -96,7 +99,7 @@ impl Input {
 
 /// Bytes of the files below a directory, in whole sectors, and the number of files.
 fn sizes(path: &Path) -> Result<(u64, u64)> {
-    let source = HostFiles { without_xattrs: true, latest: None };
+    let source = HostFiles { without_xattrs: true, ..HostFiles::default() };
     let (mut left, mut data, mut files) = (vec![path.to_path_buf()], 0_u64, 0);
     while let Some(path) = left.pop() {
         let of = source.describe(&path).map_err(|error| Failure::of(&error))?;

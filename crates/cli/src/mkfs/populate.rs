@@ -16,6 +16,7 @@ use super::identity::Identity;
 use super::input::Input;
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
+use crate::host::sources::Sources;
 use crate::report::Progress;
 
 const MIB: u64 = 1 << 20;
@@ -71,7 +72,9 @@ impl Population<'_> {
         let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvol.clone()).map_err(|error| about(&error))?;
         match self.input {
             Input::Directory(path) => {
-                let source = HostFiles { without_xattrs: false, latest: self.identity.time() };
+                // A hard link of the image may be anywhere.
+                let without = Sources::of(&self.arguments.devices).files().to_vec();
+                let source = HostFiles { latest: self.identity.time(), without, ..HostFiles::default() };
                 let dedupe = populate.dedupe;
                 let how = CopyOptions { archive: true, recursive: true, dedupe, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());

@@ -6,8 +6,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ubtrfs_format::Physical;
-use ubtrfs_mkfs::existing_signature;
 use ubtrfs_volume::{Device, DevicePart, OpenMode, is_remote};
 
 use super::input::Input;
@@ -15,6 +13,7 @@ use super::populate::Population;
 use crate::args::Mkfs;
 use crate::device::{open_exclusively, part_of, within};
 use crate::failure::{Failure, Result};
+use crate::other_contents::overwritten;
 
 /// A device or image file, which exists.
 #[derive(Debug)]
@@ -88,19 +87,20 @@ impl<'a> Target<'a> {
         let device = self.open_device()?;
         let rest = device.size().saturating_sub(part.start);
         let room = part.size.map_or(rest, |limit| limit.min(rest));
-        if !arguments.force {
-            let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(part.start.saturating_add(at)), buffer);
-            if let Some(found) = existing_signature(room, &mut read).map_err(|error| self.failed(&error))? {
-                return Err(Failure::new(format!("{shown} holds a {found}: -f overwrites it")));
-            }
-        }
         let is_block = || std::fs::metadata(self.path).map(|found| found.file_type().is_block_device());
         let is_fixed = is_remote(self.path) || is_block().map_err(|error| self.failed(&error))?;
         let total_bytes = self.size.unwrap_or(room);
+        // Behind a part of an image all stays; a whole one ends where its volume does.
+        let part = if part.is_whole() { part } else { DevicePart { size: Some(total_bytes.min(room)), ..part } };
+        if !arguments.force
+            && let Some(found) = overwritten(self.path, &*device, part).map_err(|error| self.failed(&error))?
+        {
+            return Err(Failure::new(format!("{shown} holds {found}: -f overwrites it")));
+        }
         if is_fixed && part.start.saturating_add(total_bytes) > device.size() {
             return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
         }
-        if part.size.is_some_and(|limit| limit < total_bytes) {
+        if self.part.size.is_some_and(|limit| limit < total_bytes) {
             let limit = if arguments.window.partition.is_some() { "the partition has" } else { "--sizelimit allows" };
             return Err(Failure::new(format!("--size asks for more than {limit}")));
         }

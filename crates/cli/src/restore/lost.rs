@@ -8,9 +8,9 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_tree::sentence;
 
-use super::target::{self, is_name, joined};
 use super::walk::Walk;
 use crate::failure::{Failure, Result};
+use crate::host::target::{self, is_name, joined};
 
 /// Inodes that are processed together.
 const BATCH: usize = 256;

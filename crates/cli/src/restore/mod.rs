@@ -5,7 +5,6 @@ mod lost;
 mod problems;
 mod report;
 mod source;
-pub mod target;
 mod undelete;
 mod walk;
 
@@ -19,10 +18,10 @@ use ubtrfs_volume::Device;
 use crate::args;
 use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
+use crate::host::target::Target;
 use crate::output::say;
 use crate::path::{AtEnd, find};
 use source::Source;
-use target::Target;
 use walk::Walk;
 
 /// `ubtrfs restore`

@@ -11,11 +11,11 @@ use ubtrfs_volume::{Candidate, Device};
 
 use super::report::Report;
 use super::source::Source;
-use super::target::Target;
 use super::walk::Walk;
 use crate::args;
 use crate::commits;
 use crate::failure::{Failure, Result};
+use crate::host::target::Target;
 use crate::output::say;
 use crate::trees::Trees;
 

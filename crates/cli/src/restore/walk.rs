@@ -15,9 +15,9 @@ use super::content;
 use super::problems::Problems;
 use super::report::{Copied, Report};
 use super::source::Source;
-use super::target::{self, Made, Target, is_fatal, is_name, joined};
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::host::target::{self, Made, Target, is_fatal, is_name, joined};
 use crate::trees::Trees;
 
 /// Entries that are listed at once.

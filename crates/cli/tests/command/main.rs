@@ -12,6 +12,7 @@ mod editing;
 mod first_hour;
 mod fixtures;
 mod history;
+mod host_files;
 mod image_reports;
 mod making;
 mod package;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, XattrFlags};
 use ubtrfs::Attributes;
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec as VolumeTime};
 use ubtrfs_server::device_number;
@@ -114,6 +114,11 @@ pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes) -> io::Resu
 /// Makes another name of a file.
 pub fn make_link(from: &OwnedFd, old: &[u8], at: &OwnedFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::linkat(from, old, at, name, AtFlags::empty())?)
+}
+
+/// What has a name.
+pub fn status_of(at: &OwnedFd, name: &[u8]) -> io::Result<Stat> {
+    Ok(rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// What a name refers to, if it exists.

@@ -1,0 +1,104 @@
+//! Where a file goes that is copied to a path of the host, as cp(1) decides it: by what is there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use ubtrfs_tree::sentence;
+use ubtrfs_volume::{DevicePart, OpenMode, check_unmounted};
+
+use super::replacement::kind_name;
+use super::sources::Sources;
+use crate::failure::{Failure, Result};
+
+/// Where a file goes.
+#[derive(Debug)]
+pub enum Destination {
+    /// It gets a name in a directory.
+    Named {
+        /// The directory.
+        above: PathBuf,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// Its content is written into a device or a FIFO, which is open.
+    Stream(File),
+}
+
+impl Destination {
+    /// Where a regular file goes: through symbolic links, and into devices and FIFOs.
+    pub fn of_content(path: &Path, sources: &Sources) -> Result<Self> {
+        let failed = |error: io::Error| Failure::about(path.display(), &error);
+        let found = match rustix::fs::stat(path) {
+            Err(Errno::NOENT) if path.is_symlink() => {
+                return Err(Failure::new(format!(
+                    "{}: it is a symbolic link to what is not there, and not written through",
+                    path.display()
+                )));
+            }
+            Err(Errno::NOENT) => return Self::named(path),
+            found => found.map_err(|error| failed(error.into()))?,
+        };
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::Directory => Self::named(path),
+            FileType::RegularFile => {
+                let real = path.canonicalize().map_err(failed)?;
+                let is_it = rustix::fs::lstat(&real)
+                    .is_ok_and(|of_real| (of_real.st_dev, of_real.st_ino) == (found.st_dev, found.st_ino));
+                if is_it {
+                    Self::named(&real)
+                } else {
+                    Err(Failure::new(format!("{}: it has no name by which it could be replaced", path.display())))
+                }
+            }
+            kind => {
+                if sources.have(&found) {
+                    return Err(Failure::new(format!("{}: it is a device of the volume itself", path.display())));
+                }
+                stream(path, kind).map(Self::Stream)
+            }
+        }
+    }
+
+    /// Where something else than a regular file goes: under this very name.
+    pub fn named(path: &Path) -> Result<Self> {
+        let wrong = || Failure::new(format!("{} is not the name of a file", path.display()));
+        if path.as_os_str().as_bytes().ends_with(b"/..") {
+            return Err(wrong());
+        }
+        let name = path.file_name().ok_or_else(wrong)?.as_bytes().to_vec();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok(Self::Named { above: above.into(), name })
+    }
+}
+
+/// Opens a device or a FIFO, which nobody uses as a file system.
+fn stream(path: &Path, kind: FileType) -> Result<File> {
+    let is_block = kind == FileType::BlockDevice;
+    let exclusive = if is_block { OFlags::EXCL } else { OFlags::empty() };
+    let opened = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC | exclusive, Mode::empty());
+    let file = opened.map_err(|error| match error {
+        Errno::BUSY if is_block => Failure::new(format!("{}: the device is in use", path.display())),
+        Errno::NXIO => Failure::new(format!("{}: it is {}, and can't be written to", path.display(), kind_name(kind))),
+        error => Failure::about(path.display(), &io::Error::from(error)),
+    })?;
+    if is_block {
+        check_unmounted(path, OpenMode::ReadWrite, DevicePart::WHOLE)
+            .map_err(|error| Failure::new(sentence(&error)))?;
+    }
+    Ok(file.into())
+}
+
+/// Whether a path can only be that of a directory.
+pub fn is_named_as_directory(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/") || is_content(path)
+}
+
+/// Whether a path is `DIR/.`, which stands for what is in the directory.
+pub fn is_content(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/.") || bytes == b"."
+}

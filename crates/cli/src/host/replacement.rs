@@ -1,0 +1,209 @@
+//! A name that gets a new file. What had the name before stays as it is until the new file is
+//! whole, and then goes at once, by rename(2); a copy that fails or is killed leaves it. A file
+//! that is an image in use, by this command or by any other, is never replaced (invariant 56).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, XattrFlags};
+use rustix::io::Errno;
+use ubtrfs_mkfs::random_uuid;
+use ubtrfs_tree::sentence;
+
+use super::sources::Sources;
+
+/// Attributes of the old content, which a new one does not have.
+const OF_CONTENT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
+/// Attributes that give rights to users by their names, and to the group of a file.
+const ACL: &[u8] = b"system.posix_acl_access";
+const SET_ID: u32 = 0o6000;
+
+/// A name in a directory, and what becomes of it.
+#[derive(Debug)]
+pub struct Replacement<'a> {
+    at: &'a OwnedFd,
+    name: &'a [u8],
+    old: Option<Old>,
+    /// The name of the new file until it is whole, if it has one.
+    temporary: Option<Vec<u8>>,
+}
+
+/// What has the name so far.
+#[derive(Debug)]
+struct Old {
+    found: Stat,
+    /// A regular file, open for writing and locked: nobody opens it as an image meanwhile.
+    file: Option<File>,
+}
+
+impl<'a> Replacement<'a> {
+    /// Looks at what has the name, which is to become a file of this type. An error if that may not
+    /// be replaced by it.
+    pub fn begin(at: &'a OwnedFd, name: &'a [u8], new: FileType, sources: &Sources) -> io::Result<Self> {
+        let old = match rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => None,
+            found => Some(Old::examine(at, name, found?, new, sources)?),
+        };
+        Ok(Self { at, name, old, temporary: None })
+    }
+
+    /// Whether the name is taken by this very file.
+    pub fn is_taken_by(&self, file: &Stat) -> bool {
+        let same = |old: &Old| (old.found.st_dev, old.found.st_ino) == (file.st_dev, file.st_ino);
+        self.old.as_ref().is_some_and(same)
+    }
+
+    /// Whether a regular file has the name so far, whose attributes a new content may get.
+    pub fn has_file(&self) -> bool {
+        self.old.as_ref().is_some_and(|old| old.file.is_some())
+    }
+
+    /// The name by which something else than a regular file is to be made.
+    pub fn name_for_now(&mut self) -> &[u8] {
+        if self.old.is_none() {
+            return self.name;
+        }
+        self.temporary.get_or_insert_with(temporary_name)
+    }
+
+    /// Makes a regular file, for its owner alone: without any name where the file system has that.
+    pub fn make_file(&mut self) -> io::Result<File> {
+        let (flags, mode) = (OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+        if let Ok(file) = rustix::fs::openat(self.at, ".", flags | OFlags::TMPFILE, mode) {
+            let file = File::from(file);
+            if std::fs::symlink_metadata(by_descriptor(&file)).is_ok() {
+                return Ok(file);
+            }
+        }
+        let name = self.temporary.insert(temporary_name());
+        let made = rustix::fs::openat(self.at, &**name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode);
+        Ok(made?.into())
+    }
+
+    /// Gives a new content what the file had that it replaces: owner, permissions, ACLs and other
+    /// attributes, as far as the user may give them. Nobody gets rights by what is left out.
+    pub fn inherit(&self, file: &File) -> io::Result<()> {
+        let Some(Old { found, file: Some(old) }) = &self.old else { return Ok(()) };
+        let owner = rustix::fs::Uid::from_raw(found.st_uid);
+        let group = rustix::fs::Gid::from_raw(found.st_gid);
+        let is_owned = rustix::fs::fchown(file, Some(owner), Some(group)).is_ok();
+        let has_group = is_owned || rustix::fs::fchown(file, None, Some(group)).is_ok();
+        inherit_attributes(old, file, has_group)?;
+        let mut mode = found.st_mode & 0o7777;
+        if !is_owned || !rustix::process::geteuid().is_root() {
+            mode &= !SET_ID;
+        }
+        if !has_group {
+            // Another group has no more than everybody had.
+            mode &= !0o070 | mode << 3;
+        }
+        Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Puts what was made in its place: a regular file, or what has the [name for
+    /// now](Self::name_for_now). With `durable`, the content comes to the device before that.
+    pub fn finish(mut self, file: Option<&File>, durable: bool) -> io::Result<()> {
+        if let Some(file) = file {
+            if durable && self.has_file() {
+                file.sync_data()?;
+            }
+            if self.temporary.is_none() {
+                let name = if self.old.is_some() { self.temporary.insert(temporary_name()) } else { self.name };
+                rustix::fs::linkat(CWD, by_descriptor(file), self.at, name, AtFlags::SYMLINK_FOLLOW)?;
+            }
+        }
+        let Some(temporary) = &self.temporary else { return Ok(()) };
+        // What has come meanwhile was not looked at.
+        let flags = if self.old.is_some() { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        match rustix::fs::renameat_with(self.at, &**temporary, self.at, self.name, flags) {
+            Err(Errno::INVAL) if self.old.is_none() => rustix::fs::renameat(self.at, &**temporary, self.at, self.name)?,
+            renamed => renamed?,
+        }
+        self.temporary = None;
+        Ok(())
+    }
+}
+
+impl Drop for Replacement<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.temporary {
+            let _ = rustix::fs::unlinkat(self.at, &**name, AtFlags::empty());
+        }
+    }
+}
+
+impl Old {
+    fn examine(at: &OwnedFd, name: &[u8], found: Stat, new: FileType, sources: &Sources) -> io::Result<Self> {
+        let kind = FileType::from_raw_mode(found.st_mode);
+        let file = match kind {
+            FileType::RegularFile => Some(Self::lock(at, name, &found, sources)?),
+            FileType::Directory => return Err(io::Error::other("it is a directory, which no file replaces")),
+            // Of the same type is what an earlier copy has made.
+            kind if kind == new || kind == FileType::Symlink => None,
+            kind => {
+                let what = kind_name(kind);
+                return Err(io::Error::other(format!("it is {what}, which no other file replaces")));
+            }
+        };
+        Ok(Self { found, file })
+    }
+
+    /// Opens a file as one that is written to, and keeps all from it that use images.
+    fn lock(at: &OwnedFd, name: &[u8], found: &Stat, sources: &Sources) -> io::Result<File> {
+        if sources.have(found) {
+            // By invariant 56: what is read from it, and of it, would be gone.
+            return Err(io::Error::other("it is the image itself, or a device of the volume"));
+        }
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(at, name, flags, Mode::empty())?);
+        let opened = rustix::fs::fstat(&file)?;
+        if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
+            return Err(io::Error::other("something else was put in its place"));
+        }
+        // The sentence is about the file, which the caller names.
+        let is_free = ubtrfs_volume::keep_from_use(&file, Path::new("it"));
+        is_free.map_err(|error| io::Error::other(sentence(&error)))?;
+        Ok(file)
+    }
+}
+
+fn inherit_attributes(old: &File, new: &File, has_group: bool) -> io::Result<()> {
+    let mut names = vec![0; 64 << 10];
+    let Ok(len) = rustix::fs::flistxattr(old, &mut names) else { return Ok(()) };
+    let mut value = vec![0; 64 << 10];
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !OF_CONTENT.contains(name)) {
+        let is_acl = name == ACL;
+        // The entry of the group would be about another group.
+        if is_acl && !has_group {
+            continue;
+        }
+        let Ok(len) = rustix::fs::fgetxattr(old, name, &mut value) else { continue };
+        match rustix::fs::fsetxattr(new, name, &value[..len], XattrFlags::empty()) {
+            Err(error) if is_acl => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What a file is that is no regular one.
+pub fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::BlockDevice | FileType::CharacterDevice => "a device",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        FileType::Symlink => "a symbolic link",
+        _ => "of an unknown type",
+    }
+}
+
+/// A name that nothing has.
+fn temporary_name() -> Vec<u8> {
+    format!(".ubtrfs-{}", random_uuid()).into_bytes()
+}
+
+fn by_descriptor(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
