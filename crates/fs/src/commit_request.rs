@@ -1,8 +1,7 @@
 //! Asking the background committer for a commit.
 
-use std::time::Instant;
-
-use parking_lot::{Condvar, Mutex};
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, Mutex};
 
 #[derive(Default)]
 struct State {

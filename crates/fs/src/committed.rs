@@ -1,11 +1,12 @@
 //! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next
 //! one.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{RootFlags, RootItem};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, Superblock, TreeId};
+use ubtrfs_threads::OnceLock;
 use ubtrfs_tree::{Block, NodeCache, NodeRef, Reader, Root, Snapshot};
 
 use crate::error::{Errno, Error, Result};

@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Errno, Error, Result, Step};
 use crate::fs_info::FsInfo;
@@ -142,7 +142,7 @@ impl Discarder {
     /// Starts the thread that discards what is freed.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let discarder = self.clone();
-        std::thread::Builder::new().name("discard".into()).spawn(move || discarder.discard_in_background())
+        ubtrfs_threads::thread::Builder::new().name("discard".into()).spawn(move || discarder.discard_in_background())
     }
 
     /// Stops the thread that discards after its current range.

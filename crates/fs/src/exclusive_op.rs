@@ -1,7 +1,7 @@
 //! Operations that change where chunks are, of which a volume has one at a time: balances, and the
 //! removal, the resizing and the replacement of devices.
 
-use parking_lot::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::error::{Errno, Result};
 

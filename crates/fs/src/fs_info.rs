@@ -7,13 +7,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::{Mutex, RwLock};
 use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, Timespec};
 use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
+use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, RwLock};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 use ubtrfs_volume::Published;
 
 use crate::error::{Errno, Error, Result};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 use ubtrfs_volume::DeviceFault;
 
 use crate::error::{Error, Step};
@@ -44,7 +44,7 @@ impl LastErrors {
     pub(crate) fn note(&self, error: &Error) {
         let (steps, cause) = error.steps();
         let record = ErrorRecord {
-            time: SystemTime::now(),
+            time: ubtrfs_threads::time::wall_clock(),
             count: 1,
             steps,
             cause: cause.chain(),

@@ -17,7 +17,7 @@ pub(crate) enum Ordered {
 }
 
 #[cfg(debug_assertions)]
-thread_local! {
+ubtrfs_threads::thread_local! {
     /// Whether this thread holds the gate and the lock of space.
     static HELD: [Cell<bool>; 2] = const { [Cell::new(false), Cell::new(false)] };
 }

@@ -8,13 +8,15 @@
 //! as it is, but for data without checksums, during whose copy nobody writes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{ChunkItem, DevReplaceItem};
 use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, Mutex};
 use ubtrfs_volume::{Copied, Device, Error as VolumeError};
 
 use crate::allocated::{self, Allocated};
@@ -326,6 +328,6 @@ impl Replacer {
             Err(Error::Posix(Errno::CANCELED | Errno::INPROGRESS)) | Ok(()) => {}
             Err(error) => tracing::error!("a device could not be replaced: {error}"),
         };
-        std::thread::Builder::new().name("replace".into()).spawn(run).map(Some)
+        ubtrfs_threads::thread::Builder::new().name("replace".into()).spawn(run).map(Some)
     }
 }

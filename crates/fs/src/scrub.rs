@@ -6,12 +6,13 @@
 //! to all devices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_threads::atomic::{AtomicBool, Ordering};
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, Mutex};
 use ubtrfs_volume::{DeviceErrors, ParityScrub, ScrubScope, Scrubbed};
 
 use crate::allocated::{self, Allocated};
@@ -241,6 +242,6 @@ impl Scrubber {
             Err(Error::Posix(Errno::CANCELED)) | Ok(_) => {}
             Err(error) => tracing::error!("devices that lag could not be brought up to the others: {error}"),
         };
-        std::thread::Builder::new().name("scrub".into()).spawn(catch_up).map(Some)
+        ubtrfs_threads::thread::Builder::new().name("scrub".into()).spawn(catch_up).map(Some)
     }
 }

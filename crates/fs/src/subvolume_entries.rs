@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::RwLock;
 use ubtrfs_format::items::RootRef;
 use ubtrfs_format::{DirIndex, ItemType, Key, TreeId};
+use ubtrfs_threads::RwLock;
 use ubtrfs_tree::EditBatch;
 
 use crate::committed::Committed;

@@ -23,11 +23,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLockReadGuard};
 use ubtrfs_format::{Generation, Logical, TreeId};
+use ubtrfs_threads::atomic::{AtomicBool, AtomicU64, Ordering};
+use ubtrfs_threads::{ArcSwap, Mutex, RwLockReadGuard};
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
 use crate::change_memory::{self, Account, TransactionMemory};
@@ -178,7 +177,7 @@ impl Transaction {
     }
 
     /// What happens to subvolumes.
-    pub(crate) fn subvolumes(&self) -> parking_lot::MutexGuard<'_, SubvolumeChanges> {
+    pub(crate) fn subvolumes(&self) -> ubtrfs_threads::MutexGuard<'_, SubvolumeChanges> {
         self.subvolumes.lock()
     }
 
@@ -210,7 +209,7 @@ impl Transaction {
     }
 
     /// The extents that were allocated.
-    pub(crate) fn extents(&self) -> parking_lot::MutexGuard<'_, BTreeMap<Logical, NewExtent>> {
+    pub(crate) fn extents(&self) -> ubtrfs_threads::MutexGuard<'_, BTreeMap<Logical, NewExtent>> {
         self.new_extents.lock()
     }
 
@@ -245,7 +244,7 @@ impl Transaction {
 
     /// Checksums of sectors whose data was written later than their extent: from a log, or written
     /// in place. By address, they take precedence over those of the extents.
-    pub(crate) fn later_sums(&self) -> parking_lot::MutexGuard<'_, Option<SumMap>> {
+    pub(crate) fn later_sums(&self) -> ubtrfs_threads::MutexGuard<'_, Option<SumMap>> {
         self.later_sums.lock()
     }
 
@@ -288,7 +287,7 @@ impl Transaction {
 pub(crate) struct Joined(u64);
 
 #[cfg(debug_assertions)]
-thread_local! {
+ubtrfs_threads::thread_local! {
     static JOINED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -296,7 +295,7 @@ impl Joined {
     /// Until now; where assertions are off nobody counts.
     pub(crate) fn by_now() -> Self {
         #[cfg(debug_assertions)]
-        return Self(JOINED.get());
+        return Self(JOINED.with(std::cell::Cell::get));
         #[cfg(not(debug_assertions))]
         Self(0)
     }
@@ -314,7 +313,7 @@ impl InodeState {
     pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
         debug_assert!(is_held(Ordered::Gate), "invariant 5: what changes belongs to one passage of the gate");
         #[cfg(debug_assertions)]
-        JOINED.set(JOINED.get() + 1);
+        JOINED.with(|joined| joined.set(joined.get() + 1));
         self.join_alone(inode, transaction);
     }
 

@@ -3,12 +3,13 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ubtrfs::{CompressionMode, FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyXattr;
 use ubtrfs_fuse::{Caller, Errno};
+use ubtrfs_threads::time::Instant;
 
 use crate::change_records;
 use crate::control::{self, Question};

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 use ubtrfs_fuse::Hops;
+use ubtrfs_threads::time::Instant;
 
 macro_rules! kinds {
     ($($name:ident $text:literal),+ $(,)?) => {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ubtrfs::{Filesystem, ReplaceOptions, ReplaceState, VacateProgress};
 use ubtrfs_format::DeviceId;
 use ubtrfs_fuse::Errno;
+use ubtrfs_threads::{Mutex, OnceLock};
 use ubtrfs_volume::{Device, TARGET};
 
 /// Opens a device so that nobody else has it, if nothing is on it that somebody might miss.

@@ -122,7 +122,7 @@ impl Server {
             shared.long_ioctls.end(request);
             finish(reply, done);
         };
-        if let Err(error) = std::thread::Builder::new().name(kind.name().into()).spawn(run) {
+        if let Err(error) = ubtrfs_threads::thread::Builder::new().name(kind.name().into()).spawn(run) {
             self.shared().long_ioctls.end(request);
             tracing::error!(%error, "no thread for a {}", kind.name());
         }
@@ -171,7 +171,7 @@ impl Server {
         }
         let shared = Arc::clone(self.shared());
         let run = move || finish(reply, asked.answer(&shared.engine, &shared.devices));
-        if let Err(error) = std::thread::Builder::new().name("devices".into()).spawn(run) {
+        if let Err(error) = ubtrfs_threads::thread::Builder::new().name("devices".into()).spawn(run) {
             tracing::error!(%error, "no thread for a change of devices");
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 
 use crate::pool::Pool;
 

@@ -4,11 +4,11 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use ubtrfs::Filesystem;
 use ubtrfs_fuse::Errno;
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 
 /// The most interrupts that are remembered. Another thread may still read the request that one is
 /// for; most are for requests that are none of these.

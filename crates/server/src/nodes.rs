@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use parking_lot::RwLock;
 use ubtrfs::InodeId;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_fuse::{Errno, ROOT};
+use ubtrfs_threads::RwLock;
 
 /// Bits of an inode number where subvolume and inode number share one number.
 const INO_BITS: u32 = 40;

@@ -4,11 +4,10 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::thread;
 
-use parking_lot::{Condvar, Mutex};
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use ubtrfs_threads::{Condvar, Mutex, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use ubtrfs::{Filesystem, ScrubOptions, ScrubProgress};
 use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_fuse::Errno;
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 
 use crate::btrfs_ioctls::u64_at;
 

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
-use parking_lot::Mutex;
 use ubtrfs::scheduling::{Scheduling, may_block};
 use ubtrfs::{Filesystem as Engine, InodeId};
 use ubtrfs_fuse::reply::ReplyEmpty;
 use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::time::Instant;
 
 use crate::answers::answer;
 use crate::counters::{Kind, Timed};

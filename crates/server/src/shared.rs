@@ -1,15 +1,16 @@
 //! What the server and its slow requests share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use ubtrfs::{CompressionMode, Filesystem, InodeId};
 use ubtrfs_format::TreeId;
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
+use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::{Mutex, OnceLock};
 
 use crate::attributes;
 use crate::control::Report;

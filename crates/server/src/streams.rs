@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use rustix::process::{Pid, test_kill_process};
 use ubtrfs_fuse::Errno;
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::pool::Pool;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 
 /// Notes what could not be read and was left out. A reader of a file or a directory knows by the
 /// [count](Self::count), before and after, whether something of it is missing.

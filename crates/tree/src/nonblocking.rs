@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use crate::error::{Error, Result};
 
-thread_local! {
+ubtrfs_threads::thread_local! {
     static MAY_BLOCK: Cell<bool> = const { Cell::new(true) };
 }
 
@@ -18,26 +18,26 @@ struct Restore(bool);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        MAY_BLOCK.set(self.0);
+        MAY_BLOCK.with(|may| may.set(self.0));
     }
 }
 
 /// Does `work` in non-blocking mode: it fails where it would have to block.
 pub fn nonblocking<T>(work: impl FnOnce() -> T) -> T {
-    let _restore = Restore(MAY_BLOCK.replace(false));
+    let _restore = Restore(MAY_BLOCK.with(|may| may.replace(false)));
     work()
 }
 
 /// Does `work`, which may block even in a non-blocking thread, because it can't be aborted in
 /// between.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    let _restore = Restore(MAY_BLOCK.replace(true));
+    let _restore = Restore(MAY_BLOCK.with(|may| may.replace(true)));
     work()
 }
 
 /// Whether this thread may block.
 pub fn may_block() -> bool {
-    MAY_BLOCK.get()
+    MAY_BLOCK.with(Cell::get)
 }
 
 /// An error if this thread is in non-blocking mode.

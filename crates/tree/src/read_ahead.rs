@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::NodeRef;
 use crate::node_id::NodeId;
@@ -112,7 +112,7 @@ impl ReadAhead {
                 }
             }
         };
-        std::thread::Builder::new().name("read-ahead".into()).spawn(work).is_ok()
+        ubtrfs_threads::thread::Builder::new().name("read-ahead".into()).spawn(work).is_ok()
     }
 }
 

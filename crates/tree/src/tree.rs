@@ -1,9 +1,10 @@
 //! Trees as readers see them.
 
 use std::ops::Deref;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ubtrfs_format::{Key, Leaf, Node};
+use ubtrfs_threads::OnceLock;
 
 use crate::block::{Block, NodeRef, Root};
 use crate::cache::NodeCache;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_threads::Mutex;
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 

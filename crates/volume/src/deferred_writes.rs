@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::device::{Device, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;

@@ -6,11 +6,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use ubtrfs_threads::thread;
+use ubtrfs_threads::time::Instant;
 
 use crate::device::Device;
 use crate::device_part::DevicePart;

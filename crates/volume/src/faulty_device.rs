@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use ubtrfs_format::Physical;
+use ubtrfs_threads::Mutex;
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;

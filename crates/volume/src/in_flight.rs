@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ubtrfs_format::Logical;
+use ubtrfs_threads::Mutex;
 
 use crate::buffer::SharedBuffer;
 

@@ -6,11 +6,12 @@
 //! rewritten, it is read only where the others can't be, and only what a checksum proves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-use parking_lot::Mutex;
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, objectid};
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;

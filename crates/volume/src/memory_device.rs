@@ -2,8 +2,8 @@
 
 use std::io;
 
-use parking_lot::RwLock;
 use ubtrfs_format::Physical;
+use ubtrfs_threads::RwLock;
 
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 use crate::runs;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, LazyLock};
 
-use parking_lot::RwLock;
 use ubtrfs_format::Physical;
+use ubtrfs_threads::RwLock;
 
 use crate::buffer::ALIGNMENT;
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};

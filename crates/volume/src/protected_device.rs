@@ -13,12 +13,12 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use rustix::time::{ClockId, clock_gettime};
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::deferred_writes::{DeferredWrites, Submit, failed};
@@ -107,7 +107,7 @@ impl ProtectedDevice {
         if let Some(place) = place {
             shared.take(place)?;
             let renewer = Arc::clone(&shared);
-            let thread = std::thread::Builder::new().name("ubtrfs-mark".into());
+            let thread = ubtrfs_threads::thread::Builder::new().name("ubtrfs-mark".into());
             renewing = Some(thread.spawn(move || renewer.renew_until_the_end(place))?);
         }
         Ok(Self { shared, renewing })
@@ -160,7 +160,7 @@ impl Shared {
         self.renew(place)?;
         let is_late = now().saturating_sub(found_none) > self.timing.settling;
         let pause = if is_late { self.timing.silence.min(2 * self.timing.renewal) } else { self.timing.settling };
-        std::thread::sleep(pause);
+        ubtrfs_threads::thread::sleep(pause);
         let looked = now();
         let found = self.read(place)?;
         self.compare(found.as_ref()).map_err(Refusal::Held)?;
@@ -182,7 +182,7 @@ impl Shared {
         let begun = now();
         let mut looked = begun;
         while looked.saturating_sub(begun) < self.timing.silence {
-            std::thread::sleep(self.timing.silence / 30);
+            ubtrfs_threads::thread::sleep(self.timing.silence / 30);
             looked = now();
             match self.read(place)? {
                 None => return Ok(looked),

@@ -5,10 +5,11 @@
 //! is invariant 12: the primary is read again first, so that no other writer's is overwritten.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_threads::time::Instant;
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;

@@ -19,8 +19,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_threads::Mutex;
 
 use crate::deferred_writes::Submit;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range};

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use ubtrfs_format::Physical;
+use ubtrfs_threads::Mutex;
 
 use crate::buffer::ALIGNMENT;
 use crate::device::{

@@ -214,7 +214,7 @@ impl Volume {
                 return Err(Error::Busy { at });
             }
             attempts += 1;
-            std::thread::sleep(MOMENT);
+            ubtrfs_threads::thread::sleep(MOMENT);
         };
         let places = self.places_of_source(piece, range);
         let mut copied = Copied::default();

@@ -1,10 +1,10 @@
 //! A replacement that is being made, and the devices that are left when it has ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_threads::atomic::{AtomicU64, Ordering};
 
 use crate::buffer::Buffer;
 use crate::device::DeviceWrite;

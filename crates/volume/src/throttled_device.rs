@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use ubtrfs_format::Physical;
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::time::Instant;
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;
@@ -37,7 +38,7 @@ impl Line {
 }
 
 fn sleep_until(end: Instant) {
-    std::thread::sleep(end.saturating_duration_since(Instant::now()));
+    ubtrfs_threads::thread::sleep(end.saturating_duration_since(Instant::now()));
 }
 
 impl ThrottledDevice {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, opcode, types};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
 
 use crate::device::{DeviceTicket, PendingWrites};
 use crate::error::WriteError;
@@ -173,7 +173,7 @@ impl Ring {
                         && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) =>
                 {
                     retries += 1;
-                    std::thread::sleep(Duration::from_millis(1));
+                    ubtrfs_threads::thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => {
                     tracing::error!(%error, "io_uring takes no more writes");
@@ -233,7 +233,7 @@ impl Ring {
             && error.raw_os_error() != Some(libc::EINTR)
         {
             // Completions are polled again, but not at full speed.
-            std::thread::sleep(Duration::from_millis(1));
+            ubtrfs_threads::thread::sleep(Duration::from_millis(1));
         }
     }
 

@@ -18,13 +18,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLock};
 use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Superblock, Uuid};
+use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{ArcSwap, Mutex, RwLock};
 
 use crate::chunk_map::ChunkMap;
 use crate::counted_lock::{CountedRwLock, LockCounters};

@@ -238,7 +238,7 @@ impl Volume {
         for volume in [data.volume, nodes.volume] {
             assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush is of the volume that was written");
         }
-        let has_looked = std::thread::scope(|scope| {
+        let has_looked = ubtrfs_threads::thread::scope(|scope| {
             let is_far_and_due = self.reads_ahead() > 0 && self.is_look_due();
             let look = is_far_and_due.then(|| scope.spawn(|| self.look_at_superblocks()));
             self.barrier()?;
@@ -264,10 +264,10 @@ impl Volume {
         let members: Vec<&Arc<Member>> = set.written().collect();
         let result = match members.as_slice() {
             [member] => flush(member),
-            members => std::thread::scope(|scope| {
+            members => ubtrfs_threads::thread::scope(|scope| {
                 let flush = &flush;
                 let threads: Vec<_> = members.iter().map(|member| scope.spawn(move || flush(member))).collect();
-                let join = |thread: std::thread::ScopedJoinHandle<'_, Result<()>>| {
+                let join = |thread: ubtrfs_threads::thread::ScopedJoinHandle<'_, Result<()>>| {
                     thread.join().unwrap_or(Err(Error::BadRequest("a flush panicked")))
                 };
                 threads.into_iter().map(join).fold(Ok(()), Result::and)

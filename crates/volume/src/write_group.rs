@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::device::{DeviceTicket, PendingWrites};
 use crate::error::WriteError;

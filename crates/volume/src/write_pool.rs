@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::mpsc::{Receiver, Sender, channel};
+use ubtrfs_threads::thread::JoinHandle;
 
 use crate::device::DeviceTicket;
 use crate::runs::Run;
@@ -30,7 +30,9 @@ impl WritePool {
         let jobs = Arc::new(Mutex::new(jobs));
         let spawn = |number| {
             let (file, jobs) = (Arc::clone(file), Arc::clone(&jobs));
-            std::thread::Builder::new().name(format!("ubtrfs-write-{number}")).spawn(move || work(&file, &jobs))
+            ubtrfs_threads::thread::Builder::new()
+                .name(format!("ubtrfs-write-{number}"))
+                .spawn(move || work(&file, &jobs))
         };
         let threads = (0..THREADS).map(spawn).collect::<io::Result<_>>()?;
         Ok(Self { queue: Mutex::new(Some(queue)), threads })

@@ -1,10 +1,10 @@
 //! The commits of a mount.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use parking_lot::Mutex;
 use ubtrfs_format::items::BalanceItem;
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::atomic::AtomicBool;
 
 use super::replacement_item::Replacement;
 use crate::discard::Discarder;

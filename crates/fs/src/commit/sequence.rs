@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use ubtrfs_format::{Generation, Logical};
+use ubtrfs_threads::time::Instant;
 use ubtrfs_volume::{CompletedWrites, Data};
 
 use super::merge_trees::MergedTrees;

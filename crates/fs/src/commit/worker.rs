@@ -1,8 +1,9 @@
 //! The background committer.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Instant;
+
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::time::Instant;
 
 use super::owner::Committer;
 
@@ -10,7 +11,7 @@ impl Committer {
     /// Starts the background committer.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let committer = self.clone();
-        std::thread::Builder::new().name("commit".into()).spawn(move || committer.commit_in_background())
+        ubtrfs_threads::thread::Builder::new().name("commit".into()).spawn(move || committer.commit_in_background())
     }
 
     fn commit_in_background(&self) {

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::Compression;
+use ubtrfs_threads::Mutex;
 use ubtrfs_tree::Damage;
 use ubtrfs_volume::{Buffer, Volume};
 

@@ -18,7 +18,7 @@ mod volume;
 use std::fs::File;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 
 use crate::commit::Committer;
 use crate::discard::Discarder;
@@ -53,7 +53,7 @@ pub struct Filesystem {
     pub(crate) replacer: Arc<Replacer>,
     pub(crate) writeback: Arc<Writeback>,
     /// What works in the background: the committer and the inactivator.
-    pub(crate) threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    pub(crate) threads: Mutex<Vec<ubtrfs_threads::thread::JoinHandle<()>>>,
     pub(crate) names: Arc<Names>,
     /// What keeps the kernel from mounting a block device that is only read.
     pub(crate) claim: Option<File>,

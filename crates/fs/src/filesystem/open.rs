@@ -235,7 +235,7 @@ impl Filesystem {
         self.info.exclusive_op.end();
         self.replacer.stop();
         let threads = std::mem::take(&mut *self.threads.lock());
-        let this = std::thread::current().id();
+        let this = ubtrfs_threads::thread::current().id();
         let is_outside = threads.iter().all(|thread| thread.thread().id() != this);
         for thread in threads.into_iter().filter(|thread| thread.thread().id() != this) {
             let _ = thread.join();
@@ -254,7 +254,7 @@ impl Drop for Filesystem {
         }
         if !self.stop_threads() {
             tracing::error!("the file system ends within its own commit: what changed since then is lost");
-        } else if std::thread::panicking() {
+        } else if ubtrfs_threads::thread::panicking() {
             tracing::error!("the file system ends by a panic: what changed since its last commit is lost");
         } else if let Err(error) = self.close() {
             tracing::error!("the last commit failed: {error}");

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::time::Instant;
 
 use super::Inactivator;
 use crate::error::{Error, Result, Step};
@@ -143,7 +145,9 @@ impl Inactivator {
     /// Starts the thread that frees.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let inactivator = self.clone();
-        std::thread::Builder::new().name("inactivate".into()).spawn(move || inactivator.inactivate_in_background())
+        ubtrfs_threads::thread::Builder::new()
+            .name("inactivate".into())
+            .spawn(move || inactivator.inactivate_in_background())
     }
 
     /// Stops the thread that frees after its current step.

@@ -25,11 +25,10 @@ pub use queue::InactivationStats;
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
-
 use crate::commit::Committer;
 use crate::fs_info::FsInfo;
 use queue::InactivationQueue;
+use ubtrfs_threads::MutexGuard;
 
 /// The inactivator of a mount.
 pub(crate) struct Inactivator {

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ubtrfs_format::TreeId;
+use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
 
 use crate::inode::Inode;
 

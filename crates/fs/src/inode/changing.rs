@@ -4,7 +4,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use parking_lot::RwLockWriteGuard;
+use ubtrfs_threads::RwLockWriteGuard;
 
 use super::InodeState;
 
@@ -36,7 +36,7 @@ impl Drop for Changing<'_> {
     fn drop(&mut self) {
         self.0.settle_memory();
         debug_assert!(
-            std::thread::panicking() || self.0.is_listed_if_renamed(),
+            ubtrfs_threads::thread::panicking() || self.0.is_listed_if_renamed(),
             "invariant 15: names of an inode changed that the log has, and the inode is not on the list"
         );
     }

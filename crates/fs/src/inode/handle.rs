@@ -1,6 +1,6 @@
 //! An inode in memory, and the lock of its state.
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use ubtrfs_threads::{RwLock, RwLockReadGuard};
 
 use super::changing::Changing;
 use super::id::InodeId;

@@ -44,7 +44,7 @@ pub(crate) struct OrderedExtent {
 }
 
 /// The I/O of extents that are submitted together.
-pub(crate) type SharedTicket = Arc<parking_lot::Mutex<DataWrites>>;
+pub(crate) type SharedTicket = Arc<ubtrfs_threads::Mutex<DataWrites>>;
 
 /// The progress of submitted data writes.
 #[derive(Default)]

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::{ArcMutexGuard, RawMutex};
 use ubtrfs_format::items::FileType;
+use ubtrfs_threads::{ArcMutexGuard, RawMutex};
 
 use super::queue::{ClosedGroup, Log};
 use super::tree_log::TreeLog;

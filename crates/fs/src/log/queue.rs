@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{ArcMutexGuard, Condvar, Mutex, MutexGuard, RawMutex};
+use ubtrfs_threads::{ArcMutexGuard, Condvar, Mutex, MutexGuard, RawMutex};
 use ubtrfs_volume::{CountedArcMutex, CountedMutex, LockCounters, Published};
 
 use super::prepared::PreparedLog;

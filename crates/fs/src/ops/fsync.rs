@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{InodeItem, Timespec};
+use ubtrfs_threads::{Condvar, Mutex};
 
 use super::operations::Operations;
 use crate::error::{Error, Result};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 
 use crate::commit::Committer;
 use crate::file_reader::FileReader;

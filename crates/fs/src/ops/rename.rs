@@ -127,7 +127,7 @@ impl Operations {
     }
 
     /// Other renames may hold this lock while they wait for a device.
-    pub(super) fn lock_renames(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+    pub(super) fn lock_renames(&self) -> Result<ubtrfs_threads::MutexGuard<'_, ()>> {
         if let Some(lock) = self.rename_lock.try_lock() {
             return Ok(lock);
         }

@@ -3,11 +3,11 @@
 //! one is under way; the next mount can go on with it.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
 use ubtrfs_format::{Logical, TreeId};
+use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::{Condvar, Mutex};
 
 use super::Relocator;
 use super::filters::{args_of, extended, limit, takes};
@@ -165,7 +165,7 @@ impl Balancer {
             Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN | Errno::INPROGRESS)) => {}
             Err(error) => tracing::error!("the balance that an earlier mount left has ended: {error}"),
         };
-        std::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
+        ubtrfs_threads::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
     }
 
     /// Has the one under way pause, and waits for it. `ENOTCONN` if none is.

@@ -1,7 +1,9 @@
 //! How fast extents are moved.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use ubtrfs_threads::time::Instant;
 
 /// How often who waits for its turn is asked whether it goes on.
 const MOMENT: Duration = Duration::from_millis(50);
@@ -62,7 +64,7 @@ impl Pace<'_> {
             if rest.is_zero() {
                 return true;
             }
-            std::thread::sleep(rest.min(MOMENT));
+            ubtrfs_threads::thread::sleep(rest.min(MOMENT));
         }
     }
 }

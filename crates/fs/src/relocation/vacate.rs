@@ -155,7 +155,7 @@ impl Relocator {
                 }
                 if self.info.space.lock().is_emptied(start) {
                     // It goes when the last readers of what was there have ended.
-                    std::thread::sleep(MOMENT);
+                    ubtrfs_threads::thread::sleep(MOMENT);
                     self.info.space.unpin();
                     self.committer.commit()?;
                     is_further = true;
@@ -166,7 +166,7 @@ impl Relocator {
                     Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
                     // It went by itself, or is about to.
                     Err(error) if error.errno() == Errno::NOENT => {
-                        std::thread::sleep(MOMENT);
+                        ubtrfs_threads::thread::sleep(MOMENT);
                         is_further = true;
                     }
                     // Another one may fit, and make room.

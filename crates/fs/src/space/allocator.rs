@@ -159,7 +159,7 @@ impl Space {
     }
 
     /// The state itself, for the commit's own steps.
-    pub(crate) fn lock(&self) -> Noted<parking_lot::MutexGuard<'_, SpaceInner>> {
+    pub(crate) fn lock(&self) -> Noted<ubtrfs_threads::MutexGuard<'_, SpaceInner>> {
         Noted::take(Ordered::Space, || self.inner.lock())
     }
 

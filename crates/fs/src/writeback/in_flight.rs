@@ -5,7 +5,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use ubtrfs_threads::Mutex;
 
 use crate::in_flight_bytes::{Counted, InFlightBytes};
 use crate::inode::{Inode, InodeId, InodeState};

@@ -1,10 +1,10 @@
 //! Threads and contexts that compress, and what comes of it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use ubtrfs_format::items::Compression;
+use ubtrfs_threads::Mutex;
+use ubtrfs_threads::atomic::{AtomicUsize, Ordering};
 use ubtrfs_volume::SharedBuffer;
 
 use crate::file::compress::Packer;
@@ -70,8 +70,8 @@ impl Packers {
             })
         };
         let helpers = self.take_helpers(count.saturating_sub(1));
-        let all = std::thread::scope(|scope| {
-            let spawn = || std::thread::Builder::new().name("compress".into()).spawn_scoped(scope, do_some);
+        let all = ubtrfs_threads::thread::scope(|scope| {
+            let spawn = || ubtrfs_threads::thread::Builder::new().name("compress".into()).spawn_scoped(scope, do_some);
             // Where no thread can be made, this one does it all.
             let others: Vec<_> = (0..helpers).filter_map(|_| spawn().ok()).collect();
             let mut all = do_some();

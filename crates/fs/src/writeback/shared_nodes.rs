@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use parking_lot::Mutex;
 use ubtrfs_format::items::ExtentItem;
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
+use ubtrfs_threads::Mutex;
 use ubtrfs_tree::NodeRef;
 
 use crate::committed::Committed;

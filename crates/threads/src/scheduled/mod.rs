@@ -1,0 +1,27 @@
+//! The same types under the scheduler.
+
+mod arc_swap;
+mod clock;
+mod condvar;
+mod once_lock;
+mod plan;
+pub mod scheduler;
+mod strategy;
+pub mod thread;
+pub mod time;
+
+pub use shuttle_parking_lot::{ArcMutexGuard, Mutex, MutexGuard, RawMutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub use self::arc_swap::{ArcSwap, ArcSwapOption};
+pub use self::condvar::{Condvar, WaitTimeoutResult};
+pub use self::once_lock::OnceLock;
+
+/// Atomics that order something: flags that another thread waits for or decides by.
+pub mod atomic {
+    pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+}
+
+/// Channels.
+pub mod mpsc {
+    pub use shuttle::sync::mpsc::{Receiver, Sender, channel};
+}

@@ -1,0 +1,151 @@
+//! Which task goes on: what a seed decides.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use shuttle::current::TaskId;
+use shuttle::scheduler::{Schedule, Scheduler, Task};
+
+use super::clock;
+use super::plan::{Plan, Strategy};
+
+/// Numbers that follow from a seed (`SplitMix64`).
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below a limit.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}
+
+/// The longest time that a step takes.
+const LONGEST_STEP: u64 = 20_000;
+
+/// What the run has come to so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    pub(super) steps: u64,
+    /// Of the tasks that were chosen, in their order.
+    pub(super) hash: u64,
+    /// No task could do anything within [`Plan::longest`].
+    pub(super) has_stopped: bool,
+}
+
+std::thread_local! {
+    /// The run of this thread.
+    pub(super) static PROGRESS: std::cell::Cell<Progress> = const {
+        std::cell::Cell::new(Progress { steps: 0, hash: 0, has_stopped: false })
+    };
+}
+
+/// Chooses by a plan, once.
+pub(super) struct Chooser {
+    plan: Plan,
+    random: Random,
+    has_begun: bool,
+    progress: Progress,
+    /// Of tasks, the highest first: for [`Strategy::Priorities`].
+    priorities: HashMap<TaskId, u64>,
+    /// The steps at which the task that runs gets the lowest priority.
+    changes: Vec<u64>,
+    lowest: u64,
+}
+
+impl Chooser {
+    pub(super) fn new(plan: Plan) -> Self {
+        let mut random = Random::new(plan.seed);
+        let changes = match plan.strategy {
+            Strategy::Priorities { changes, within } => (0..changes).map(|_| random.below(within)).collect(),
+            _ => Vec::new(),
+        };
+        let (progress, priorities) = (Progress::default(), HashMap::new());
+        Self { plan, random, has_begun: false, progress, priorities, changes, lowest: u64::MAX / 2 }
+    }
+
+    /// Lets time pass: a little, sometimes until a sleeper wakes.
+    fn tick(&mut self) {
+        let step = Duration::from_nanos(self.random.below(LONGEST_STEP));
+        clock::advance(clock::now() + step);
+        if self.random.below(self.plan.steps_between_jumps) == 0 {
+            let number = self.random.below(3) as usize;
+            if let Some(until) = clock::waking(number) {
+                clock::advance(until);
+            }
+        }
+    }
+
+    fn choose(&mut self, awake: &[TaskId], current: Option<TaskId>) -> TaskId {
+        let any = awake[self.random.below(awake.len() as u64) as usize];
+        let current = current.filter(|task| awake.contains(task));
+        match self.plan.strategy {
+            Strategy::Uniform => any,
+            Strategy::Preempting { steps } => match current {
+                Some(current) if self.random.below(steps) != 0 => current,
+                _ => any,
+            },
+            Strategy::Priorities { .. } => {
+                if let Some(current) = current
+                    && self.changes.contains(&self.progress.steps)
+                {
+                    self.lowest += 1;
+                    self.priorities.insert(current, self.lowest);
+                }
+                for task in awake {
+                    let priority = self.random.next() >> 2;
+                    self.priorities.entry(*task).or_insert(priority);
+                }
+                awake.iter().copied().min_by_key(|task| self.priorities[task]).unwrap_or(any)
+            }
+        }
+    }
+}
+
+impl Scheduler for Chooser {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        is_first.then(|| Schedule::new(self.plan.seed))
+    }
+
+    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, is_yielding: bool) -> Option<TaskId> {
+        self.tick();
+        let mut awake: Vec<TaskId>;
+        loop {
+            awake = runnable.iter().map(|task| task.id()).filter(|task| !clock::is_asleep(*task)).collect();
+            if !awake.is_empty() {
+                break;
+            }
+            // All of them sleep.
+            clock::advance(clock::waking(0)?);
+            if clock::now() > self.plan.longest {
+                self.progress.has_stopped = true;
+                clock::stop();
+            }
+        }
+        if let Some(current) = current.filter(|_| is_yielding && awake.len() > 1) {
+            awake.retain(|task| *task != current);
+        }
+        let chosen = self.choose(&awake, current);
+        self.progress.steps += 1;
+        self.progress.hash = (self.progress.hash ^ usize::from(chosen) as u64).wrapping_mul(0x0100_0000_01b3);
+        PROGRESS.set(self.progress);
+        Some(chosen)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.random.next()
+    }
+}
