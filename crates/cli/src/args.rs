@@ -150,6 +150,10 @@ pub struct Mount {
     /// This is the server in the background.
     #[arg(long, hide = true)]
     pub server: bool,
+    /// The mount ends when this process has ended and nobody uses it any more, and its directory
+    /// is removed.
+    #[arg(long, value_name = "PID", hide = true)]
+    pub tied_to: Option<u32>,
     /// The devices (or image files) of the volume, then the directory to mount on. With the option
     /// remount the directory alone will do.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]

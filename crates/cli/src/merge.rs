@@ -76,7 +76,7 @@ fn explained(errno: Errno) -> Option<&'static str> {
         Errno::TOOBIG => "there are more changes than fit into memory: a million, or a quarter of a gigabyte of names",
         Errno::NAMETOOLONG => "a path is too long: its directories take more than 4 megabytes of memory",
         Errno::NOTEMPTY => "a subvolume in TARGET is where CHANGED has removed a directory or made a file",
-        Errno::BUSY => "CHANGED or TARGET is being changed, or too many comparisons go on at a time",
+        Errno::BUSY => "CHANGED or TARGET is being changed, or a thousand comparisons and merges wait for their turn",
         _ => return None,
     })
 }

@@ -103,7 +103,9 @@ fn in_mount(arguments: &args::Shell, directory: &Path) -> Result<ExitStatus> {
         options.push(",");
         options.push(more);
     }
-    let mut mount: Vec<OsString> = vec!["mount".into(), "-o".into(), options];
+    // If we are killed, the server unmounts when what the command has started has ended.
+    let tied = format!("--tied-to={}", std::process::id());
+    let mut mount: Vec<OsString> = vec!["mount".into(), tied.into(), "-o".into(), options];
     mount.extend([arguments.image.clone().into(), directory.into()]);
     own_command(&mount)?;
     let done = run_in(directory, &arguments.command);

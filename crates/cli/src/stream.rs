@@ -20,6 +20,8 @@ use crate::spool::{NotPut, Spool};
 const ROOM: usize = 64 << 10;
 /// Where what was read can't be kept until it is shown, the server hears that we are there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// How often it is asked whether the answer has its turn now, or goes on.
+const TURN: Duration = Duration::from_millis(50);
 
 type Done<T> = std::result::Result<T, Errno>;
 
@@ -81,6 +83,10 @@ fn read(path: &Path, number: u64, spool: &Spool) -> Done<()> {
         piece.truncate(length);
         let mark = *piece.first().ok_or(Errno::PROTO)?;
         piece.remove(0);
+        if piece.is_empty() && mark == MORE {
+            thread::sleep(TURN);
+            continue;
+        }
         while !piece.is_empty() {
             match spool.put(piece, SIGN_OF_LIFE) {
                 Ok(()) => break,

@@ -4,6 +4,10 @@
 //! What has been made and not been taken is limited, so a thread waits for a slow reader. One that
 //! has ended, or is silent for long, is given up, since the state of the volume that its answer is
 //! made from takes space until then.
+//!
+//! A stream may be asked for at any time, and waits for its turn: only so many are being made at
+//! once, of which those don't count that wait for their readers. So a reader that stalls keeps
+//! nobody else waiting, and threads, memory and waiting requests are bounded all the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +20,12 @@ use ubtrfs_threads::{Condvar, Mutex};
 
 use crate::pool::Pool;
 
-/// Streams at a time.
-const MOST: usize = 8;
+/// Streams that are known at a time: most of them wait for their turn then.
+const MOST: usize = 1024;
+/// Streams that have begun and have not ended: each has a thread, and may wait for its reader.
+const MOST_BEGUN: usize = 64;
+/// Streams that are being made at a time, and don't wait for their readers.
+const MOST_MADE: usize = 8;
 /// Bytes that wait for a reader.
 const ROOM: usize = 256 << 10;
 /// Bytes that are added at once: a long record waits for the reader in the middle, too.
@@ -38,6 +46,14 @@ pub const LAST: u8 = 1;
 pub(crate) struct Streams {
     all: Mutex<All>,
     threads: Pool,
+    turns: Arc<Turns>,
+}
+
+/// Turns of those that make streams.
+#[derive(Default)]
+struct Turns {
+    taken: Mutex<usize>,
+    given_back: Condvar,
 }
 
 #[derive(Default)]
@@ -50,6 +66,7 @@ struct All {
 pub(crate) struct Stream {
     state: Mutex<State>,
     changed: Condvar,
+    turns: Arc<Turns>,
     /// The reader's thread.
     pid: u32,
 }
@@ -60,15 +77,19 @@ struct State {
     end: Option<Result<(), Errno>>,
     /// When the reader last asked.
     asked: Instant,
+    /// Whether its maker has a turn.
+    has_turn: bool,
+    /// Whether it ever had one.
+    has_begun: bool,
 }
 
 impl Streams {
     pub(crate) fn new() -> Self {
-        Self { all: Mutex::default(), threads: Pool::new(MOST) }
+        Self { all: Mutex::default(), threads: Pool::new(MOST_BEGUN), turns: Arc::default() }
     }
 
-    /// Begins a stream that `make` makes for the thread `pid`, and returns its number. `EBUSY` if
-    /// there are too many.
+    /// Begins a stream that `make` makes for the thread `pid` when it is its turn, and returns its
+    /// number. `EBUSY` if far too many wait.
     pub(crate) fn begin(
         &self,
         pid: u32,
@@ -84,21 +105,22 @@ impl Streams {
         }
         all.next += 1;
         let number = all.next;
-        let state = State { bytes: Vec::new(), end: None, asked: Instant::now() };
-        let stream = Arc::new(Stream { state: Mutex::new(state), changed: Condvar::new(), pid });
+        let state = State { bytes: Vec::new(), end: None, asked: Instant::now(), has_turn: false, has_begun: false };
+        let turns = Arc::clone(&self.turns);
+        let stream = Arc::new(Stream { state: Mutex::new(state), changed: Condvar::new(), turns, pid });
         all.streams.insert(number, Arc::clone(&stream));
         drop(all);
         self.threads.run(move || {
             let ended = Ended(&stream);
-            let end = make(&stream);
+            let end = if stream.await_turn() { make(&stream) } else { Err(Errno::TIMEDOUT) };
             stream.end(end);
             drop(ended);
         });
         Ok(number)
     }
 
-    /// The next piece of at most so many bytes. Waits for it, but not long. `ENXIO` if there is no
-    /// such stream, or no more.
+    /// The next piece of at most so many bytes. Waits for it, but not long, and not at all for the
+    /// turn of a stream: that costs a thread. `ENXIO` if there is no such stream, or no more.
     pub(crate) fn take(&self, number: u64, most: usize) -> Result<Vec<u8>, Errno> {
         let stream = self.all.lock().streams.get(&number).cloned().ok_or(Errno::NXIO)?;
         let taken = stream.take(most);
@@ -123,6 +145,7 @@ struct Ended<'a>(&'a Stream);
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
         self.0.end(Err(Errno::IO));
+        self.0.give_turn_back();
     }
 }
 
@@ -136,6 +159,29 @@ impl Stream {
         state.asked.elapsed() < LONGEST_SILENCE && exists(self.pid)
     }
 
+    /// Waits for a turn; false if there is no reader any more.
+    fn await_turn(&self) -> bool {
+        let mut taken = self.turns.taken.lock();
+        while *taken >= MOST_MADE {
+            self.turns.given_back.wait_for(&mut taken, LOOK);
+            if *taken >= MOST_MADE && !self.is_wanted() {
+                return false;
+            }
+        }
+        *taken += 1;
+        drop(taken);
+        let mut state = self.state.lock();
+        (state.has_turn, state.has_begun) = (true, true);
+        true
+    }
+
+    fn give_turn_back(&self) {
+        if std::mem::take(&mut self.state.lock().has_turn) {
+            *self.turns.taken.lock() -= 1;
+            self.turns.given_back.notify_one();
+        }
+    }
+
     /// Adds to what the reader gets; returns whether there is a reader.
     pub(crate) fn put(&self, bytes: &[u8]) -> bool {
         bytes.chunks(PIECE).all(|piece| self.put_piece(piece))
@@ -143,16 +189,33 @@ impl Stream {
 
     fn put_piece(&self, bytes: &[u8]) -> bool {
         let mut state = self.state.lock();
-        while state.bytes.len() >= ROOM {
-            if !self.is_read(&state) {
+        if state.bytes.len() >= ROOM {
+            drop(state);
+            // Others have its turn meanwhile, and may wait for their readers then.
+            self.give_turn_back();
+            if !self.await_room() || !self.await_turn() {
+                let mut state = self.state.lock();
                 state.bytes = Vec::new();
                 state.end.get_or_insert(Err(Errno::TIMEDOUT));
                 return false;
             }
-            self.changed.wait_for(&mut state, LOOK);
+            state = self.state.lock();
         }
         state.bytes.extend_from_slice(bytes);
         self.changed.notify_all();
+        true
+    }
+
+    /// Waits until the reader has taken enough; false if there is none any more. Nobody else adds
+    /// anything meanwhile.
+    fn await_room(&self) -> bool {
+        let mut state = self.state.lock();
+        while state.bytes.len() >= ROOM {
+            if !self.is_read(&state) {
+                return false;
+            }
+            self.changed.wait_for(&mut state, LOOK);
+        }
         true
     }
 
@@ -165,7 +228,7 @@ impl Stream {
         let mut state = self.state.lock();
         state.asked = Instant::now();
         let deadline = state.asked + WAIT;
-        while state.bytes.is_empty() && state.end.is_none() {
+        while state.has_begun && state.bytes.is_empty() && state.end.is_none() {
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
             }
@@ -255,11 +318,58 @@ mod tests {
             Err(Errno::NOENT)
         };
         let number = streams.begin(std::process::id(), failed).unwrap();
-        assert_eq!(streams.take(number, 1000), Ok(b"\0some".to_vec()));
+        // It may not have begun yet.
+        let first = std::iter::repeat_with(|| streams.take(number, 1000)).find(|taken| *taken != Ok(vec![MORE]));
+        assert_eq!(first, Some(Ok(b"\0some".to_vec())));
         assert_eq!(all(&streams, number), Err(Errno::NOENT));
         assert_eq!(streams.take(number, 1000), Err(Errno::NXIO));
         let number = streams.begin(std::process::id(), |_| panic!("on purpose")).unwrap();
         assert_eq!(all(&streams, number), Err(Errno::IO));
+    }
+
+    /// Those that are stopped, read again and go on all have their turn in the end, and never are
+    /// more being made than there are turns.
+    #[test]
+    fn a_reader_that_stalls_keeps_nobody_waiting() {
+        let streams = Arc::new(Streams::new());
+        let making = Arc::new(Mutex::new((0, 0)));
+        let begin = || {
+            let making = Arc::clone(&making);
+            let make = move |stream: &Stream| {
+                for number in 0..ROOM as u32 {
+                    {
+                        let mut making = making.lock();
+                        making.0 += 1;
+                        making.1 = making.0.max(making.1);
+                    }
+                    std::hint::black_box(number);
+                    making.lock().0 -= 1;
+                    assert!(stream.put(&number.to_le_bytes()));
+                }
+                Ok(())
+            };
+            streams.begin(std::process::id(), make).unwrap()
+        };
+        let expected: Vec<u8> = (0..ROOM as u32).flat_map(u32::to_le_bytes).collect();
+        let stalled: Vec<u64> = (0..3 * MOST_MADE).map(|_| begin()).collect();
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..50)
+                .map(|_| {
+                    let number = begin();
+                    let streams = &streams;
+                    scope.spawn(move || all(streams, number))
+                })
+                .collect();
+            for reader in readers {
+                assert!(reader.join().unwrap().unwrap() == expected);
+            }
+        });
+        assert_eq!(*streams.turns.taken.lock(), 0, "those that wait for their readers have no turns");
+        for number in stalled {
+            assert!(all(&streams, number).unwrap() == expected);
+        }
+        assert!(making.lock().1 <= MOST_MADE);
+        assert!(streams.all.lock().streams.is_empty());
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn about_stream(path: &Path, errno: Errno) -> Failure {
         Errno::PERM => {
             Failure::new(format!("{shown}: only root, or the user who has mounted it, may compare its subvolumes"))
         }
-        Errno::BUSY => Failure::new(format!("{shown}: too many comparisons go on at a time")),
+        Errno::BUSY => Failure::new(format!("{shown}: a thousand comparisons and merges wait for their turn")),
         Errno::STALE => Failure::new(format!("{shown}: a subvolume was deleted meanwhile")),
         errno => match explained(errno) {
             Some(why) => Failure::new(format!("{shown}: {why}")),

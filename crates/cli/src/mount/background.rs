@@ -30,6 +30,9 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
     for list in options {
         command.arg(format!("--options={list}"));
     }
+    if let Some(process) = job.tied_to {
+        command.arg(format!("--tied-to={process}"));
+    }
     command.args(&job.devices).arg(&job.directory);
     if std::env::var_os(PURGE_DELAY).is_none() {
         command.env(PURGE_DELAY, "10");

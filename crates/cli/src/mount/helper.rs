@@ -106,6 +106,7 @@ fn run(mut arguments: Arguments) -> Result<()> {
         options: arguments.options,
         foreground: false,
         server: false,
+        tied_to: None,
         places: vec![arguments.spec, arguments.directory],
     })
 }

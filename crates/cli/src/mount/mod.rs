@@ -11,6 +11,7 @@ mod options;
 mod protect;
 mod remount;
 mod serve;
+mod tied;
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         directory: absolute(directory)?,
         options: each(&arguments.options).map(Into::into).collect(),
         request,
+        tied_to: arguments.tied_to,
     };
     if !arguments.server {
         for option in &job.options {
@@ -76,8 +78,13 @@ mod tests {
 
     #[test]
     fn a_directory_alone_is_not_enough_to_mount() {
-        let arguments =
-            args::Mount { options: Vec::new(), foreground: false, server: false, places: vec!["dir".into()] };
+        let arguments = args::Mount {
+            options: Vec::new(),
+            foreground: false,
+            server: false,
+            tied_to: None,
+            places: vec!["dir".into()],
+        };
         let refused = run(&arguments);
         assert!(matches!(refused, Err(Failure::Sentence(sentence, _)) if sentence.contains("are needed")));
     }

@@ -22,6 +22,7 @@ use ubtrfs_volume::{
 };
 
 use super::options::MountRequest;
+use super::tied::Tied;
 use super::{ending, notify, protect};
 use crate::commits::with_generation;
 use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, occupied_by, part_of, within};
@@ -39,6 +40,8 @@ pub struct Job {
     /// As they were given.
     pub options: Vec<String>,
     pub request: MountRequest,
+    /// The process that the mount ends with.
+    pub tied_to: Option<u32>,
 }
 
 /// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
@@ -111,6 +114,7 @@ fn run(
     }
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
+    let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;
     ready()?;
     if rustix::process::geteuid().is_root() {
         protect::from_shortage_of_memory();
@@ -130,6 +134,7 @@ fn run(
         ended
     })
     .map_err(|error| Failure::new(format!("the last commit failed: {error}")))?;
+    drop(tied);
     served.map_err(|error| Failure::of(&error))?;
     tracing::info!("{} is unmounted", list(&job.devices));
     Ok(())

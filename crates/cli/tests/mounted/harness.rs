@@ -103,8 +103,13 @@ impl Volume {
 
     /// A new volume.
     pub fn new() -> Self {
+        Self::of_size("256M")
+    }
+
+    /// A new volume of this size, as `mkfs` reads it.
+    pub fn of_size(size: &str) -> Self {
         let volume = Self::without_image();
-        ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "256M".as_ref(), volume.image.as_os_str()]).ok();
+        ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), size.as_ref(), volume.image.as_os_str()]).ok();
         volume
     }
 

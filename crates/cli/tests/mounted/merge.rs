@@ -41,7 +41,10 @@ fn has_trouble(arguments: &[&str], words: &str) {
 
 /// A mount with the subvolumes `base`, `changed` and `target`.
 fn with_sides() -> (Volume, [String; 3]) {
-    let volume = Volume::new();
+    with_sides_on(Volume::new())
+}
+
+fn with_sides_on(volume: Volume) -> (Volume, [String; 3]) {
     volume.mount("commit=300");
     let sides = ["base", "changed", "target"].map(|name| volume.point.join(name).display().to_string());
     ubtrfs(&["subvolume", "create", &sides[0]]).ok();
@@ -297,4 +300,41 @@ fn what_can_not_be_merged_is_said_with_status_two() {
     ubtrfs(&["property", "set", &target, "ro", "true"]).ok();
     has_trouble(&[&base, &changed, &target], "read-only");
     assert_eq!(says(&["-n", &base, &changed, &target], 0), Vec::<String>::new());
+}
+
+/// More of them than are made at once wait for their turn, and so do comparisons.
+#[test]
+fn fifty_merges_and_fifty_comparisons_at_once_all_succeed() {
+    let (volume, [base, changed, _]) = with_sides_on(Volume::of_size("1G"));
+    for number in 0..40 {
+        fs::write(Path::new(&changed).join(format!("new{number}")), vec![number; 5000]).unwrap();
+    }
+    let target = |number: usize| volume.point.join(format!("target{number}")).display().to_string();
+    for number in 0..50 {
+        ubtrfs(&["subvolume", "snapshot", &base, &target(number)]).ok();
+    }
+    let program = env!("CARGO_BIN_EXE_ubtrfs");
+    let start = |words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let merges: Vec<_> = (0..50).map(|number| start(&["merge", &base, &changed, &target(number)])).collect();
+    let diffs: Vec<_> = (0..50).map(|_| start(&["diff", &base, &changed])).collect();
+    for (kind, children) in [("merge", merges), ("diff", diffs)] {
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                said.is_empty() && matches!(output.status.code(), Some(0 | 1)),
+                "{kind}: {:?} {said}",
+                output.status
+            );
+            assert_eq!(String::from_utf8_lossy(&output.stdout).lines().filter(|line| line.contains("new")).count(), 40);
+        }
+    }
+    for number in 0..50 {
+        assert_eq!(fs::read(Path::new(&target(number)).join("new7")).unwrap(), [7; 5000]);
+    }
+    volume.umount();
 }

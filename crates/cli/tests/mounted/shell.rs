@@ -1,5 +1,7 @@
 //! `ubtrfs shell`: an ordinary user is root on an own image.
 
+use std::fs;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace, lend};
@@ -73,5 +75,42 @@ fn what_stays_in_use_at_the_end_is_kept() {
         std::thread::sleep(Duration::from_millis(200));
     };
     assert_eq!(found.ok().stdout, "content\n");
+    assert_ubtrfs_check_clean(&volume.image);
+}
+
+/// Of what is killed, nobody else can clean up: once the command has ended, too, its changes are
+/// durable, the image is free, and no directory is left.
+#[test]
+fn a_shell_that_is_killed_leaves_neither_a_server_nor_a_directory() {
+    let volume = Volume::new();
+    let temporary = volume.dir.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let go = volume.dir.path().join("go");
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    shell.env("TMPDIR", &temporary).env("GO", &go).arg("shell").arg(&volume.image).args(["--", "sh", "-c"]);
+    shell.arg("touch begun; until test -e \"$GO\"; do sleep 0.1; done; echo content > kept");
+    let mut shell = shell.stdin(Stdio::null()).spawn().unwrap();
+    let wait_for = |what: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !what() {
+            assert!(Instant::now() < deadline, "it took a minute");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let is_free = || ubtrfs(&["ls".as_ref(), volume.image.as_os_str(), "/".as_ref()]).success();
+    let count = || fs::read_dir(&temporary).unwrap().count();
+    // The shell is in a namespace of its own; its mount is seen from there.
+    let begun = format!("/proc/{}/root{}", shell.id(), temporary.display());
+    let has_begun =
+        || fs::read_dir(&begun).is_ok_and(|mut dirs| dirs.any(|dir| dir.unwrap().path().join("begun").exists()));
+    wait_for(&has_begun);
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!is_free() && count() == 1, "the command still uses it");
+    fs::write(&go, "").unwrap();
+    wait_for(&|| count() == 0);
+    wait_for(&is_free);
+    assert_eq!(ubtrfs(&["cat".as_ref(), volume.image.as_os_str(), "/kept".as_ref()]).ok().stdout, "content\n");
     assert_ubtrfs_check_clean(&volume.image);
 }
