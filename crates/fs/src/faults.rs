@@ -28,6 +28,8 @@ pub enum LogFault {
     ForgetGrownExtent,
     /// Compressed extents are taken to have as many bytes on disk as in the file.
     MistakePackedLength,
+    /// Who needs the tree log while a log is in flight waits for the thread that leads its group.
+    LeaveToLeader,
 }
 
 /// Something that a commit gets wrong on purpose: tests of the tests.

@@ -17,8 +17,8 @@ mod system;
 
 #[cfg(feature = "shuttle")]
 pub use scheduled::{
-    ArcMutexGuard, ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, OnceLock, RawMutex, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, WaitTimeoutResult, atomic, mpsc, scheduler, thread, time,
+    ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    WaitTimeoutResult, atomic, mpsc, scheduler, thread, time,
 };
 #[cfg(feature = "shuttle")]
 pub use shuttle::thread_local;
@@ -26,6 +26,6 @@ pub use shuttle::thread_local;
 pub use std::thread_local;
 #[cfg(not(feature = "shuttle"))]
 pub use system::{
-    ArcMutexGuard, ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, OnceLock, RawMutex, RwLock, RwLockReadGuard,
-    RwLockWriteGuard, WaitTimeoutResult, atomic, mpsc, thread, time,
+    ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    WaitTimeoutResult, atomic, mpsc, thread, time,
 };

@@ -3,9 +3,7 @@
 pub use std::sync::OnceLock;
 
 pub use arc_swap::{ArcSwap, ArcSwapOption};
-pub use parking_lot::{
-    ArcMutexGuard, Condvar, Mutex, MutexGuard, RawMutex, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
-};
+pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
 
 /// Atomics that order something: flags that another thread waits for or decides by.
 pub mod atomic {

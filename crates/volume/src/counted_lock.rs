@@ -1,10 +1,9 @@
 //! Locks that count how often they were taken, and how often somebody had to wait for one: what
 //! says whether a lock that all requests share stands in the way of more processors.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ubtrfs_threads::{ArcMutexGuard, Mutex, MutexGuard, RawMutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use ubtrfs_threads::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How often a lock was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,35 +81,9 @@ impl<T> CountedMutex<T> {
         guard
     }
 
-    /// How often that was.
-    pub fn counters(&self) -> LockCounters {
-        self.counts.get()
-    }
-}
-
-/// A [`CountedMutex`] whose guard may be kept without a borrow, and given to another thread.
-#[derive(Debug, Default)]
-pub struct CountedArcMutex<T> {
-    counts: Counts,
-    lock: Arc<Mutex<T>>,
-}
-
-impl<T> CountedArcMutex<T> {
-    /// A mutex that nobody has.
-    pub fn new(value: T) -> Self {
-        Self { counts: Counts::new(), lock: Arc::new(Mutex::new(value)) }
-    }
-
-    /// Takes it.
-    pub fn lock(&self) -> MutexGuard<'_, T> {
-        let guard = self.counts.take(|| self.lock.try_lock(), || self.lock.lock());
-        self.counts.count_alone();
-        guard
-    }
-
     /// Takes it unless somebody has it.
-    pub fn try_lock_arc(&self) -> Option<ArcMutexGuard<RawMutex, T>> {
-        let guard = self.lock.try_lock_arc()?;
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let guard = self.lock.try_lock()?;
         self.counts.count_alone();
         Some(guard)
     }

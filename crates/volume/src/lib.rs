@@ -72,7 +72,7 @@ mod writer_mark;
 
 pub use add_device::wipe;
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
-pub use counted_lock::{CountedArcMutex, CountedMutex, CountedRwLock, LockCounters};
+pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 pub use device_part::DevicePart;

@@ -146,3 +146,45 @@ fn changed_listings_that_end_at_once_show_no_deleted_name() {
     volume.umount();
     volume.check();
 }
+
+/// Threads that sync the whole volume, each by the control interface, by syncfs(2), or both in
+/// turn, beside others that append to files and fsync them. `$1` is the directory.
+const SYNCERS: &str = r#"
+import ctypes, os, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+root = sys.argv[1]
+end = time.monotonic() + 5
+def sync(number):
+    fd = os.open(root, os.O_RDONLY)
+    while time.monotonic() < end:
+        if number % 2:
+            os.getxattr(root, "ubtrfs.sync")
+        elif libc.syncfs(fd):
+            raise OSError(ctypes.get_errno(), "syncfs")
+def append(number):
+    fd = os.open(f"{root}/{number}", os.O_RDWR | os.O_CREAT)
+    while time.monotonic() < end:
+        os.write(fd, b"x" * 4096)
+        os.fsync(fd)
+threads = [threading.Thread(target=sync, args=[number]) for number in range(40)]
+threads += [threading.Thread(target=append, args=[number]) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print("done")
+"#;
+
+/// Of invariant 49: more syncs than the server has threads for them wait for the tree log, and
+/// fsyncs go on. The mount used to hang for good within two seconds.
+#[test]
+fn fsyncs_end_beside_more_syncs_than_there_are_threads_for() {
+    require!(Need::Root, FUSE, Need::Tool("python3"));
+    let volume = Volume::new();
+    volume.mount("");
+    let abort = AbortOnPanic(Abort::of(&volume));
+    let mut line = command("python3", &["-c".as_ref(), SYNCERS.as_ref(), volume.point.as_os_str()]);
+    let outcome = run_within(&mut line, Duration::from_secs(100)).ok();
+    assert_eq!(outcome.stdout.trim(), "done");
+    drop(abort);
+    volume.umount();
+    volume.check();
+}

@@ -1,18 +1,20 @@
 //! Leading a group of fsyncs in two parts: what takes memory only, and what waits for devices.
 //!
 //! A thread that must not wait does the first part of a small group at once: it gathers and merges
-//! the log, and submits its nodes. Another thread is woken for the second part while the devices
-//! work. Until then the tree log goes with the group (invariant 16), and a group that is given up
-//! on the way has failed (invariant 22).
+//! the log, and submits its nodes. The log stays *in flight*, beside the tree log, without a lock
+//! (invariant 49). Another thread is woken to publish it while the devices work. A thread that
+//! takes the tree log earlier publishes it first: so no log is written beside it (invariant 16),
+//! and nobody depends on a thread that has yet to be scheduled.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_threads::{ArcMutexGuard, RawMutex};
+use ubtrfs_threads::MutexGuard;
 
-use super::queue::{ClosedGroup, Log};
+use super::queue::{ClosedGroup, Log, LogInFlight};
 use super::tree_log::TreeLog;
-use super::write::LogWrites;
+use crate::faults::LogFault;
 use crate::fsync_group::FsyncGroup;
 use crate::inode::Inode;
 
@@ -23,26 +25,10 @@ const FEW: usize = 16;
 pub(crate) enum Lead {
     /// All of it.
     Whole(Arc<FsyncGroup>),
-    /// To wait for the writes of its log, and to publish them.
-    Publish(WrittenLog),
+    /// To wait for the writes of the log in flight, and to publish them, unless somebody has.
+    Publish,
     /// To commit, since the log can't express the changes.
     Commit(ClosedGroup),
-}
-
-/// A group's log whose nodes are under way, with the tree log.
-pub(crate) struct WrittenLog {
-    tree_log: ArcMutexGuard<RawMutex, TreeLog>,
-    /// `None` once it is known what became of them.
-    writes: Option<(ClosedGroup, LogWrites)>,
-}
-
-impl Drop for WrittenLog {
-    fn drop(&mut self) {
-        if self.writes.is_some() {
-            // Nobody knows whether its nodes were written: nothing may refer to them.
-            self.tree_log.abandoned = true;
-        }
-    }
 }
 
 impl Log {
@@ -55,7 +41,10 @@ impl Log {
             return Some(Lead::Whole(group));
         };
         let outcome = match self.begin_write(&mut tree_log, &closed) {
-            Ok(Some(writes)) => return Some(Lead::Publish(WrittenLog { tree_log, writes: Some((closed, writes)) })),
+            Ok(Some(writes)) => {
+                *self.in_flight.lock() = Some(LogInFlight { closed, writes });
+                return Some(Lead::Publish);
+            }
             Ok(None) => self.outcome(&mut tree_log, self.already_logged()),
             Err(stop) => self.outcome(&mut tree_log, Err(stop)),
         };
@@ -64,14 +53,52 @@ impl Log {
         closed.needs_commit().then(|| Lead::Commit(closed))
     }
 
-    /// Publishes a log. Returns the group if only a commit can make it durable.
-    pub(crate) fn publish_written(&self, mut log: WrittenLog) -> Option<ClosedGroup> {
-        let (mut closed, writes) = log.writes.take()?;
-        let result = self.finish_write(&mut log.tree_log, writes);
-        let outcome = self.outcome(&mut log.tree_log, result);
-        drop(log);
-        closed.set_outcome(outcome);
-        closed.needs_commit().then_some(closed)
+    /// Has the log in flight published. Returns the groups that only a commit can make durable.
+    pub(crate) fn publish_in_flight(&self) -> Vec<ClosedGroup> {
+        self.publish(self.state.lock());
+        std::mem::take(&mut *self.need_commit.lock())
+    }
+
+    /// The right to write the superblock. Waits for the log write in progress, and publishes the
+    /// log in flight.
+    pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut tree_log = self.state.lock();
+        while self.info.options.faults().in_log(LogFault::LeaveToLeader) && self.in_flight.lock().is_some() {
+            self.tree_log_free.wait(&mut tree_log);
+        }
+        while self.in_flight.lock().is_some() {
+            self.publish(tree_log);
+            tree_log = self.state.lock();
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        tree_log
+    }
+
+    /// The tree log without waiting; not during a commit, nor while a log is in flight, nor while
+    /// others wait for it: by a thread that begins one log after the other they would wait long.
+    fn try_tree_log(&self) -> Option<MutexGuard<'_, TreeLog>> {
+        let tree_log = self.state.try_lock().filter(|_| self.waiting.load(Ordering::Relaxed) == 0);
+        tree_log.filter(|tree_log| !tree_log.commit_in_flight && self.in_flight.lock().is_none())
+    }
+
+    /// Publishes the log in flight, if there is one. Its members are answered without the lock.
+    fn publish(&self, mut tree_log: MutexGuard<'_, TreeLog>) {
+        let Some(LogInFlight { mut closed, writes }) = self.in_flight.lock().take() else { return };
+        // As long as nobody knows what became of its nodes, nothing may refer to them.
+        let was_abandoned = std::mem::replace(&mut tree_log.abandoned, true);
+        let result = self.finish_write(&mut tree_log, writes);
+        tree_log.abandoned = was_abandoned;
+        closed.set_outcome(self.outcome(&mut tree_log, result));
+        if self.info.options.faults().in_log(LogFault::LeaveToLeader) {
+            self.tree_log_free.notify_all();
+        }
+        if closed.needs_commit() {
+            self.need_commit.lock().push(closed);
+            return;
+        }
+        drop(tree_log);
+        drop(closed);
     }
 
     /// Whether it takes little time to gather what makes these inodes durable.

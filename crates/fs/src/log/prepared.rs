@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Generation, Logical, Superblock};
 use ubtrfs_tree::{Block, Root};
-use ubtrfs_volume::{Published, Write};
+use ubtrfs_volume::{Nodes, Published, Ticket, Write};
 
 use super::tree_log::TreeLog;
+use crate::committed::Committed;
 use crate::fs_info::FsInfo;
 use crate::inode::OrderedExtent;
 
@@ -23,6 +24,15 @@ pub(crate) struct PreparedLog {
     pub(super) generation: Generation,
     /// Bytes that its items would take in an empty log.
     pub(super) least: u64,
+}
+
+/// The writes of a log's nodes, under way. What is left is to wait for them and for the data to
+/// which they refer, and to have the superblock refer to the log.
+pub(super) struct LogWrites {
+    /// The commit that the log follows.
+    pub(super) base: Arc<Committed>,
+    pub(super) log: PreparedLog,
+    pub(super) nodes: Ticket<Nodes>,
 }
 
 impl PreparedLog {

@@ -2,11 +2,12 @@
 //! (invariant 16), and a group that ends without a proof has failed (invariant 22).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use ubtrfs_threads::{ArcMutexGuard, Condvar, Mutex, MutexGuard, RawMutex};
-use ubtrfs_volume::{CountedArcMutex, CountedMutex, LockCounters, Published};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
+use ubtrfs_volume::{CountedMutex, LockCounters, Published};
 
-use super::prepared::PreparedLog;
+use super::prepared::{LogWrites, PreparedLog};
 use super::reason::{Fallbacks, Reason, Stop};
 use super::tree_log::TreeLog;
 use crate::committed::Committed;
@@ -63,6 +64,12 @@ impl Drop for ClosedGroup {
     }
 }
 
+/// A group whose log's nodes are under way.
+pub(super) struct LogInFlight {
+    pub(super) closed: ClosedGroup,
+    pub(super) writes: LogWrites,
+}
+
 /// Fsyncs that only wait for the commit in progress.
 #[derive(Default)]
 struct Followers {
@@ -82,9 +89,16 @@ pub(crate) struct Log {
     pub(super) info: Arc<FsInfo>,
     pub(super) writeback: Arc<Writeback>,
     gathering: CountedMutex<Gathering>,
-    state: CountedArcMutex<TreeLog>,
+    pub(super) state: CountedMutex<TreeLog>,
     /// Signalled when a commit releases the log.
-    tree_log_free: Condvar,
+    pub(super) tree_log_free: Condvar,
+    /// Set and taken by the thread that has the tree log, which publishes it before anything else
+    /// is done with that (invariant 49).
+    pub(super) in_flight: Mutex<Option<LogInFlight>>,
+    /// Threads that wait for the tree log.
+    pub(super) waiting: AtomicUsize,
+    /// Groups whose log was published by another than their leader, which commits for them.
+    pub(super) need_commit: Mutex<Vec<ClosedGroup>>,
     followers: Mutex<Followers>,
     pub(crate) fallbacks: Fallbacks,
 }
@@ -96,8 +110,11 @@ impl Log {
             info,
             writeback,
             gathering: CountedMutex::default(),
-            state: CountedArcMutex::new(TreeLog::new(generation)),
+            state: CountedMutex::new(TreeLog::new(generation)),
             tree_log_free: Condvar::new(),
+            in_flight: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            need_commit: Mutex::default(),
             followers: Mutex::default(),
             fallbacks: Fallbacks::default(),
         }
@@ -108,14 +125,16 @@ impl Log {
         [("fsync group", self.gathering.counters()), ("tree log", self.state.counters())]
     }
 
-    /// The right to write the superblock. Waits for the log write in progress.
-    pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
-        self.state.lock()
-    }
-
-    /// The same without waiting, and for any thread that has it next; not during a commit.
-    pub(super) fn try_tree_log(&self) -> Option<ArcMutexGuard<RawMutex, TreeLog>> {
-        self.state.try_lock_arc().filter(|tree_log| !tree_log.commit_in_flight)
+    /// The tree log when no commit has it.
+    fn tree_log_between_commits(&self) -> MutexGuard<'_, TreeLog> {
+        loop {
+            let mut tree_log = self.tree_log();
+            if !tree_log.commit_in_flight {
+                return tree_log;
+            }
+            self.tree_log_free.wait(&mut tree_log);
+            // Another log may be in flight by now.
+        }
     }
 
     /// A commit closes the open transaction. No operation is inside the gate.
@@ -184,10 +203,7 @@ impl Log {
 
     /// Writes a group's log. Returns the group if only a commit can make it durable.
     pub(crate) fn write_for(&self, group: &Arc<FsyncGroup>) -> Option<ClosedGroup> {
-        let mut tree_log = self.tree_log();
-        while tree_log.commit_in_flight {
-            self.tree_log_free.wait(&mut tree_log);
-        }
+        let mut tree_log = self.tree_log_between_commits();
         // The committer may have taken it.
         let mut closed = self.close_if(group, |_| true)?;
         let outcome = if let Some(error) = self.info.aborted() {

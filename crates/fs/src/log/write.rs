@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, merge};
-use ubtrfs_volume::{Copies, Nodes, Ticket};
+use ubtrfs_volume::Copies;
 
 use super::cost::least_bytes;
 use super::gather::{Gathered, Gatherer};
 use super::nodes::LogNodes;
-use super::prepared::PreparedLog;
+use super::prepared::{LogWrites, PreparedLog};
 use super::queue::{ClosedGroup, Log};
 use super::reason::{OrElse, Reason, Stop};
 use super::tree_log::TreeLog;
@@ -20,15 +20,6 @@ use crate::committed::Committed;
 use crate::error::{Error, Step};
 use crate::fsync_group::Durable;
 use crate::transaction::Transaction;
-
-/// The writes of a log's nodes, under way. What is left is to wait for them and for the data to
-/// which they refer, and to have the superblock refer to the log.
-pub(super) struct LogWrites {
-    /// The commit that the log follows.
-    base: Arc<Committed>,
-    log: PreparedLog,
-    nodes: Ticket<Nodes>,
-}
 
 impl Log {
     /// Writes the log of a group. It is durable then, or was already.
@@ -49,6 +40,7 @@ impl Log {
     /// Submits the nodes of a group's log; `None` if the log has all of it already.
     pub(super) fn begin_write(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Option<LogWrites>, Stop> {
         assert!(!tree_log.commit_in_flight, "invariant 16: no log is written beside a commit");
+        assert!(self.in_flight.lock().is_none(), "invariant 49: no log is written beside one in flight");
         let base = self.info.committed();
         let transaction = self.info.gate.current();
         let Some(log) = self.prepare_log(tree_log, closed, &base, &transaction)? else { return Ok(None) };

@@ -180,13 +180,16 @@ impl Operations {
     /// Writes a group's log, or commits where the log can't express the changes.
     fn lead(&self, lead: Lead) {
         let to_commit = match lead {
-            Lead::Whole(group) => self.log.write_for(&group),
-            Lead::Publish(written) => self.log.publish_written(written),
-            Lead::Commit(closed) => Some(closed),
+            Lead::Whole(group) => self.log.write_for(&group).into_iter().collect(),
+            Lead::Publish => self.log.publish_in_flight(),
+            Lead::Commit(closed) => vec![closed],
         };
-        if let Some(closed) = to_commit {
-            let result = self.reserver.commit().map_err(Error::shared);
-            closed.committed(&self.info, result);
+        if to_commit.is_empty() {
+            return;
+        }
+        let result = self.reserver.commit().map_err(Error::shared);
+        for closed in to_commit {
+            closed.committed(&self.info, result.clone());
         }
     }
 }

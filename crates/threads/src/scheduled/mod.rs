@@ -10,7 +10,7 @@ mod strategy;
 pub mod thread;
 pub mod time;
 
-pub use shuttle_parking_lot::{ArcMutexGuard, Mutex, MutexGuard, RawMutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use self::arc_swap::{ArcSwap, ArcSwapOption};
 pub use self::condvar::{Condvar, WaitTimeoutResult};
