@@ -8,13 +8,20 @@ use std::time::{Duration, Instant};
 /// The connection of a mount to its server.
 #[derive(Debug, Clone)]
 pub struct Connection {
+    number: u32,
     place: PathBuf,
 }
 
 impl Connection {
     /// That of the mount whose files have this device number.
     pub fn of((major, minor): (u32, u32)) -> Self {
-        Self { place: format!("/sys/fs/fuse/connections/{}", major << 20 | minor).into() }
+        let number = major << 20 | minor;
+        Self { number, place: format!("/sys/fs/fuse/connections/{number}").into() }
+    }
+
+    /// Its number, as the kernel shows it.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Whether no request is in progress, or none is within that time. Where the control file

@@ -16,13 +16,14 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
-use ubtrfs_server::control::{READ_ONLY, REMOUNT, Report, STATS, SYNC, WRITABLE};
+use ubtrfs_server::control::{FORCE, READ_ONLY, REMOUNT, Report, STATS, SYNC, WRITABLE};
 use ubtrfs_tree::sentence;
 
 use crate::args;
 use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
+use crate::process;
 use crate::remedy::{NO_SERVER, about_dead_mount};
 
 /// Room for an answer.
@@ -86,6 +87,11 @@ pub fn compress(path: &Path, option: &str) -> std::result::Result<(), Errno> {
     ask(path, &format!("{REMOUNT}{option}")).map(drop)
 }
 
+/// Tells the server of the mount at `path` that its connection is about to be aborted.
+pub fn expect_force(path: &Path) -> std::result::Result<(), Errno> {
+    ask(path, FORCE).map(drop)
+}
+
 /// Makes everything durable on the mount at `path`.
 pub fn sync_mount(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, SYNC).map(drop)
@@ -101,7 +107,7 @@ pub fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
         }
         Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => match name {
             STATS | SYNC => ask_as_owner(path, name),
-            name if name.starts_with(REMOUNT) => ask_with_power(path, name, ROOM),
+            name if name == FORCE || name.starts_with(REMOUNT) => ask_with_power(path, name, ROOM),
             _ => Err(Errno::ACCESS),
         },
         Err(errno) => Err(errno),
@@ -142,7 +148,11 @@ fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<V
 /// user.
 fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
+    let path = mount_table::resolve(path).map_err(|_| Errno::ACCESS)?;
+    // The user may inspect the child, and have it say anything: nothing of root's is in it.
+    process::keep_descriptors();
     let mut command = Command::new("/proc/self/exe");
+    command.env_clear().current_dir("/");
     match name {
         SYNC => command.arg("sync"),
         _ => command.args(["stats", "--json"]),
@@ -170,12 +180,12 @@ fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> 
     }
 }
 
-/// Reads a child's output to the end, concurrently with it.
+/// Reads a child's output, as much of it as an answer may be, concurrently with it.
 fn read_apart(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        let _ = from.map(|mut from| from.read_to_end(&mut bytes));
+        let _ = from.map(|from| from.take(ROOM as u64).read_to_end(&mut bytes));
         let _ = sender.send(bytes);
     });
     receiver

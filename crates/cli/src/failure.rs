@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use ubtrfs_tree::sentence;
 
+use crate::show::harmless;
+
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -69,7 +71,9 @@ impl Failure {
     pub fn report(self) -> ExitCode {
         match self {
             Self::Sentence(sentence, status) => {
-                let _ = writeln!(io::stderr(), "ubtrfs: {sentence}");
+                // It may repeat what a mount's server or a volume says.
+                let lines: Vec<String> = sentence.split('\n').map(harmless).collect();
+                let _ = writeln!(io::stderr(), "ubtrfs: {}", lines.join("\n"));
                 status.into()
             }
             Self::Said(status) => status.into(),

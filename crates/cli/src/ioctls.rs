@@ -22,6 +22,7 @@ use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_remov
 use crate::failure::{Failure, Result};
 use crate::place::not_a_subvolume;
 use crate::remedy::about_dead_mount;
+use crate::show;
 
 const FIEMAP: u32 = 0xc020_660b;
 const SYNC: u32 = 0x9408;
@@ -44,6 +45,9 @@ const READ_ONLY: u64 = 1 << 1;
 /// The type of the kernel's btrfs in statfs(2).
 const KERNEL_MAGIC: i64 = 0x9123_683e;
 const BY_ID: u64 = 1 << 4;
+
+/// The highest number of a device that is believed: numbers are given one after the other.
+const MOST_DEVICES: u64 = 1 << 20;
 
 /// Of most arguments.
 const SIZE: usize = 4096;
@@ -176,6 +180,9 @@ impl Mounted {
         let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
         // SAFETY: the same.
         let highest = u64_at(&self.answered(unsafe { ioctl(&self.0, getter) })?, 0);
+        if highest > MOST_DEVICES {
+            return Err(Errno::PROTO);
+        }
         let mut numbers = Vec::new();
         for devid in 1..=highest {
             match self.device_path(devid) {
@@ -192,7 +199,7 @@ impl Mounted {
         const PATH: usize = 3072;
         let argument = self.device_info(devid)?;
         let path: Vec<u8> = argument[PATH..].iter().copied().take_while(|byte| *byte != 0).collect();
-        Ok(String::from_utf8_lossy(&path).into_owned())
+        Ok(show::harmless(&String::from_utf8_lossy(&path)))
     }
 
     /// Bytes of a device that chunks have, and that there are.
@@ -382,6 +389,9 @@ impl Mounted {
                 let kind_and_length = u64_at(head, 24);
                 let (kind, length) = (kind_and_length as u8, (kind_and_length >> 32) as usize);
                 let key = Key::new(u64_at(head, 8), ItemType(kind), u64_at(head, 16));
+                if key < first || end.is_some_and(|end| key <= end) {
+                    return Err(Errno::PROTO);
+                }
                 let (data, behind) = behind.split_at_checked(length).ok_or(Errno::PROTO)?;
                 if !visit(Item { key, data: data.to_vec() }) {
                     return Ok(());

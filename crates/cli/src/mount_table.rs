@@ -7,9 +7,14 @@ pub use ubtrfs_volume::mount_table::Mounted;
 
 use crate::failure::{Failure, Result};
 
+/// Everything that is mounted.
+pub fn all() -> std::io::Result<Vec<Mounted>> {
+    mount_table::all()
+}
+
 /// What is mounted on `path` and seen there.
 pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
-    let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let all = all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
     // Of several on one another the last is seen.
     Ok(all.into_iter().rfind(|mounted| mounted.point == path))
 }

@@ -85,6 +85,15 @@ pub fn bytes(bytes: &[u8]) -> String {
     text
 }
 
+/// A text that somebody else has written, for people: characters that a terminal obeys are escaped.
+pub fn harmless(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
 /// Bytes as hexadecimal digits, abbreviated where there are many.
 pub fn hex(bytes: &[u8]) -> String {
     const MOST: usize = 32;
@@ -140,6 +149,7 @@ mod tests {
     fn names_are_harmless() {
         assert_eq!(bytes("ä\x1b[31m\n\"\\".as_bytes()), "ä\\u{1b}[31m\\n\\\"\\\\");
         assert_eq!(bytes(b"a\xffb"), "a\\xffb");
+        assert_eq!(harmless("\"ä\x1b[31m\u{9b}"), "\"ä\\u{1b}[31m\\u{9b}");
         assert_eq!(hex(&[0xab; 33]), format!("{}… (33 bytes)", "ab".repeat(32)));
     }
 }

@@ -44,6 +44,7 @@ fn list(text: &mut String, prefix: &str, value: &serde_json::Value) {
         serde_json::Value::Object(fields) => {
             for (name, value) in fields {
                 let value = &for_people(name, value);
+                let name = &show::harmless(name);
                 let name = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
                 list(text, &name, value);
             }
@@ -56,7 +57,7 @@ fn list(text: &mut String, prefix: &str, value: &serde_json::Value) {
         }
         serde_json::Value::Null => {}
         serde_json::Value::String(value) => {
-            let _ = writeln!(text, "{prefix:<28} {value}");
+            let _ = writeln!(text, "{prefix:<28} {}", show::harmless(value));
         }
         value => {
             let _ = writeln!(text, "{prefix:<28} {value}");

@@ -1,15 +1,12 @@
 //! `ubtrfs umount`: returns when the last commit is durable and the device is free.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
-use ubtrfs_server::control::Report;
 use ubtrfs_tree::sentence;
 
 use crate::args;
@@ -17,8 +14,9 @@ use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::holders::users;
-use crate::mount_table;
-use crate::process;
+use crate::mount_table::{self, Mounted};
+use crate::server_process::Servers;
+use crate::trust::is_trusted;
 
 /// The time for transient users of the mount to leave. A process that forks while a file is open
 /// here passes a copy of the descriptor to its child, which uses the mount until it executes its
@@ -26,52 +24,46 @@ use crate::process;
 const TIME_TO_LEAVE: Duration = Duration::from_secs(2);
 /// After this time the user gets a message about the wait.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last commit may take before a server that is ended by force is asked to hurry.
-const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
-/// And how long it may take then.
-const TIMEOUT_OF_FORCE: Duration = Duration::from_secs(60);
+/// How long a server may take to note that it is ended by force.
+const TIME_TO_NOTE: Duration = Duration::from_secs(1);
+/// And to end then: it gives up devices that are away after five seconds.
+const TIMEOUT_OF_FORCE: Duration = Duration::from_secs(65);
+/// The longest time that a server of ours is waited for: as good as no limit.
+const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
     let shown = path.display();
-    let (device, read_only, user) = match mount_table::mounted_on(&path)? {
+    let mounted = match mount_table::mounted_on(&path)? {
         None if arguments.dead => return Ok(()),
         None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
         Some(mounted) if !mounted.is_ours() => {
             return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
         }
-        Some(mounted) => (mounted.device, mounted.read_only, mounted.user),
+        Some(mounted) => mounted,
     };
+    if arguments.force && !arguments.dead {
+        return force(&path, &mounted);
+    }
     let report = control::report(&path);
     if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
-        // A server that has died holds nothing back; processes inside will get errors anyway.
-        unmount(&path, Unmount::Lazy).map_err(|error| failure(&path, device, &error))?;
-        eprintln!("ubtrfs: the server of {shown} had died: what was neither synced nor committed is lost");
-        return Ok(());
+        return clear(&path, &mounted);
     }
     if arguments.dead {
         return Ok(());
     }
-    // Before the mount has ended, since then there is no server to query.
-    let server = report.as_ref().ok().and_then(process_of);
-    if arguments.force {
-        return force(&path, device, server.as_ref());
-    }
+    // Before the mount has ended, since then its server is not found.
+    let servers = Servers::of(&mounted, report.as_ref().ok().map(|report| report.pid));
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
-    unmount_with_retries(&path).map_err(|error| failure(&path, device, &error))?;
-    if let Some(server) = server {
-        // Only the server reports its process. Another user's server may name any process.
-        let is_ours = user.is_none_or(|user| user == 0 || user == rustix::process::getuid().as_raw());
-        let deadline = (!is_ours).then(|| Instant::now() + control::TIMEOUT_OF_OTHERS);
-        wait(&path, &server, deadline)?;
-    }
+    unmount_with_retries(&path).map_err(|error| failure(&path, mounted.device, &error))?;
+    wait(&path, &servers, if is_trusted(&mounted) { A_DAY } else { control::TIMEOUT_OF_OTHERS })?;
     match (aborted, synced) {
         (Some(reason), _) => {
             Err(Failure::new(format!("{shown} is unmounted, but had turned read-only after an error: {reason}")))
         }
-        (None, Err(errno)) if !read_only && !matches!(errno, Errno::ACCESS | Errno::PERM) => {
+        (None, Err(errno)) if !mounted.read_only && !matches!(errno, Errno::ACCESS | Errno::PERM) => {
             Err(Failure::new(format!(
                 "{shown} is unmounted, but the last changes could not be made durable: {}",
                 sentence(&std::io::Error::from(errno))
@@ -81,69 +73,52 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
 }
 
+/// Takes a mount whose server has died out of the tree. The server holds nothing back; processes
+/// inside get errors anyway.
+fn clear(path: &Path, mounted: &Mounted) -> Result<()> {
+    unmount(path, Unmount::Lazy).map_err(|error| failure(path, mounted.device, &error))?;
+    eprintln!("ubtrfs: the server of {} had died: what was neither synced nor committed is lost", path.display());
+    Ok(())
+}
+
 /// Ends a mount that is in use or not: requests fail, and the server commits what it has, or, if it
-/// can't reach a device, does not wait for it.
-fn force(path: &Path, device: (u32, u32), server: Option<&OwnedFd>) -> Result<()> {
-    let is_aborted = Connection::of(device).abort();
-    unmount(path, Unmount::Lazy).map_err(|error| failure(path, device, &error))?;
-    let Some(server) = server else { return Ok(()) };
-    if !has_ended(server, TIME_TO_COMMIT)? {
-        // It does not know that nobody waits, if nobody did.
-        let _ = pidfd_send_signal(server, Signal::TERM);
+/// can't reach a device, does not wait for it. No process is signalled: the server gets a request
+/// before, and nobody waits for one that does not answer (invariant 53).
+fn force(path: &Path, mounted: &Mounted) -> Result<()> {
+    let (sender, receiver) = channel();
+    let place = path.to_owned();
+    // If it hangs, the abort ends it.
+    let telling = thread::Builder::new().spawn(move || sender.send(control::expect_force(&place)));
+    let noted = telling.ok().and_then(|_| receiver.recv_timeout(TIME_TO_NOTE).ok());
+    if matches!(noted, Some(Err(Errno::NOTCONN | Errno::CONNABORTED))) {
+        return clear(path, mounted);
     }
-    if !has_ended(server, TIMEOUT_OF_FORCE)? {
+    let servers = Servers::of(mounted, None);
+    let is_aborted = Connection::of(mounted.device).abort();
+    unmount(path, Unmount::Lazy).map_err(|error| failure(path, mounted.device, &error))?;
+    if !servers.have_ended(Instant::now() + TIMEOUT_OF_FORCE)? {
         let why = if is_aborted { "" } else { " (its connection could not be aborted)" };
         return Err(Failure::new(format!("{} is unmounted, but its server has not ended{why}", path.display())));
     }
     Ok(())
 }
 
-/// Whether a process ends within that time.
-fn has_ended(server: &OwnedFd, within: Duration) -> Result<bool> {
-    let deadline = Instant::now() + within;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(server, PollFlags::IN)], Some(&left)) {
-            Ok(count) => return Ok(count > 0),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Failure::about("waiting for the server", &std::io::Error::from(errno))),
+/// Waits for the end of the servers.
+fn wait(path: &Path, servers: &Servers, limit: Duration) -> Result<()> {
+    let now = Instant::now();
+    if servers.have_ended(now + TIMEOUT.min(limit))? {
+        return Ok(());
+    }
+    if limit > TIMEOUT {
+        eprintln!(
+            "ubtrfs: waiting for the server of {} to end (it may still be writing, or be mounted elsewhere)",
+            path.display()
+        );
+        if servers.have_ended(now + limit)? {
+            return Ok(());
         }
     }
-}
-
-/// The server's process, if it is visible from here and is the one that answered.
-fn process_of(report: &Report) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(report.pid).ok()?)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    (process::started(&report.pid.to_string()) == Some(report.pid_started)).then_some(process)
-}
-
-fn wait(path: &Path, server: &OwnedFd, deadline: Option<Instant>) -> Result<()> {
-    let mut reported = false;
-    loop {
-        let mut fds = [PollFd::new(server, PollFlags::IN)];
-        let left = deadline.map_or(TIMEOUT, |deadline| deadline.saturating_duration_since(Instant::now()).min(TIMEOUT));
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&left)) {
-            Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                return Err(Failure::new(format!(
-                    "{} is unmounted, but the process that says that it is its server has not ended",
-                    path.display()
-                )));
-            }
-            Ok(0) if !reported => {
-                reported = true;
-                eprintln!(
-                    "ubtrfs: waiting for the server of {} to end (it may still be writing, or be mounted elsewhere)",
-                    path.display()
-                );
-            }
-            Ok(0) | Err(Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(errno) => return Err(Failure::about("waiting for the server", &std::io::Error::from(errno))),
-        }
-    }
+    Err(Failure::new(format!("{} is unmounted, but its server has not ended", path.display())))
 }
 
 fn unmount_with_retries(path: &Path) -> std::result::Result<(), MountError> {
@@ -169,17 +144,4 @@ fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
         return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
     }
     Failure::of(error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_that_another_user_has_named_is_not_waited_for_for_ever() {
-        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
-        let deadline = Instant::now() + Duration::from_millis(100);
-        let waited = wait(Path::new("/point"), &own, Some(deadline));
-        assert!(matches!(waited, Err(Failure::Sentence(said, _)) if said.contains("has not ended")));
-    }
 }

@@ -16,6 +16,7 @@ use crate::failure::Result;
 use crate::info::{Groups, block_groups};
 use crate::mount::window_of_options;
 use crate::trees::Trees;
+use crate::trust::require_trusted;
 
 /// What stands for the path of a device that is missing.
 pub const MISSING: &str = "missing";
@@ -65,6 +66,7 @@ impl Glance {
         let mut of_mount = None;
         let (paths, window) = match places {
             [directory] if directory.is_dir() => {
+                require_trusted(directory)?;
                 let report = control::report(directory).map_err(|errno| control::failure(directory, errno))?;
                 of_mount = Some(report.lagging_devices);
                 (report.devices.iter().map(PathBuf::from).collect(), window_of_options(&report.options)?)

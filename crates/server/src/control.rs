@@ -14,6 +14,8 @@
 //! Reading [`READ_ONLY`], [`WRITABLE`] or a name that begins with [`REMOUNT`] is the server's part
 //! of a remount: it needs the capability `CAP_SYS_ADMIN`. They are read, not set, for nothing is
 //! set on a mount that the kernel has made read-only, as it is before the one and after the other.
+//!
+//! Reading [`FORCE`] announces an unmount by force, for who may list a volume.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -35,6 +37,10 @@ pub const WRITABLE: &str = "ubtrfs.remount.rw";
 pub const REMOUNT: &str = "ubtrfs.remount.";
 /// What attributes begin with that have the pieces of a long answer.
 pub const NEXT: &str = "ubtrfs.next.";
+/// The attribute whose reading says that the connection is about to be aborted, and that nobody
+/// waits long for devices that are away: if it has ended within a minute, the last commit has five
+/// seconds before it fails where it would wait for them.
+pub const FORCE: &str = "ubtrfs.force";
 /// The ioctl `_IOW('u', 1, struct btrfs_ioctl_vol_args_v2)` on a directory: puts a snapshot of the
 /// subvolume that the caller has open as `fd` in place of the subvolume `name`. btrfs has none for
 /// that; a name of 255 bytes does not fit into that of an attribute.

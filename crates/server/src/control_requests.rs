@@ -38,6 +38,7 @@ impl Server {
                     Err(_) => reply.error(Errno::IO),
                 };
             }
+            name if name == control::FORCE.as_bytes() => return self.expect_force(caller, reply),
             name => match compression(name) {
                 Some(mode) => return self.set_compression(caller, mode, reply),
                 None => return self.get_stream(caller, name, reply),
@@ -54,6 +55,18 @@ impl Server {
             Ok(()) => reply.value(OK),
             Err(error) => reply.error(errno(&error)),
         });
+    }
+
+    /// Notes that the mount is about to be ended by force.
+    fn expect_force(&self, caller: &Caller<'_>, reply: ReplyXattr) {
+        if !Powers::of(caller).administers() {
+            return reply.error(Errno::PERM);
+        }
+        if reply.room() == 0 {
+            return reply.length(OK.len());
+        }
+        self.shared().expect_force();
+        reply.value(OK);
     }
 
     /// Answers a request to compress data in another way.

@@ -1,5 +1,8 @@
 //! Requests, one method each.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use ubtrfs::{InodeId, RenameFlags};
 use ubtrfs_fuse::reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -9,6 +12,7 @@ use ubtrfs_fuse::request::{
     CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lseek, MkNod, Open, Read, Rename, SetAttr, SetXattr, Write,
 };
 use ubtrfs_fuse::{Caller, Capabilities, Errno, Filesystem, Granted, OFlags, OpenFlags, ROOT, Request, StatxFlags};
+use ubtrfs_threads::thread;
 
 use crate::answers::{answer, answer_attributes, answer_create, answer_entry};
 use crate::attributes as ours;
@@ -17,6 +21,9 @@ use crate::counters::Kind;
 use crate::opens::CAPABILITY_SIZE;
 use crate::server::Server;
 use crate::shared::{TTL, errno};
+
+/// How long the last commit may wait for devices after an unmount by force.
+const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
 
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
@@ -29,10 +36,21 @@ impl Filesystem for Server {
     }
 
     fn disconnected(&self, is_serving: bool) {
-        self.shared().disconnected();
+        let shared = self.shared();
+        shared.disconnected();
         // Programs had waited when the connection was aborted; umount(2) waits for them.
         if is_serving || self.is_busy_with_slow_requests() {
-            self.shared().stop_waiting();
+            return shared.stop_waiting();
+        }
+        if shared.is_force_expected() {
+            let waiting = Arc::clone(shared);
+            let hurry = move || {
+                thread::sleep(TIME_TO_COMMIT);
+                waiting.stop_waiting();
+            };
+            if thread::Builder::new().name("hurry".into()).spawn(hurry).is_err() {
+                shared.stop_waiting();
+            }
         }
     }
 

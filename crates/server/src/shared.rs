@@ -10,6 +10,7 @@ use ubtrfs_format::TreeId;
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
 use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Mutex, OnceLock};
 
 use crate::attributes;
@@ -24,6 +25,9 @@ use crate::scrub::Scrubs;
 /// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
 /// become stale.
 pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long after its announcement an end of the connection is one by force.
+const TIME_OF_FORCE: Duration = Duration::from_secs(60);
 
 /// Whether the kernel asks about each open(2) of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -94,6 +98,8 @@ pub struct Shared {
     /// Whether the kernel asks about each open(2), since the first one.
     checks_opens: OnceLock<bool>,
     disconnected: AtomicBool,
+    /// When an unmount by force was announced.
+    force_expected: Mutex<Option<Instant>>,
     /// Has devices that are away fail soon.
     stop_waiting: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -113,6 +119,7 @@ impl Shared {
             ended: Mutex::default(),
             checks_opens: OnceLock::new(),
             disconnected: AtomicBool::new(false),
+            force_expected: Mutex::default(),
             stop_waiting: OnceLock::new(),
             engine,
             scrubs: Scrubs::default(),
@@ -246,6 +253,16 @@ impl Shared {
         if let Some(stop) = self.stop_waiting.get() {
             stop();
         }
+    }
+
+    /// The mount is about to be ended by force.
+    pub(crate) fn expect_force(&self) {
+        *self.force_expected.lock() = Some(Instant::now());
+    }
+
+    /// Whether it was to be ended by force a short while ago.
+    pub(crate) fn is_force_expected(&self) -> bool {
+        self.force_expected.lock().is_some_and(|announced| announced.elapsed() < TIME_OF_FORCE)
     }
 
     /// The kernel's connection has ended.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -113,6 +114,16 @@ fn text_of(file: &mut File) -> String {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes)).expect("read back a program's output");
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A program in C, compiled in `dir` under this name.
+#[track_caller]
+pub fn compile(dir: &Path, name: &str, source: &str) -> PathBuf {
+    let program = dir.join(name);
+    let text = program.with_extension("c");
+    std::fs::write(&text, source).expect("the source");
+    run(command("cc", &["-w", "-o"]).arg(&program).arg(&text)).ok();
+    program
 }
 
 #[cfg(test)]

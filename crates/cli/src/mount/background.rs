@@ -5,15 +5,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-
-use rustix::io::FdFlags;
 
 use super::log;
 use super::serve::Job;
 use crate::failure::{Failure, Result};
+use crate::process;
 
 const READY: &str = "ready";
 /// Sets the allocator's delay in milliseconds before it returns freed memory to the system. Without
@@ -24,7 +22,7 @@ const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 /// Starts the server, and returns when the mount is ready.
 pub fn start(options: &[String], job: &Job) -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't be started", &error);
-    keep_descriptors();
+    process::keep_descriptors();
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ubtrfs").args(["mount", "--server"]);
     for list in options {
@@ -50,19 +48,6 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
         Some(code) if code != 0 => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
         Some(_) => Err(Failure::new("the volume was unmounted at once")),
         None => Err(Failure::new(format!("the server ended before the mount was ready: {status}"))),
-    }
-}
-
-/// Keeps from the server what we inherited: it would hold files, locks and pipes open for as long
-/// as the mount lasts.
-fn keep_descriptors() {
-    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let numbers = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    for number in numbers.filter(|number| *number > 2) {
-        // SAFETY: the descriptor is only marked; if it has been closed meanwhile (the directory's
-        // own), the call fails.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        let _ = rustix::io::fcntl_setfd(descriptor, FdFlags::CLOEXEC);
     }
 }
 

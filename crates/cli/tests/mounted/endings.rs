@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::run::{Outcome, command, compile, run};
 
 use crate::harness::{Abort, FUSE, OVER_RINGS, Server, Volume, cat, fails, ubtrfs};
 use crate::users_mount::UsersMount;
@@ -153,15 +153,6 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The program, compiled.
-fn compile(volume: &Volume, name: &str, source: &str) -> PathBuf {
-    let program = volume.dir.path().join(name);
-    let text = program.with_extension("c");
-    fs::write(&text, source).unwrap();
-    run(command("cc", &["-w", "-o"]).arg(&program).arg(&text)).ok();
-    program
-}
-
 /// The process of a [`STORER`].
 struct Storing(String);
 
@@ -189,7 +180,7 @@ fn assert_stored(volume: &Volume, path: &str) {
 /// Signals a server while a program has stored through a mapping; `detached`: after `umount -l`.
 fn signal_beside_a_mapping(detached: bool) {
     let volume = Volume::new();
-    let storer = compile(&volume, "storer", STORER);
+    let storer = compile(volume.dir.path(), "storer", STORER);
     volume.mount("commit=1000");
     let file = volume.point.join("file");
     fs::write(&file, vec![1; 256 * 4096]).unwrap();
@@ -226,7 +217,7 @@ fn a_signal_loses_no_store_of_an_ordinary_users_mapping() {
     // In the second volume the user may not open the root.
     for (detached, is_root_closed) in [(true, false), (false, true)] {
         let volume = Volume::new();
-        compile(&volume, "storer", STORER);
+        compile(volume.dir.path(), "storer", STORER);
         volume.mount("");
         let dir = volume.point.join("dir");
         fs::create_dir(&dir).unwrap();
@@ -294,7 +285,7 @@ int main(int argc, char **argv) {
 
 /// Stops the threads that answer requests, until the input of the program that does it ends.
 fn stop_serving(volume: &Volume, server: &Server) -> Child {
-    let stopper = compile(volume, "stopper", STOPPER);
+    let stopper = compile(volume.dir.path(), "stopper", STOPPER);
     let tasks = fs::read_dir(format!("/proc/{}/task", server.0)).unwrap().flatten();
     let serves = |task: &fs::DirEntry| {
         let name = fs::read_to_string(task.path().join("comm")).unwrap();

@@ -16,6 +16,7 @@ mod extents;
 mod find_new;
 mod first_hour;
 mod harness;
+mod hostile_servers;
 mod lifecycle;
 mod listings;
 mod merge;

@@ -1,0 +1,166 @@
+//! Mounts whose server means harm: nothing that it says of itself is believed (invariant 53).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::ordinary_user::NOBODY;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{Outcome, compile};
+
+use crate::harness::{Volume, fails, ubtrfs};
+
+const SERVER: &str = include_str!("hostile_server.c");
+
+/// A mount that looks like one of a user's.
+struct Hostile {
+    volume: Volume,
+    server: Child,
+}
+
+impl Hostile {
+    /// One whose server says of itself what an honest one would, changed by `lie`; or it answers
+    /// nothing.
+    fn new(user: u32, how: &str, lie: impl FnOnce(&mut Value)) -> Self {
+        let volume = Volume::new();
+        volume.mount("");
+        let mut report = volume.stats();
+        volume.umount();
+        lie(&mut report);
+        let said = volume.dir.path().join("said");
+        fs::write(&said, report.to_string()).unwrap();
+        let mut line = Command::new(compile(volume.dir.path(), "server", SERVER));
+        line.arg(&volume.point).arg(user.to_string()).arg(&said).arg(how);
+        let mut server = line.stdout(Stdio::piped()).spawn().unwrap();
+        // Any request of ours: INIT comes first.
+        let _ = fs::metadata(&volume.point);
+        let mut ready = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        assert!(volume.is_mounted());
+        Self { volume, server }
+    }
+
+    fn umount(&self, how: &[&str]) -> Outcome {
+        let words = [&["umount"][..], how].concat();
+        let mut line: Vec<&OsStr> = words.iter().map(OsStr::new).collect();
+        line.push(self.volume.point.as_os_str());
+        ubtrfs(&line)
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// A process that nobody ends.
+struct Bystander(Child);
+
+impl Bystander {
+    fn new() -> Self {
+        Self(Command::new("sleep").arg("300").spawn().unwrap())
+    }
+
+    /// Has a server say that it is this process.
+    fn take_part_in(&self, report: &mut Value) {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        let started: u64 = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+        report["pid"] = self.0.id().into();
+        report["pid_started"] = started.into();
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Invariant 53.
+#[test]
+fn a_process_that_a_hostile_server_names_is_neither_signalled_nor_waited_for() {
+    require!(Need::Root, Need::Fuse, Need::Tool("cc"));
+    for user in [0, NOBODY] {
+        for how in [&["--force"][..], &[]] {
+            let mut bystander = Bystander::new();
+            let hostile = Hostile::new(user, "answers", |report| bystander.take_part_in(report));
+            let begun = Instant::now();
+            hostile.umount(how).ok();
+            assert!(begun.elapsed() < Duration::from_secs(5), "user {user}, {how:?}: {:?}", begun.elapsed());
+            assert!(!hostile.volume.is_mounted());
+            assert!(bystander.0.try_wait().unwrap().is_none(), "it has ended: user {user}, {how:?}");
+        }
+    }
+}
+
+#[test]
+fn a_mount_whose_server_answers_nothing_ends_by_force() {
+    require!(Need::Root, Need::Fuse, Need::Tool("cc"));
+    for user in [0, NOBODY] {
+        let hostile = Hostile::new(user, "hangs", |_| ());
+        hostile.umount(&["--force"]).ok();
+        assert!(!hostile.volume.is_mounted());
+    }
+}
+
+/// Invariant 53. To a mount of root's the devices are opened that it names, which shows that the
+/// name leads somewhere.
+#[test]
+fn what_another_users_server_names_as_its_device_is_not_opened() {
+    require!(Need::Root, Need::Fuse, Need::Tool("cc"));
+    for (user, is_opened) in [(0, true), (NOBODY, false)] {
+        let dir = ubtrfs_testkit::scratch::scratch_dir();
+        let socket = dir.path().join("socket");
+        let listener = UnixListener::bind(&socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let hostile = Hostile::new(user, "answers", |report| report["devices"] = json!([uri]));
+        let has_come = |command: &[&str]| {
+            let mut line: Vec<&OsStr> = command.iter().map(OsStr::new).collect();
+            line.push(hostile.volume.point.as_os_str());
+            thread::scope(|scope| {
+                let asked = scope.spawn(|| ubtrfs(&line));
+                let mut has_come = false;
+                while !asked.is_finished() {
+                    // Who comes is sent away.
+                    has_come |= listener.accept().is_ok();
+                    thread::sleep(Duration::from_millis(5));
+                }
+                (has_come | listener.accept().is_ok(), asked.join().unwrap())
+            })
+        };
+        for command in [&["filesystem", "usage"][..], &["filesystem", "df"], &["device", "usage"]] {
+            let (has_come, outcome) = has_come(command);
+            assert_eq!(has_come, is_opened, "user {user}, {command:?}: {}", outcome.report());
+            if !is_opened {
+                fails(&outcome, "another user serves this mount");
+            }
+        }
+    }
+}
+
+/// Names from a server are shown so that a terminal does not obey them.
+#[test]
+fn what_a_server_says_is_harmless_to_a_terminal() {
+    require!(Need::Root, Need::Fuse, Need::Tool("cc"));
+    let hostile = Hostile::new(NOBODY, "answers", |report| {
+        report["mount_type"] = json!("\u{1b}]0;title\u{7}");
+        report["aborted"] = json!("\u{1b}[2J");
+    });
+    let shown = ubtrfs(&["stats".as_ref(), hostile.volume.point.as_os_str()]).ok();
+    let umount = hostile.umount(&[]);
+    assert!(umount.stderr.contains("turned read-only"), "{}", umount.report());
+    for text in [shown.stdout, umount.stderr] {
+        assert!(text.contains("\\u{1b}") && !text.contains('\u{1b}'), "{text:?}");
+    }
+}
