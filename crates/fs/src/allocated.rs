@@ -20,8 +20,12 @@ pub(crate) enum Allocated {
     Data { at: Logical, len: u64, sums: Option<Vec<u8>> },
 }
 
-/// Shows what is allocated from `from` to `end`, at most `most` extents. Returns where to go on;
-/// `None` if that is all.
+/// Bytes after which no further extent is shown.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Shows what is allocated from `from` to `end`, at most `most` extents, and few bytes: as long as
+/// it takes, `committed` holds back what later commits free. Returns where to go on; `None` if
+/// that is all.
 pub(crate) fn visit(
     committed: &Committed,
     from: Logical,
@@ -33,7 +37,7 @@ pub(crate) fn visit(
     let node_size = u64::from(superblock.node_size);
     let sums = ChecksumTree::new(committed.tree(TreeId::CSUM)?, superblock.checksum, superblock.sector_size);
     let range = Key::new(from.0, ItemType(0), 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
-    let (mut count, mut next) = (0, from);
+    let (mut count, mut bytes, mut next) = (0, 0, from);
     for item in committed.tree(TreeId::EXTENT)?.range(range) {
         let item = item?;
         let key = item.key;
@@ -42,10 +46,11 @@ pub(crate) fn visit(
             ItemType::EXTENT_ITEM => (Logical(key.objectid), false, key.offset),
             _ => continue,
         };
-        if count == most {
+        if count == most || bytes >= MOST_BYTES {
             return Ok(Some(next));
         }
         count += 1;
+        bytes += len;
         let extent = ExtentItem::parse(&key, &item)?;
         if is_node || extent.flags & ExtentFlags::TREE_BLOCK != 0 {
             let level = match extent.tree_block {

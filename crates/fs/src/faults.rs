@@ -47,6 +47,8 @@ pub enum CommitFault {
     EntryFirst,
     /// A reset removes the subvolume in one commit, and the next one puts another in its place.
     ResetInTwoSteps,
+    /// Subvolumes are dropped without a reservation though readers hold back what that frees.
+    FreeUnreserved,
 }
 
 /// How far a commit has come.

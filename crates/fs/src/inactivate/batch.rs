@@ -10,6 +10,7 @@ use ubtrfs_threads::time::Instant;
 
 use super::Inactivator;
 use crate::error::{Error, Result, Step};
+use crate::faults::CommitFault;
 use crate::inode::InodeId;
 use crate::space::{Demand, Reservation, UseOfKept};
 use crate::transaction::Transaction;
@@ -21,6 +22,8 @@ const LONGEST_THROTTLE: Duration = Duration::from_millis(50);
 const PAUSE: u32 = 4;
 /// A search for orphans in a subvolume counts as so many inodes: it may read nodes from the device.
 const SEARCH: u64 = 100;
+/// The pause where nothing can be freed before readers have ended.
+const LEAST_WAIT: Duration = Duration::from_millis(100);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -51,8 +54,10 @@ impl Inactivator {
         let is_deleted = |transaction: &Arc<Transaction>| !transaction.subvolumes().deleted.is_empty();
         let are_to_come = self.info.open_transactions().iter().any(is_deleted);
         if self.info.subvolumes_to_drop(&self.info.committed()).next().is_some() {
-            if reservation.is_none() {
-                self.info.space.lock().may_use_all_kept();
+            if reservation.is_none() && !self.use_kept() {
+                // What dropping frees would be held back by readers, as what was freed before.
+                round.more = true;
+                return;
             }
             transaction.subvolumes().may_drop = most;
             (round.freed, round.more) = (true, true);
@@ -78,6 +83,16 @@ impl Inactivator {
                 reservation => return (most, reservation),
             }
         }
+    }
+
+    /// Has the open transaction use the reserve of what frees space, if it comes back.
+    fn use_kept(&self) -> bool {
+        let mut space = self.info.space.lock();
+        let may = space.may_free_unreserved() || self.info.options.faults().in_commit(CommitFault::FreeUnreserved);
+        if may {
+            space.may_use_all_kept();
+        }
+        may
     }
 
     fn free_at_most(&self, mut left: u64) -> Result<Freed> {
@@ -176,7 +191,8 @@ impl Inactivator {
             if self.committer.commit().is_err() {
                 return;
             }
-            let until = Instant::now() + (PAUSE * start.elapsed()).min(LONGEST_PAUSE);
+            let least = if round.freed { Duration::ZERO } else { LEAST_WAIT };
+            let until = Instant::now() + (PAUSE * start.elapsed()).clamp(least, LONGEST_PAUSE);
             let mut queue = self.queue.waiting.lock();
             while !queue.stop
                 && queue.inodes.len() <= self.info.options.freeing.queue

@@ -337,7 +337,7 @@ impl SpaceInner {
         }
     }
 
-    fn unpin(&mut self) {
+    pub(super) fn unpin(&mut self) {
         // In order: an older commit's readers must have ended first.
         while let Some(first) = self.pinned.first() {
             if first.readers.strong_count() > 0 {

@@ -16,6 +16,10 @@ use super::allocator::{ChunksJoin, Space, SpaceInner};
 use super::demand::{Demand, Kept, Needs, Shortage, UseOfKept};
 use super::group::BlockGroup;
 
+/// Nodes that even the smallest commit may write: the paths of all trees that record it. Where
+/// what it replaces comes back, these need no reservation.
+const LEAST_COMMIT: u64 = 32;
+
 /// An operation's reservation of metadata. It is held until the operation has joined a transaction,
 /// and counts in that one, even if commits begin or find nothing to do in between.
 #[must_use = "what is reserved has to be held until a transaction is joined"]
@@ -194,6 +198,7 @@ impl SpaceInner {
                 need += self.kept.bytes;
             }
             UseOfKept::Half => need += self.kept.bytes / 2,
+            UseOfKept::All if self.is_held_back() => need += LEAST_COMMIT * self.node_size,
             UseOfKept::All => {}
         }
         need += self.metadata_need(self.reserved.frozen) + self.reserved.relocation;
@@ -206,6 +211,21 @@ impl SpaceInner {
         self.reserved.pending = pending;
         self.reserved.data = data;
         Ok(())
+    }
+
+    /// Whether space that commits have freed is not available yet, since somebody reads the trees
+    /// of an older commit: then what the next commits free will not be either, when it is needed.
+    fn is_held_back(&mut self) -> bool {
+        self.unpin();
+        !self.pinned.is_empty()
+    }
+
+    /// Whether a commit may free something without a reservation, by the reserve of what frees
+    /// space: if what it takes of that is available again after it, or the reserve is whole.
+    pub(crate) fn may_free_unreserved(&mut self) -> bool {
+        let need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
+        let whole = need + self.kept.bytes + self.reserved.relocation + LEAST_COMMIT * self.node_size;
+        !self.is_held_back() || self.available(BlockGroupFlags::METADATA) >= whole
     }
 
     /// Bytes of metadata space that neither commits nor deletions may need.

@@ -30,6 +30,7 @@ mod full_volumes_stay_writable;
 mod hostile_volumes_neither_crash_nor_hang;
 mod logs_are_replayed_as_by_the_kernel;
 mod logs_keep_what_was_fsynced;
+mod long_readers_cost_no_commit;
 mod merges_are_reported_and_can_be_stopped;
 mod merges_take_what_one_side_changed;
 mod modes_and_acls_change_together;
