@@ -22,6 +22,8 @@ pub(crate) enum VolumeIoctl {
     DeviceErrors { devid: u64, count: u64, reset: bool },
     /// `BTRFS_IOC_TREE_SEARCH`.
     TreeSearch(Box<Search>),
+    /// `BTRFS_IOC_GET_FEATURES`.
+    Features,
     /// `BTRFS_IOC_GET_FSLABEL`, which is `FS_IOC_GETFSLABEL`.
     Label,
     /// `BTRFS_IOC_SET_FSLABEL`, which is `FS_IOC_SETFSLABEL`.
@@ -51,6 +53,8 @@ const DEV_INFO: u32 = 0xd000_941e;
 const GET_DEV_STATS: u32 = 0xc408_9434;
 /// `_IOWR(0x94, 17, struct btrfs_ioctl_search_args)`.
 const TREE_SEARCH: u32 = 0xd000_9411;
+/// `_IOR(0x94, 57, struct btrfs_ioctl_feature_flags)`.
+const GET_FEATURES: u32 = 0x8018_9439;
 
 /// `_IOR(0x94, 49, char[256])`.
 const GET_LABEL: u32 = 0x8100_9431;
@@ -109,6 +113,7 @@ impl VolumeIoctl {
             DEV_INFO => Self::parse_dev_info(data),
             GET_DEV_STATS => Self::parse_dev_stats(data),
             GET_LABEL => Some(Self::Label),
+            GET_FEATURES => Some(Self::Features),
             // Without a zero in it there is no end.
             SET_LABEL => data.iter().position(|byte| *byte == 0).map(|end| Self::SetLabel(data[..end].to_vec())),
             TREE_SEARCH => Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))),
@@ -138,7 +143,7 @@ impl VolumeIoctl {
             Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
                 powers().has(Capability::Administrator)
             }
-            Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label => true,
+            Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label | Self::Features => true,
         }
     }
 
@@ -160,6 +165,11 @@ impl VolumeIoctl {
             Self::DevInfo { devid, uuid } => dev_info(engine, devid, uuid, devices),
             Self::DeviceErrors { devid, count, reset } => device_errors(engine, DeviceId(devid), count, reset),
             Self::TreeSearch(search) => search.answer(engine, subvolume),
+            Self::Features => {
+                let superblock = engine.volume().superblock();
+                let flags = [superblock.compat_flags, superblock.compat_ro.0, superblock.incompat.0];
+                Ok(flags.iter().flat_map(|flags| flags.to_le_bytes()).collect())
+            }
             Self::Label => {
                 let mut label = engine.label();
                 label.resize(LABEL_SIZE, 0);
@@ -246,7 +256,7 @@ impl Search {
         let mut answer = self.head;
         let mut count = 0_u32;
         let mut too_large = false;
-        if self.first <= self.last && self.most > 0 {
+        if self.first <= self.last {
             // Programs that look for what is new ask for generations: older leaves are not read.
             let oldest = Generation(*self.generations.start());
             engine.search_tree_since(tree, oldest, (self.first, self.last), &mut |item| {
@@ -264,6 +274,7 @@ impl Search {
                 answer.extend((item.data.len() as u32).to_le_bytes());
                 answer.extend(item.data);
                 count += 1;
+                // As in the kernel, the first item is there before items are counted.
                 count < self.most
             })?;
         }
@@ -284,8 +295,8 @@ mod tests {
     fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
         let size = |command: u32| (command >> 16 & 0x3fff) as usize;
         assert_eq!(
-            [FITRIM, FS_INFO, DEV_INFO, GET_DEV_STATS, TREE_SEARCH, GET_LABEL, SET_LABEL].map(size),
-            [24, FS_INFO_SIZE, DEV_INFO_SIZE, DEV_STATS_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE]
+            [FITRIM, FS_INFO, DEV_INFO, GET_DEV_STATS, TREE_SEARCH, GET_LABEL, SET_LABEL, GET_FEATURES].map(size),
+            [24, FS_INFO_SIZE, DEV_INFO_SIZE, DEV_STATS_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE, 24]
         );
     }
 

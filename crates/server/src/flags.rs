@@ -185,7 +185,7 @@ impl Shared {
             let wanted = if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC };
             may.check(is, wanted)?;
             let property = match property {
-                property if (is.flags | wanted) & PROTECTING != 0 => property,
+                property if is.flags & PROTECTING != 0 => property,
                 property if wanted & InodeFlags::COMPRESS != 0 => Some(property.unwrap_or(usual)),
                 _ => None,
             };

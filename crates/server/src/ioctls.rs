@@ -23,6 +23,9 @@ use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::SubvolumeIoctl;
 use crate::vacate_ioctls::VacateIoctl;
 
+/// `FS_IOC_GETVERSION`: the transaction in which the inode was made.
+const GET_VERSION: u32 = 0x8008_7601;
+
 fn finish(reply: ReplyIoctl, answer: Result<Vec<u8>, Errno>) {
     match answer {
         Ok(answer) => reply.result(0, &answer),
@@ -83,6 +86,13 @@ impl Server {
                 Ok(asked) => self.balance(caller, asked, reply),
                 Err(errno) => reply.error(errno),
             };
+        }
+        if what.command == GET_VERSION {
+            let answer = self.shared().inode(node).and_then(|id| {
+                let is = self.shared().engine.attributes(id).map_err(|error| errno(&error))?;
+                Ok(is.generation.0.to_ne_bytes().to_vec())
+            });
+            return finish(reply, answer);
         }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
@@ -188,6 +198,9 @@ impl Server {
                 }
                 // By invariant 27: a descriptor for reading would do for FUSE.
                 shared.check_access(&powers, id, WRITE).map_err(|_| Errno::PERM)?;
+                if is.size > 0 && how.range.start >= is.size {
+                    return Err(Errno::INVAL);
+                }
                 shared.engine.defragment(id, &how).map_err(|error| errno(&error))
             });
             match done {

@@ -55,7 +55,10 @@ impl Shared {
     }
 
     pub(crate) fn set_xattr(&self, id: InodeId, what: &SetXattr<'_>) -> Result<(), Errno> {
-        let mode = if what.flags.contains(XattrFlags::CREATE) {
+        let mode = if what.flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) {
+            // It may neither be there nor not be there: one of the two modes fails.
+            if self.xattr(id, what.name)?.is_some() { XattrMode::Create } else { XattrMode::Replace }
+        } else if what.flags.contains(XattrFlags::CREATE) {
             XattrMode::Create
         } else if what.flags.contains(XattrFlags::REPLACE) {
             XattrMode::Replace

@@ -133,7 +133,7 @@ impl Operations {
             return Err(Errno::INVAL.into());
         }
         let sector = u64::from(self.info.volume.sector_size());
-        let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE - sector).ok_or(Errno::FBIG)?;
+        let end = offset.checked_add(len).filter(|end| *end <= MAX_FILE_SIZE).ok_or(Errno::FBIG)?;
         let range = offset - offset % sector..end.next_multiple_of(sector);
         Ok(Wanted { range, zeroed: None, size: if keep_size { 0 } else { end } })
     }

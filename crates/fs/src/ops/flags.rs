@@ -137,9 +137,15 @@ impl Operations {
                 self.check_xattr_fits(id, &state, with.name, value)?;
             }
         }
-        // Neither at once, nor one in place of the other.
-        let both = old | wanted;
-        if wanted & PACKED == PACKED || (both & PACKED != 0 && both & InodeFlags::NODATACOW != 0) {
+        // Neither at once, nor one in place of the other; but a file without either may get both of
+        // the flags that have its data stored as it is.
+        let replaces = |a: u64, b: u64| old & a != 0 && wanted & b != 0;
+        let is_packed_in_place = wanted & InodeFlags::COMPRESS != 0 && wanted & InodeFlags::NODATACOW != 0;
+        if wanted & PACKED == PACKED
+            || is_packed_in_place
+            || replaces(InodeFlags::NODATACOW, PACKED)
+            || replaces(PACKED, InodeFlags::NODATACOW)
+        {
             return Err(Errno::INVAL.into());
         }
         let mut flags = old & !SETTABLE_FLAGS | wanted & SETTABLE_FLAGS;

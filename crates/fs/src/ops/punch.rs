@@ -29,6 +29,12 @@ struct Emptied {
     extents: usize,
 }
 
+impl Emptied {
+    fn is_nothing(&self) -> bool {
+        self.extents == 0 && self.ranges.iter().all(|(_, _, bytes)| *bytes == 0)
+    }
+}
+
 /// What punching finds out before it enters the transaction.
 struct PunchPlan {
     /// Sectors of which nothing stays.
@@ -104,7 +110,8 @@ impl Operations {
         )
     }
 
-    /// What becomes of a range; `None` if it lies beyond the end of the file.
+    /// What becomes of a range; `None` if it lies beyond the end of the file or is a hole already:
+    /// then the file's times stay, too.
     fn plan_punch(&self, id: InodeId, state: &InodeState, range: &Range<u64>) -> Result<Option<PunchPlan>> {
         let (offset, asked) = (range.start, range.end);
         let end = asked.min(state.item.size);
@@ -131,6 +138,10 @@ impl Operations {
         }
         let emptied =
             if whole.start < whole.end { self.pieces_to_empty(id, state, &whole)? } else { Emptied::default() };
+        let is_dirty = state.dirty.next_run(whole.start, sector).is_some_and(|(start, _)| start < whole.end);
+        if zeroed.is_empty() && emptied.is_nothing() && !is_dirty {
+            return Ok(None);
+        }
         Ok(Some(PunchPlan { whole, zeroed, emptied }))
     }
 
