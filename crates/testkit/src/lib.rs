@@ -7,6 +7,7 @@
 //!   difference between two.
 //! * [`workload`]: seeded random operations with a [`model`] of what must be there afterwards;
 //!   [`chaos`]: several threads on the same names.
+//! * [`differential`]: the same system calls on both, and where their answers part.
 //! * [`programs`]: real programs at work in a mounted directory; [`load`]: some that work until it
 //!   dies.
 //! * [`promises`]: what must be there after a crash.
@@ -26,6 +27,7 @@
 pub mod chaos;
 pub mod content;
 pub mod diff;
+pub mod differential;
 pub mod fixture;
 pub mod kernel;
 pub mod kmsg;

@@ -25,6 +25,7 @@ mod ordinary_users;
 mod orphans_back_and_forth;
 mod parity_replaces_devices;
 mod real_programs;
+mod same_calls_on_both;
 mod scrub_mends_devices;
 mod servers_that_are_away;
 mod several_devices;
