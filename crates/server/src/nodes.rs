@@ -1,4 +1,11 @@
 //! The numbers by which the kernel names inodes, and those that programs see.
+//!
+//! A program of 32 bits can't take a larger number than that holds: stat(2) fails with `EOVERFLOW`,
+//! and so does the listing of a directory that holds such an inode. So the numbers that programs
+//! see fit 32 bits as long as they can (invariant 64). Those of the mounted subvolume are its own.
+//! The inodes of others share the upper half: it is divided into windows of 4096 numbers, and a
+//! window is given to as many consecutive numbers of a subvolume when the first of them is shown.
+//! No two inodes are shown as one number, and an inode keeps its number until the mount ends.
 
 use std::collections::HashMap;
 
@@ -7,10 +14,16 @@ use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_fuse::{Errno, ROOT};
 use ubtrfs_threads::RwLock;
 
-/// Bits of an inode number where subvolume and inode number share one number.
+/// Bits of a node where subvolume and inode number share one number.
 const INO_BITS: u32 = 40;
-/// Set in numbers that were given by the mount.
+/// Set in nodes that were given by the mount.
 const GIVEN: u64 = 1 << 63;
+/// Bits of a shown number that are the inode's own where the others say which window it is in.
+const WINDOW_BITS: u32 = 12;
+/// The shown numbers of windows; what is below is the mounted subvolume's.
+const WINDOWS: std::ops::Range<u64> = 1 << 31..1 << 32;
+/// All windows that there are. Their table takes up to 40 MiB then.
+const MOST_WINDOWS: usize = ((WINDOWS.end - WINDOWS.start) >> WINDOW_BITS) as usize;
 
 /// Node numbers and `st_ino`s of a mount.
 ///
@@ -21,6 +34,8 @@ const GIVEN: u64 = 1 << 63;
 pub struct NodeNumbers {
     mounted: TreeId,
     given: RwLock<Given>,
+    windows: RwLock<Windows>,
+    most_windows: usize,
 }
 
 #[derive(Debug, Default)]
@@ -29,15 +44,45 @@ struct Given {
     inodes: Vec<InodeId>,
 }
 
+/// A subvolume, and the number of an inode of it without its last bits.
+type Window = (TreeId, u64);
+
+#[derive(Debug, Default)]
+struct Windows {
+    numbers: HashMap<Window, u32>,
+    windows: Vec<Window>,
+}
+
+impl Windows {
+    /// The number of a window, which another thread may have given to it meanwhile.
+    fn add(&mut self, window: Window, most: usize) -> Option<u32> {
+        if let Some(number) = self.numbers.get(&window) {
+            return Some(*number);
+        }
+        let next = self.windows.len();
+        if next >= most {
+            return None;
+        }
+        self.windows.push(window);
+        self.numbers.insert(window, next as u32);
+        Some(next as u32)
+    }
+}
+
 impl NodeNumbers {
     /// The numbers of a mount of this subvolume.
     pub fn new(mounted: TreeId) -> Self {
-        Self { mounted, given: RwLock::default() }
+        Self { mounted, given: RwLock::default(), windows: RwLock::default(), most_windows: MOST_WINDOWS }
     }
 
     /// The node of an inode.
     pub fn node(&self, id: InodeId) -> u64 {
-        if id == InodeId::root_of(self.mounted) { ROOT } else { self.composed(id).unwrap_or_else(|| self.give(id)) }
+        if id == InodeId::root_of(self.mounted) {
+            return ROOT;
+        }
+        // 0 and 1 mean something else; no inode of a sane volume has them.
+        let is_own = id.subvolume == self.mounted && id.ino.0 > ROOT && id.ino.0 >> INO_BITS == 0;
+        if is_own { id.ino.0 } else { self.composed(id).unwrap_or_else(|| self.give(id)) }
     }
 
     /// The inode of a node; `ESTALE` if the kernel was never given that number.
@@ -56,29 +101,51 @@ impl NodeNumbers {
         })
     }
 
-    /// The number that stat(2) shows: in the mounted subvolume the inode's own, elsewhere the
-    /// node's.
+    /// The number that stat(2) and listings show: in the mounted subvolume the inode's own,
+    /// elsewhere one of a window. Where neither fits 32 bits it is the node's, or one that is
+    /// composed in the same way.
     pub fn shown(&self, id: InodeId) -> u64 {
-        if id.subvolume == self.mounted { id.ino.0 } else { self.node(id) }
+        let ino = id.ino.0;
+        let number = if id.subvolume == self.mounted {
+            (ino >> INO_BITS == 0 && !WINDOWS.contains(&ino)).then_some(ino)
+        } else {
+            self.windowed(id)
+        };
+        let number = number.unwrap_or_else(|| self.composed(id).unwrap_or_else(|| self.give(id)));
+        debug_assert_eq!(self.shown_as(number), Ok(id), "invariant 64: two inodes are shown as one number");
+        number
     }
 
-    /// The inode that [`Self::shown`] shows as this number. An inode of the mounted subvolume with
-    /// a number that a node could be is taken for that node's.
+    /// The inode that [`Self::shown`] shows as this number.
     pub fn shown_as(&self, number: u64) -> Result<InodeId, Errno> {
-        if number >> INO_BITS == 0 { Ok(InodeId::new(self.mounted, Ino(number))) } else { self.inode(number) }
+        if number >> INO_BITS != 0 {
+            return self.inode(number);
+        }
+        if !WINDOWS.contains(&number) {
+            return Ok(InodeId::new(self.mounted, Ino(number)));
+        }
+        let (window, within) = ((number - WINDOWS.start) >> WINDOW_BITS, number & ((1 << WINDOW_BITS) - 1));
+        let (subvolume, upper) = *self.windows.read().windows.get(window as usize).ok_or(Errno::STALE)?;
+        Ok(InodeId::new(subvolume, Ino(upper << WINDOW_BITS | within)))
     }
 
-    /// The node that follows from the inode alone.
+    /// The number of an inode in its window, which is given now if it is the first. `None` where
+    /// all are given to others.
+    fn windowed(&self, id: InodeId) -> Option<u64> {
+        let window = (id.subvolume, id.ino.0 >> WINDOW_BITS);
+        let known = self.windows.read().numbers.get(&window).copied();
+        let number = match known {
+            Some(number) => number,
+            None => self.windows.write().add(window, self.most_windows)?,
+        };
+        Some(WINDOWS.start + (u64::from(number) << WINDOW_BITS | id.ino.0 & ((1 << WINDOW_BITS) - 1)))
+    }
+
+    /// The number that follows from the inode alone, with its subvolume's.
     fn composed(&self, id: InodeId) -> Option<u64> {
         let (subvolume, ino) = (id.subvolume.0, id.ino.0);
-        if ino >> INO_BITS != 0 {
-            return None;
-        }
-        if id.subvolume == self.mounted {
-            // 0 and 1 mean something else, and no inode of a sane volume has them.
-            return (ino > ROOT).then_some(ino);
-        }
-        (subvolume != 0 && subvolume < GIVEN >> INO_BITS).then_some(subvolume << INO_BITS | ino)
+        let fits = ino >> INO_BITS == 0 && subvolume != 0 && subvolume < GIVEN >> INO_BITS;
+        fits.then_some(subvolume << INO_BITS | ino)
     }
 
     fn give(&self, id: InodeId) -> u64 {
@@ -100,9 +167,34 @@ mod tests {
     use super::*;
 
     const MOUNTED: TreeId = TreeId(300);
+    const PARTS: [u64; 19] = [
+        0,
+        1,
+        2,
+        5,
+        255,
+        256,
+        257,
+        300,
+        4095,
+        4096,
+        (1 << 23) - 1,
+        1 << 23,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 32,
+        (1 << 40) - 1,
+        1 << 40,
+        1 << 63,
+        u64::MAX,
+    ];
 
     fn id(subvolume: u64, ino: u64) -> InodeId {
         InodeId::new(TreeId(subvolume), Ino(ino))
+    }
+
+    fn all() -> impl Iterator<Item = InodeId> {
+        PARTS.iter().flat_map(|sub| PARTS.iter().map(|ino| id(*sub, *ino)))
     }
 
     #[test]
@@ -111,21 +203,24 @@ mod tests {
         assert_eq!(numbers.node(id(300, 256)), 1);
         assert_eq!(numbers.shown(id(300, 256)), 256);
         assert_eq!(numbers.node(id(300, 257)), 257);
+        assert_eq!(numbers.node(id(300, 1 << 31)), 1 << 31);
         assert_eq!(numbers.node(id(5, 256)), 5 << 40 | 256);
-        assert_eq!(numbers.shown(id(5, 256)), 5 << 40 | 256);
-        assert_eq!(numbers.shown(id(300, 1 << 50)), 1 << 50);
+        assert_eq!(numbers.shown(id(5, 256)), 1 << 31 | 256);
+        assert_eq!(numbers.shown(id(5, 4096)), 1 << 31 | 4096);
+        assert_eq!(numbers.shown(id(6, 4095)), 1 << 31 | 2 * 4096 | 4095);
+        assert_eq!(numbers.shown(id(5, 257)), 1 << 31 | 257, "it stays");
+        assert_eq!(numbers.shown(id(300, 1 << 31)), 300 << 40 | 1 << 31);
+        assert_eq!(numbers.shown(id(300, 1 << 32)), 1 << 32);
         assert_eq!(numbers.node(id(300, 1 << 50)), GIVEN);
         assert_eq!(numbers.node(id(1 << 23, 256)), GIVEN | 1);
-        assert_eq!(numbers.node(id(300, 1 << 50)), GIVEN);
+        assert_eq!(numbers.shown(id(300, 1 << 50)), GIVEN);
     }
 
     #[test]
     fn every_node_maps_back_to_its_inode_and_no_two_share_one() {
         let numbers = NodeNumbers::new(MOUNTED);
-        let parts = [0, 1, 2, 5, 255, 256, 257, 300, (1 << 23) - 1, 1 << 23, (1 << 40) - 1, 1 << 40, 1 << 63, u64::MAX];
-        let all: Vec<InodeId> = parts.iter().flat_map(|sub| parts.iter().map(|ino| id(*sub, *ino))).collect();
         let mut seen = HashMap::new();
-        for inode in all {
+        for inode in all() {
             let node = numbers.node(inode);
             assert_ne!(node, 0);
             assert_eq!(numbers.inode(node), Ok(inode));
@@ -133,8 +228,27 @@ mod tests {
         }
     }
 
+    /// Invariant 64, also when all windows are given.
+    #[test]
+    fn no_two_inodes_are_shown_as_one_number_and_most_fit_32_bits() {
+        for most_windows in [0, 3, MOST_WINDOWS] {
+            let numbers = NodeNumbers { most_windows, ..NodeNumbers::new(MOUNTED) };
+            let mut seen = HashMap::new();
+            let shown: Vec<(InodeId, u64)> = all().map(|inode| (inode, numbers.shown(inode))).collect();
+            for (inode, number) in shown {
+                assert_eq!(numbers.shown_as(number), Ok(inode));
+                assert_eq!(numbers.shown(inode), number, "{inode:?} keeps its number");
+                assert_eq!(seen.insert(number, inode), None);
+                let is_small = inode.subvolume != MOUNTED || inode.ino.0 < 1 << 31;
+                assert!(most_windows < MOST_WINDOWS || !is_small || number < 1 << 32, "{inode:?}: {number:x}");
+            }
+        }
+    }
+
     #[test]
     fn numbers_that_were_never_given_are_stale() {
-        assert_eq!(NodeNumbers::new(MOUNTED).inode(GIVEN | 7), Err(Errno::STALE));
+        let numbers = NodeNumbers::new(MOUNTED);
+        assert_eq!(numbers.inode(GIVEN | 7), Err(Errno::STALE));
+        assert_eq!(numbers.shown_as(1 << 31 | 256), Err(Errno::STALE));
     }
 }

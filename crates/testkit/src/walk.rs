@@ -1,7 +1,7 @@
 //! A description of a directory tree, path by path, made through an ordinary mount.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -78,7 +78,7 @@ pub struct Entry {
     pub atime: Option<Time>,
     /// Time of birth.
     pub btime: Option<Time>,
-    /// Inode number.
+    /// Inode number, as the volume has it.
     pub ino: Option<u64>,
     /// Major and minor number of a device node.
     pub rdev: Option<(u32, u32)>,
@@ -138,6 +138,7 @@ impl Walker {
             Err(error) => return self.anomaly(path, &format!("stat: {error}")),
         };
         let mut entry = entry_of(&meta);
+        entry.ino = own_number(&full, &meta);
         if entry.kind == Kind::Dir && meta.ino() == STUB {
             (entry.mtime, entry.ctime, entry.atime, entry.btime) = (None, None, None, None);
         }
@@ -228,6 +229,31 @@ impl Walker {
 /// A path for people: bytes that are not printable ASCII or that would confuse are escaped.
 pub fn show(path: &[u8]) -> String {
     if path.is_empty() { "(top)".to_owned() } else { path.escape_ascii().to_string() }
+}
+
+/// The number that an inode has in its subvolume. A mount of ubtrfs shows others in place of those
+/// of nested subvolumes, above all that tests have; file handles hold the subvolume's number and
+/// the inode's own. `None` if it is not to be had.
+fn own_number(path: &Path, meta: &Metadata) -> Option<u64> {
+    const FIRST_SHOWN: u64 = 1 << 31;
+    const INO: u64 = (1 << 40) - 1;
+    /// `struct file_handle` with room.
+    #[repr(C)]
+    struct Handle {
+        bytes: libc::c_uint,
+        kind: libc::c_int,
+        words: [u32; 32],
+    }
+    if meta.ino() < FIRST_SHOWN {
+        return Some(meta.ino());
+    }
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut handle = Handle { bytes: 128, kind: 0, words: [0; 32] };
+    let mut mount = 0;
+    // SAFETY: `handle` has the room that it says it has, and all pointers last for the call.
+    let done =
+        unsafe { libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), (&raw mut handle).cast(), &raw mut mount, 0) };
+    (done == 0).then(|| (u64::from(handle.words[0]) << 32 | u64::from(handle.words[1])) & INO)
 }
 
 fn entry_of(meta: &Metadata) -> Entry {

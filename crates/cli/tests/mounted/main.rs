@@ -23,6 +23,7 @@ mod merge;
 mod partitions;
 mod posix;
 mod programs_for_snapshots;
+mod programs_of_32_bits;
 mod read_only_subvolumes;
 mod remounts;
 mod resets;
