@@ -49,6 +49,8 @@ pub enum CommitFault {
     ResetInTwoSteps,
     /// Subvolumes are dropped without a reservation though readers hold back what that frees.
     FreeUnreserved,
+    /// A subvolume becomes writable in memory by the operation that asked for it, after the commit.
+    ReadOnlyAfterPublish,
 }
 
 /// How far a commit has come.

@@ -23,6 +23,7 @@ use crate::committed::{Committed, TreeRoot};
 use crate::compression_mode::CompressionMode;
 use crate::error::{Errno, Error, Result};
 use crate::exclusive_op::ExclusiveOp;
+use crate::faults::CommitFault;
 use crate::file::moved::MovedExtents;
 use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::fsync_group::Durable;
@@ -118,8 +119,8 @@ pub(crate) struct FsInfo {
     pub(crate) commit_request: CommitRequest,
     pub(crate) exclusive_op: ExclusiveOp,
     committed: ArcSwap<Committed>,
-    /// Held shared while an inode that was loaded comes into the table, so that no commit is
-    /// published meanwhile.
+    /// Held shared while an inode or a subvolume that was loaded comes into its table, so that no
+    /// commit is published meanwhile.
     publishing: RwLock<()>,
     /// The transaction that is being committed.
     frozen: ArcSwapOption<Transaction>,
@@ -295,7 +296,43 @@ impl FsInfo {
     pub(crate) fn publish(&self, committed: Arc<Committed>, published: &Published) -> Arc<Committed> {
         assert_eq!(committed.generation, published.generation(), "invariant 2: readers see what is durable");
         let _no_inode_is_loaded = self.publishing.write();
-        self.committed.swap(committed)
+        let before = self.committed.swap(committed.clone());
+        if !self.options.faults().in_commit(CommitFault::ReadOnlyAfterPublish) {
+            self.follow_read_only(&committed);
+        }
+        before
+    }
+
+    /// Has the subvolumes of which the commit just published says whether they can be changed be so
+    /// in memory: the operation that asked for it would come too late, after those that ask for the
+    /// opposite in the open transaction.
+    fn follow_read_only(&self, committed: &Committed) {
+        let Some(ended) = self.frozen_transaction() else { return };
+        let changed: Vec<TreeId> = ended.subvolumes().read_only.keys().copied().collect();
+        if changed.is_empty() {
+            return;
+        }
+        // Commits alone open another one.
+        let open = self.gate.current();
+        let open = open.subvolumes();
+        let known = self.subvolumes.load();
+        for id in changed {
+            let Some(subvolume) = known.get(&id) else { continue };
+            let is = committed.trees.get(&id).is_some_and(TreeRoot::is_read_only);
+            subvolume.set_read_only(is || open.read_only.get(&id) == Some(&true));
+        }
+    }
+
+    /// Notes, in the open transaction, that a subvolume becomes read-only or writable with its
+    /// commit. Nothing of one that becomes read-only is changed in later transactions, so it is in
+    /// memory from now on.
+    pub(crate) fn change_read_only(&self, transaction: &Transaction, id: TreeId, subvolume: &Subvolume, to: bool) {
+        // Publishing looks at both under this lock.
+        let mut changes = transaction.subvolumes();
+        changes.read_only.insert(id, to);
+        if to {
+            subvolume.set_read_only(true);
+        }
     }
 
     /// Whether a rescue mount skips parts that fail with this error; the error is noted then.
@@ -451,20 +488,26 @@ impl FsInfo {
         if let Some(found) = self.subvolumes.load().get(&id) {
             return Ok(found.clone());
         }
-        let committed = self.committed();
-        let root = committed.trees.get(&id).ok_or(Errno::NOENT)?;
-        let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
-        let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
-        let subvolume = Arc::new(Subvolume {
-            read_only: AtomicBool::new(root.is_read_only()),
-            replaced: AtomicBool::new(false),
-            next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
-        });
-        self.subvolumes.rcu(|known| match known.get(&id) {
-            Some(_) => known.clone(),
-            None => Arc::new(known.insert(id, subvolume.clone())),
-        });
-        self.subvolumes.load().get(&id).cloned().ok_or_else(|| Errno::NOENT.into())
+        loop {
+            let committed = self.committed();
+            let root = committed.trees.get(&id).ok_or(Errno::NOENT)?;
+            let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
+            let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
+            let subvolume = Arc::new(Subvolume {
+                read_only: AtomicBool::new(root.is_read_only()),
+                replaced: AtomicBool::new(false),
+                next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
+            });
+            // As with inodes: a commit that was published in between may say something else.
+            let _none_is_published = self.publishing.read();
+            if Arc::ptr_eq(&committed, &self.committed.load()) {
+                self.subvolumes.rcu(|known| match known.get(&id) {
+                    Some(_) => known.clone(),
+                    None => Arc::new(known.insert(id, subvolume.clone())),
+                });
+                return self.subvolumes.load().get(&id).cloned().ok_or_else(|| Errno::NOENT.into());
+            }
+        }
     }
 
     /// The inode, from memory or from the committed trees. `ESTALE` for one of a subvolume that was

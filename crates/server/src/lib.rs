@@ -42,6 +42,7 @@ mod pool;
 mod privileges;
 mod properties;
 mod protection;
+mod refusals;
 mod requests;
 pub mod scrub;
 mod seek;

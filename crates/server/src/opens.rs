@@ -8,6 +8,10 @@
 //! any (`file_remove_privs`): so a file of a read-only subvolume answers that question as if it had
 //! some, their removal fails with EROFS, and so does write(2). A store to a shared mapping asks
 //! nothing. Its error comes with msync(2) or close(2), and the pages are discarded.
+//!
+//! The subvolume may become writable between the two: then the removal of what never was there
+//! succeeds, and so does the write. That takes a note of the last questions that were answered so
+//! (`refusals`).
 
 use ubtrfs_fuse::reply::{ReplyOpen, ReplyXattr};
 use ubtrfs_fuse::{Errno, OFlags, OpenFlags};
@@ -37,8 +41,21 @@ impl Server {
     /// Whether GETXATTR is the question, before a write, for capabilities that are to be removed,
     /// and their removal is to fail.
     pub(crate) fn refuses_write(&self, node: u64, name: &[u8], reply: &ReplyXattr) -> bool {
-        reply.room() == 0
+        let refuses = reply.room() == 0
             && name == CAPABILITY
-            && self.inode(node).is_ok_and(|id| self.engine().is_in_read_only_subvolume(id))
+            && self.inode(node).is_ok_and(|id| self.engine().is_in_read_only_subvolume(id));
+        if refuses {
+            self.shared().refusals.note(node);
+        }
+        refuses
+    }
+
+    /// The result of a REMOVEXATTR: what the kernel was shown, and was not there, is gone.
+    pub(crate) fn removed(&self, node: u64, name: &[u8], result: Result<(), Errno>) -> Result<(), Errno> {
+        if name != CAPABILITY {
+            return result;
+        }
+        let was_shown = self.shared().refusals.take(node);
+        if was_shown && result == Err(Errno::NODATA) { Ok(()) } else { result }
     }
 }

@@ -272,7 +272,8 @@ impl Filesystem for Server {
 
     fn removexattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyEmpty) {
         let _timed = self.count(Kind::RemoveXattr);
-        answer(reply, self.inode(node).and_then(|id| self.shared().remove_xattr(id, name)));
+        let result = self.inode(node).and_then(|id| self.shared().remove_xattr(id, name));
+        answer(reply, self.removed(node, name, result));
     }
 
     /// Directories are not opened: the kernel keeps their listings, and drops them when names

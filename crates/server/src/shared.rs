@@ -20,6 +20,7 @@ use crate::devices::{Devices, Opener};
 use crate::long_ioctls::LongIoctls;
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
+use crate::refusals::Refusals;
 use crate::scrub::Scrubs;
 
 /// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
@@ -97,6 +98,7 @@ pub struct Shared {
     ended: Mutex<Option<Result<(), String>>>,
     /// Whether the kernel asks about each open(2), since the first one.
     checks_opens: OnceLock<bool>,
+    pub(crate) refusals: Refusals,
     disconnected: AtomicBool,
     /// When an unmount by force was announced.
     force_expected: Mutex<Option<Instant>>,
@@ -118,6 +120,7 @@ impl Shared {
             facts,
             ended: Mutex::default(),
             checks_opens: OnceLock::new(),
+            refusals: Refusals::default(),
             disconnected: AtomicBool::new(false),
             force_expected: Mutex::default(),
             stop_waiting: OnceLock::new(),

@@ -18,6 +18,7 @@ use super::link::name_demand;
 use super::operations::Operations;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Result};
+use crate::faults::CommitFault;
 use crate::inode::{InodeId, Name};
 use crate::item_sizes::{INODE_ITEM, xattr_item};
 use crate::space::{Demand, UseOfKept};
@@ -282,16 +283,14 @@ impl Operations {
             self.check_subvolume(id)?;
             let transaction = self.info.gate.enter();
             transaction.forbid_log();
-            transaction.subvolumes().read_only.insert(id, read_only);
-            if read_only {
-                // What comes after this transaction must not change it any more.
-                subvolume.set_read_only(true);
-            }
+            self.info.change_read_only(&transaction, id, &subvolume, read_only);
             Ok(transaction.generation)
         })?;
         self.committer.commit_through(generation)?;
         if !read_only {
-            subvolume.set_read_only(false);
+            if self.info.options.faults().in_commit(CommitFault::ReadOnlyAfterPublish) {
+                subvolume.set_read_only(false);
+            }
             self.inactivator.free_orphans_of(id);
         }
         Ok(())

@@ -4,11 +4,12 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use ubtrfs::testing::{CommitHook, CommitStep, Faults};
+use ubtrfs::testing::{CommitFault, CommitHook, CommitStep, Faults};
 use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, WriteAt};
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::{Ino, TreeId};
@@ -78,6 +79,15 @@ fn drop_all(fs: &Filesystem) {
 
 /// Opens a volume, and has `act` done once while the `commits`-th next commit is at this step.
 fn open_with(path: &Path, step: CommitStep, act: Arc<Mutex<Option<Act>>>) -> Arc<Filesystem> {
+    open_faulty(path, step, act, None)
+}
+
+fn open_faulty(
+    path: &Path,
+    step: CommitStep,
+    act: Arc<Mutex<Option<Act>>>,
+    commit: Option<CommitFault>,
+) -> Arc<Filesystem> {
     let hook = CommitHook(Arc::new(move |reached| {
         let mounted = || MOUNTED.with(|mounted| mounted.borrow().upgrade());
         if reached == step
@@ -87,7 +97,7 @@ fn open_with(path: &Path, step: CommitStep, act: Arc<Mutex<Option<Act>>>) -> Arc
             act(&fs);
         }
     }));
-    let faults = Faults { hook: Some(hook), ..Faults::default() };
+    let faults = Faults { hook: Some(hook), commit, ..Faults::default() };
     let fs = image::open(path, Options { faults, memory: 6 << 20, ..Options::default() });
     MOUNTED.with(|mounted| *mounted.borrow_mut() = Arc::downgrade(&fs));
     fs
@@ -221,6 +231,62 @@ fn numbers_of_inodes_are_given_once_while_a_subvolume_is_made_writable() {
     }));
     fs.set_subvolume_read_only(id, true).unwrap();
     assert!(act.lock().is_none());
+    close(fs, &path);
+}
+
+/// Has a subvolume made writable and, while that is being committed, read-only; returns whether it
+/// can be changed then.
+fn is_changed_though_it_was_made_read_only(fault: Option<CommitFault>) -> bool {
+    let dir = scratch_dir();
+    let path = new_image(dir.path(), |_| ());
+    let act: Arc<Mutex<Option<Act>>> = Arc::default();
+    let fs = open_faulty(&path, CommitStep::Frozen, act.clone(), fault);
+    let id = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    fs.set_subvolume_read_only(id, true).unwrap();
+    let (mounted, (sender, receiver)) = (Arc::downgrade(&fs), channel());
+    *act.lock() = Some(Box::new(move |_| {
+        let fs = mounted.upgrade().unwrap();
+        let other = std::thread::spawn(move || fs.set_subvolume_read_only(id, true).unwrap());
+        // It waits for the next commit soon.
+        std::thread::sleep(Duration::from_millis(100));
+        sender.send(other).unwrap();
+    }));
+    fs.set_subvolume_read_only(id, false).unwrap();
+    receiver.recv().unwrap().join().unwrap();
+    assert!(fs.subvolume_info(id).unwrap().read_only);
+    let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+    let made = fs.create(root_of(id), b"file", &new).map_err(|error| error.errno());
+    close(fs, &path);
+    assert!(made.is_ok() || made == Err(Errno::ROFS));
+    made.is_ok()
+}
+
+#[test]
+fn a_subvolume_that_is_read_only_on_disk_is_so_in_memory() {
+    assert!((0..5).all(|_| !is_changed_though_it_was_made_read_only(None)));
+    let is_noticed = |_| is_changed_though_it_was_made_read_only(Some(CommitFault::ReadOnlyAfterPublish));
+    assert!((0..20).any(is_noticed));
+}
+
+/// The last change counts, by any thread.
+#[test]
+fn subvolumes_that_are_made_read_only_and_writable_at_once_are_as_the_volume_says() {
+    let dir = scratch_dir();
+    let path = new_image(dir.path(), |_| ());
+    let fs = image::open(&path, Options::default());
+    let id = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    for round in 0..100 {
+        std::thread::scope(|scope| {
+            for to in [true, false] {
+                let fs = &fs;
+                scope.spawn(move || fs.set_subvolume_read_only(id, to).unwrap());
+            }
+        });
+        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+        let made = fs.create(root_of(id), format!("{round}").as_bytes(), &new);
+        let expected = if fs.subvolume_info(id).unwrap().read_only { Err(Errno::ROFS) } else { Ok(()) };
+        assert_eq!(made.map(drop).map_err(|error| error.errno()), expected, "round {round}");
+    }
     close(fs, &path);
 }
 
