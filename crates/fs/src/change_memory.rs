@@ -27,6 +27,8 @@ pub(crate) const SHARED: usize = 700;
 pub(crate) const DISPLACED: usize = SHARED;
 /// A new extent, without its checksums.
 pub(crate) const EXTENT: usize = 130;
+/// An extent in flight that an inode refers to, without its data.
+pub(crate) const ORDERED: usize = 40;
 /// A name in a list, without its bytes.
 pub(crate) const LISTED: usize = 48;
 

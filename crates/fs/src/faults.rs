@@ -96,6 +96,8 @@ mod switches {
         pub unchecked_items: bool,
         /// Fill metadata up as if no kernel would ever mount the volume.
         pub forget_global_reserve: bool,
+        /// A reflink within a file adds what it shares in flight to the file once more.
+        pub repeat_in_flight: bool,
     }
 
     impl Faults {
@@ -119,6 +121,10 @@ mod switches {
 
         pub(crate) fn forgets_global_reserve(&self) -> bool {
             self.forget_global_reserve
+        }
+
+        pub(crate) fn repeats_in_flight(&self) -> bool {
+            self.repeat_in_flight
         }
     }
 }
@@ -148,6 +154,10 @@ mod switches {
         }
 
         pub(crate) fn forgets_global_reserve(self) -> bool {
+            false
+        }
+
+        pub(crate) fn repeats_in_flight(self) -> bool {
             false
         }
     }

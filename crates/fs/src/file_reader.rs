@@ -16,42 +16,33 @@ use crate::file::extent_reader::{DataSource, ExtentReader, ReadContext};
 use crate::file::piece::Mapped;
 use crate::file_map::FileMap;
 use crate::fs_info::FsInfo;
-use crate::inode::{InodeId, InodeState, OrderedExtent};
+use crate::inode::{InodeId, InodeState, OrderedExtents};
 use crate::transaction::Transaction;
 
 /// The devices, below the data that is in flight to them.
 struct InFlightFirst<'a> {
-    ordered: &'a [Arc<OrderedExtent>],
+    ordered: &'a OrderedExtents,
     volume: &'a Volume,
     /// Where reads of the devices are left to the caller.
     deferrals: Option<&'a Deferrals>,
 }
 
 impl InFlightFirst<'_> {
-    /// Copies data in flight into `buf`, newest first; returns the other ranges of `buf`, in order.
+    /// Copies data in flight into `buf`; returns the other ranges of `buf`, in order.
     fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
-        let mut missing: Vec<Range<usize>> = std::iter::once(0..buf.len()).collect();
-        for extent in self.ordered.iter().rev() {
-            let (from, to) =
-                (extent.start.0.saturating_sub(at.0), extent.start.plus(extent.len()).0.saturating_sub(at.0));
-            let there = (from as usize).min(buf.len())..(to as usize).min(buf.len());
-            if there.is_empty() {
-                continue;
+        let mut missing = Vec::new();
+        let mut done = 0;
+        for extent in self.ordered.in_range(at..at.plus(buf.len() as u64)) {
+            let place = |address: u64| (address.saturating_sub(at.0) as usize).min(buf.len());
+            let (start, end) = (place(extent.start.0), place(extent.start.0 + extent.len()));
+            if done < start {
+                missing.push(done..start);
             }
-            let mut left = Vec::new();
-            for gap in missing {
-                let (start, end) = (gap.start.max(there.start), gap.end.min(there.end));
-                if start >= end {
-                    left.push(gap);
-                    continue;
-                }
-                extent.copy((at.0 + start as u64 - extent.start.0) as usize, &mut buf[start..end]);
-                left.extend([gap.start..start, end..gap.end].into_iter().filter(|rest| !rest.is_empty()));
-            }
-            missing = left;
-            if missing.is_empty() {
-                break;
-            }
+            extent.copy((at.0 + start as u64 - extent.start.0) as usize, &mut buf[start..end]);
+            done = end;
+        }
+        if done < buf.len() {
+            missing.push(done..buf.len());
         }
         missing
     }

@@ -260,7 +260,7 @@ impl Committer {
     fn wait_for_data(&self, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
         let mut data = self.info.volume.wait_all([])?;
         for inode in inodes {
-            let ordered = inode.read().ordered.clone();
+            let ordered: Vec<_> = inode.read().ordered.iter().cloned().collect();
             match self.writeback.wait_for_all(&ordered) {
                 Ok(written) => data = data.merge(written),
                 Err(error) => {

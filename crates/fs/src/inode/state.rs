@@ -10,7 +10,7 @@
 //!
 //! data:  dirty ── write_back_pending or write_back_frozen ──▶ ordered ── wait_for ──▶ completed
 //!                                                                                        │
-//!                                                                         reap_ordered ──┘
+//!                                                                         ordered.reap ──┘
 //! ```
 //!
 //! While a batch is frozen `join` begins another above it. Data becomes ordered in the transaction
@@ -22,68 +22,11 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
-use ubtrfs_volume::{CompletedWrites, Data, Published, SharedBuffer, Ticket};
+use ubtrfs_volume::Published;
 
-use super::{InodeBatch, InodeId, LazyBox, Listings, Name, OrphanEdit};
+use super::{InodeBatch, LazyBox, Listings, Name, OrderedExtents, OrphanEdit};
 use crate::error::Error;
 use crate::file::dirty::DirtyData;
-use crate::in_flight_bytes::Counted;
-
-/// An extent in flight to the device. Reads take its data from here until the device has it.
-pub(crate) struct OrderedExtent {
-    /// Whose data it is.
-    pub(crate) id: InodeId,
-    /// Where it goes.
-    pub(crate) start: Logical,
-    /// The data, in order; together as long as the extent.
-    pub(crate) data: Vec<SharedBuffer>,
-    /// The I/O.
-    pub(crate) ticket: SharedTicket,
-    /// Its bytes, in the count of all bytes in flight.
-    pub(crate) _counted: Counted,
-}
-
-/// The I/O of extents that are submitted together.
-pub(crate) type SharedTicket = Arc<ubtrfs_threads::Mutex<DataWrites>>;
-
-/// The progress of submitted data writes.
-#[derive(Default)]
-pub(crate) enum DataWrites {
-    /// They are yet to be submitted. Nobody else can see their extents.
-    #[default]
-    Gathered,
-    /// Nobody has waited for them.
-    UnderWay(Ticket<Data>),
-    /// Somebody has: those who wait later get the proof, too.
-    Completed(CompletedWrites<Data>),
-    /// Somebody has waited for them in vain, or they could not be submitted.
-    Failed,
-}
-
-impl OrderedExtent {
-    /// Bytes of the extent.
-    pub(crate) fn len(&self) -> u64 {
-        self.data.iter().map(|part| part.len() as u64).sum()
-    }
-
-    /// Copies `buf.len()` bytes from `offset` of the extent.
-    pub(crate) fn copy(&self, mut offset: usize, buf: &mut [u8]) {
-        let mut filled = 0;
-        for part in &self.data {
-            if offset >= part.len() {
-                offset -= part.len();
-                continue;
-            }
-            let count = (part.len() - offset).min(buf.len() - filled);
-            buf[filled..filled + count].copy_from_slice(&part[offset..offset + count]);
-            filled += count;
-            offset = 0;
-            if filled == buf.len() {
-                return;
-            }
-        }
-    }
-}
 
 /// What the commit in flight takes from an inode.
 pub(crate) struct Frozen {
@@ -124,7 +67,7 @@ pub(crate) struct InodeState {
     /// What changed in the transaction that is being committed.
     pub(crate) frozen: Option<Box<Frozen>>,
     /// Data in flight to the device.
-    pub(crate) ordered: Vec<Arc<OrderedExtent>>,
+    pub(crate) ordered: OrderedExtents,
     /// A write of data failed; the next fsync tells.
     pub(crate) write_error: Option<Arc<Error>>,
     /// Nothing refers to the inode, nor ever will: it is being freed, all at once or in steps.
@@ -149,7 +92,7 @@ impl InodeState {
             reserved: 0,
             pending: LazyBox::default(),
             frozen: None,
-            ordered: Vec::new(),
+            ordered: OrderedExtents::default(),
             write_error: None,
             dead: false,
             new_subvolumes: None,
@@ -239,7 +182,7 @@ impl InodeState {
     /// Settles with the transactions what the inode holds in memory.
     pub(super) fn settle_memory(&mut self) {
         if !self.pending.is_clean() {
-            let (changes, dirty) = (self.pending.bytes(), self.dirty.bytes());
+            let (changes, dirty) = (self.pending.bytes() + self.ordered.bytes(), self.dirty.bytes());
             self.pending.account.settle(changes, dirty);
         }
         if let Some(frozen) = &mut self.frozen {
@@ -279,11 +222,6 @@ impl InodeState {
         self.pending.logged.as_ref().is_none_or(|logged| logged.listed || !logged.names_changed)
     }
 
-    /// Forgets ordered extents whose data the device has.
-    pub(crate) fn reap_ordered(&mut self) {
-        self.ordered.retain(|extent| matches!(*extent.ticket.lock(), DataWrites::UnderWay(_)));
-    }
-
     /// Drops what was frozen, of which the trees are durable now. Returns whether the inode is
     /// gone.
     pub(crate) fn forget_frozen(&mut self, published: &Published) -> bool {
@@ -291,7 +229,7 @@ impl InodeState {
             assert_eq!(frozen.batch.generation, published.generation(), "invariant 6: a commit drops its own batch");
             frozen.batch.gone
         });
-        self.reap_ordered();
+        self.ordered.reap();
         gone
     }
 }

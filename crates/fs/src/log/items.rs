@@ -117,7 +117,7 @@ impl Gatherer<'_> {
             // Not compressed: others wait for the tree log. The file system is read-only by then.
             self.log.write_back_for_log(inode, state, &transaction, Packed::default()).map_err(Stop::Abort)?;
         }
-        state.reap_ordered();
+        state.ordered.reap();
         self.gathered.ordered.extend(state.ordered.iter().cloned());
         let sector = u64::from(self.log.info.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);

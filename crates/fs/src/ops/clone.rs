@@ -302,7 +302,14 @@ impl Operations {
         };
         let wanted = ends.from..(ends.from + len).next_multiple_of(sector);
         let pieces: Vec<_> = pieces.into_iter().filter_map(|mapped| mapped.clipped(&wanted)).collect();
-        let in_flight = in_flight(locked.get(source), &pieces);
+        let in_flight = if self.info.options.faults().repeats_in_flight() {
+            locked.get(source).ordered.iter().cloned().collect()
+        } else if source == target {
+            // It has them already.
+            Vec::new()
+        } else {
+            in_flight(locked.get(source), &pieces)
+        };
         let freed = displaced.iter().map(Mapped::allocated).sum();
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let growth = if range.start + len > state.item.size {
@@ -352,7 +359,11 @@ impl Operations {
             *surplus += state.unreserve_clean();
             state.item.nbytes = state.item.nbytes.saturating_sub(plan.freed);
             state.pending.displaced += plan.displaced;
-            state.ordered.extend(plan.in_flight);
+            if self.info.options.faults().repeats_in_flight() {
+                state.ordered.repeat(plan.in_flight);
+            } else {
+                plan.in_flight.into_iter().for_each(|extent| state.ordered.insert(extent));
+            }
             self.writeback.note_in_flight(ends.target, state);
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
@@ -375,16 +386,14 @@ impl Operations {
 
 /// Data in flight of the pieces, which reads and fsyncs of the destination need.
 fn in_flight(state: &InodeState, pieces: &[Mapped]) -> Vec<Arc<OrderedExtent>> {
-    let is_part = |ordered: &&Arc<OrderedExtent>| {
-        pieces.iter().any(|mapped| match &mapped.piece {
-            Piece::Extent(extent) => {
-                let end = extent.disk_bytenr.plus(extent.disk_num_bytes);
-                (extent.disk_bytenr..end).contains(&ordered.start)
-            }
-            _ => false,
-        })
-    };
-    state.ordered.iter().filter(is_part).cloned().collect()
+    let places = pieces.iter().filter_map(|mapped| match &mapped.piece {
+        Piece::Extent(extent) => {
+            let (start, len) = extent.on_disk(mapped.len);
+            Some(start..start.plus(len))
+        }
+        _ => None,
+    });
+    places.flat_map(|place| state.ordered.in_range(place)).cloned().collect()
 }
 
 #[cfg(test)]

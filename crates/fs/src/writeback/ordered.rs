@@ -25,7 +25,9 @@ use crate::file::layout::Layout;
 use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
 use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
-use crate::inode::{DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent, SharedTicket, has_checksums};
+use crate::inode::{
+    DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent, OrderedExtents, SharedTicket, has_checksums,
+};
 use crate::transaction::{NewExtent, Transaction};
 
 /// Data of one file that may be in flight at a time.
@@ -81,7 +83,7 @@ impl<'a> Submission<'a> {
         }
         self.bytes += at.0 - start.0;
         let counted = self.in_flight.count(at.0 - start.0);
-        Arc::new(OrderedExtent { id: self.id, start, data, ticket: self.ticket.clone(), _counted: counted })
+        Arc::new(OrderedExtent::new(self.id, start, data, self.ticket.clone(), counted))
     }
 
     /// Submits the added writes; must be called before the extents are visible to others.
@@ -113,13 +115,15 @@ struct Placed {
 
 impl Placed {
     /// Enters it into a layout.
-    fn enter(self, layout: &mut Layout, ordered: &mut Vec<Arc<OrderedExtent>>) {
+    fn enter(self, layout: &mut Layout, ordered: &mut OrderedExtents) {
         match self.piece {
             Some(piece) => drop(layout.replace(self.offset, self.len, piece)),
             // The log needs the checksums all the same.
             None => layout.note_changed(self.offset, self.offset + self.len),
         }
-        ordered.extend(self.ordered);
+        if let Some(extent) = self.ordered {
+            ordered.insert(extent);
+        }
     }
 }
 
@@ -246,7 +250,7 @@ impl Writeback {
             state.freeze_before(transaction.generation.next());
             added = self.add_frozen(&mut submission, id, &mut state, transaction);
             let is_gathered = |extent: &Arc<OrderedExtent>| Arc::ptr_eq(&extent.ticket, &submission.ticket);
-            if state.ordered.last().is_some_and(is_gathered) {
+            if state.ordered.iter().any(is_gathered) {
                 locked.push(state);
             }
             let is_full = submission.bytes >= GATHERED || locked.len() >= LOCKED_AT_ONCE;
@@ -576,12 +580,9 @@ impl Writeback {
             // Two writes of one place must not pass each other.
             // What is gathered with it is of other places of the file, or of other files: it shares
             // none on disk.
-            let overlaps = |extent: &&Arc<OrderedExtent>| {
-                extent.start.0 < start.0 + len
-                    && start.0 < extent.start.0 + extent.len()
-                    && !Arc::ptr_eq(&extent.ticket, &submission.ticket)
-            };
-            let _written = self.wait_for_all(state.ordered.iter().filter(overlaps)).map_err(Error::Shared)?;
+            let is_other = |extent: &&Arc<OrderedExtent>| !Arc::ptr_eq(&extent.ticket, &submission.ticket);
+            let before = state.ordered.in_range(start..start.plus(len)).filter(is_other);
+            let _written = self.wait_for_all(before).map_err(Error::Shared)?;
         }
         if has_checksums(layer.flags) {
             let sums = self.sums_of(&data, len);
@@ -612,7 +613,7 @@ impl Writeback {
     /// Drops data that the device has, and waits for the oldest if too much is in flight.
     pub(crate) fn limit_in_flight(&self, state: &mut InodeState) -> Result<()> {
         let mut in_flight: u64 = state.ordered.iter().map(|extent| extent.len()).sum();
-        for extent in &state.ordered {
+        for extent in state.ordered.iter() {
             let done = match &*extent.ticket.lock() {
                 DataWrites::UnderWay(ticket) => ticket.is_done(),
                 _ => true,
@@ -625,7 +626,7 @@ impl Writeback {
                 in_flight -= extent.len();
             }
         }
-        state.reap_ordered();
+        state.ordered.reap();
         Ok(())
     }
 
@@ -637,11 +638,11 @@ impl Writeback {
             ubtrfs_tree::ensure_may_block()?;
             let Some(inode) = self.in_flight.oldest() else { break };
             let mut state = inode.write();
-            let waited = self.wait_for_all(&state.ordered);
+            let waited = self.wait_for_all(state.ordered.iter());
             if let Err(error) = &waited {
                 state.write_error = Some(error.clone());
             }
-            state.reap_ordered();
+            state.ordered.reap();
             let _written = waited.map_err(Error::Shared)?;
         }
         Ok(())
