@@ -85,6 +85,7 @@ mod switches {
 
     /// What goes wrong on purpose in a mount.
     #[derive(Clone, Debug, Default)]
+    #[allow(clippy::struct_excessive_bools, reason = "each goes wrong by itself")]
     pub struct Faults {
         /// What the log gets wrong.
         pub log: Option<LogFault>,
@@ -96,6 +97,9 @@ mod switches {
         pub unchecked_items: bool,
         /// Fill metadata up as if no kernel would ever mount the volume.
         pub forget_global_reserve: bool,
+        /// Dirty data becomes what options and flags ask for when it is written back, whether that
+        /// was reserved or not.
+        pub forget_forms: bool,
         /// A reflink within a file adds what it shares in flight to the file once more.
         pub repeat_in_flight: bool,
     }
@@ -121,6 +125,10 @@ mod switches {
 
         pub(crate) fn forgets_global_reserve(&self) -> bool {
             self.forget_global_reserve
+        }
+
+        pub(crate) fn forgets_forms(&self) -> bool {
+            self.forget_forms
         }
 
         pub(crate) fn repeats_in_flight(&self) -> bool {
@@ -154,6 +162,10 @@ mod switches {
         }
 
         pub(crate) fn forgets_global_reserve(self) -> bool {
+            false
+        }
+
+        pub(crate) fn forgets_forms(self) -> bool {
             false
         }
 

@@ -4,6 +4,10 @@
 //! program wrote a part must first be given its old content ([`DirtyData::sectors_to_fill`]),
 //! unless it has none.
 //!
+//! What it may become is fixed when it is accepted, since that is what metadata was reserved for:
+//! whether it may be compressed, and in how many bytes of inline content it must fit
+//! (invariant 50).
+//!
 //! Memory holds windows of the file, whose sizes are those of a sector times powers of [`GROWTH`]:
 //! one that is written in order gets larger and larger ones, one that is written at random a sector
 //! each.
@@ -29,8 +33,10 @@ pub(crate) struct DirtyData {
     windows: BTreeMap<u64, Window>,
     /// Memory that the windows take.
     bytes: usize,
-    /// Some of it was written past the page cache.
-    direct: bool,
+    /// Some of it must be written as it is.
+    plain: bool,
+    /// Bytes of metadata that are reserved for it, if it becomes inline.
+    inline_room: u64,
 }
 
 /// Adjacent dirty sectors, taken out of the dirty data to be written.
@@ -74,7 +80,7 @@ impl DirtyData {
     /// No dirty data, of a file on a volume with this sector size.
     pub(crate) fn new(sector_size: u32) -> Self {
         let sector = sector_size.clamp(4096, BLOCK as u32).next_power_of_two();
-        Self { sector, windows: BTreeMap::new(), bytes: 0, direct: false }
+        Self { sector, windows: BTreeMap::new(), bytes: 0, plain: false, inline_room: 0 }
     }
 
     /// Takes all of it and leaves it empty.
@@ -84,7 +90,8 @@ impl DirtyData {
             sector: self.sector,
             windows: std::mem::take(&mut self.windows),
             bytes: std::mem::take(&mut self.bytes),
-            direct: std::mem::take(&mut self.direct),
+            plain: std::mem::take(&mut self.plain),
+            inline_room: std::mem::take(&mut self.inline_room),
         }
     }
 
@@ -93,14 +100,25 @@ impl DirtyData {
         self.windows.is_empty()
     }
 
-    /// Notes that some of it was written past the page cache.
-    pub(crate) fn set_direct(&mut self) {
-        self.direct = true;
+    /// Notes that some of it must be written as it is: it was written past the page cache, or
+    /// nothing was reserved for the items of compressed extents.
+    pub(crate) fn forbid_packing(&mut self) {
+        self.plain = true;
     }
 
-    /// Whether some of it was written past the page cache.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.direct
+    /// Whether it may be compressed as it is written.
+    pub(crate) fn may_be_packed(&self) -> bool {
+        !self.plain
+    }
+
+    /// Notes that more bytes of metadata are reserved for it, in its transaction.
+    pub(crate) fn add_inline_room(&mut self, bytes: u64) {
+        self.inline_room += bytes;
+    }
+
+    /// The most bytes that it may have as inline content.
+    pub(crate) fn inline_room(&self) -> u64 {
+        self.inline_room
     }
 
     /// Memory that the data takes, in bytes.

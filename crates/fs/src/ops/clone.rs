@@ -354,6 +354,10 @@ impl Operations {
             *surplus = surplus.saturating_sub(added);
             state.reserved += added;
             state.dirty.write(ends.to, &content);
+            if ends.to == 0 {
+                // Two sectors of metadata are reserved.
+                state.dirty.add_inline_room(self.info.largest_inline());
+            }
         } else {
             state.dirty.discard(range.clone());
             *surplus += state.unreserve_clean();

@@ -76,18 +76,18 @@ impl Operations {
         let inode = self.info.inode(id)?;
         let inline_bytes = {
             let state = inode.read();
-            self.writeback.inline_bytes(&state, state.item.size)
+            self.writeback.inline_bytes(&state, state.item.size, self.writeback.may_compress(state.item.flags))
         };
         let item_bytes = INODE_ITEM + ORPHAN_ITEM + 7 * FILE_EXTENT_ITEM + inline_bytes;
         let demand = Demand { data: 2 * sector, edits: 6, item_bytes, kept: UseOfKept::Half };
         let _reservation = self.reserver.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
-        let result = self.punch_reserved(id, offset, end, &mut surplus);
+        let result = self.punch_reserved(id, offset..end, inline_bytes, &mut surplus);
         self.info.unreserve_data(surplus);
         result
     }
 
-    fn punch_reserved(&self, id: InodeId, offset: u64, end: u64, surplus: &mut u64) -> Result<()> {
+    fn punch_reserved(&self, id: InodeId, range: Range<u64>, inline_bytes: u64, surplus: &mut u64) -> Result<()> {
         let inode = self.info.inode(id)?;
         let mut state = inode.write();
         if state.file_type() != FileType::Regular {
@@ -97,7 +97,6 @@ impl Operations {
             return Err(Errno::NOENT.into());
         }
         check_unrestricted(&state)?;
-        let range = offset..end;
         self.info.gate.transact(
             &mut *state,
             |state, _| {
@@ -106,7 +105,10 @@ impl Operations {
                     None => ControlFlow::Break(()),
                 })
             },
-            |state, plan, transaction| self.apply_punch(&inode, state, plan, transaction, surplus),
+            |state, plan, transaction| {
+                self.apply_punch(&inode, state, plan, transaction, surplus);
+                state.dirty.add_inline_room(inline_bytes);
+            },
         )
     }
 

@@ -104,7 +104,8 @@ impl Operations {
             let _reservation =
                 if grows { self.reserver.reserve(demand)? } else { self.reserver.reserve_to_free(&inode, demand)? };
             let mut surplus = data;
-            let result = self.resize_reserved(id, NewSize::Exactly(size), Some((change, room)), &mut surplus);
+            let change = Some((change, room));
+            let result = self.resize_reserved(id, NewSize::Exactly(size), change, inline_bytes, &mut surplus);
             self.info.unreserve_data(surplus);
             if result? {
                 return Ok(());
@@ -143,7 +144,7 @@ impl Operations {
             }
             let mut surplus = 0;
             let wanted = NewSize::AtMost { from: truncation.from, reserved_in: truncation.generation };
-            let truncated = self.resize_reserved(inode.id, wanted, None, &mut surplus);
+            let truncated = self.resize_reserved(inode.id, wanted, None, 0, &mut surplus);
             self.info.unreserve_data(surplus);
             if !truncated? {
                 continue;
@@ -159,12 +160,13 @@ impl Operations {
     /// then. Returns whether it did: not if the file would have to grow, since others truncated it,
     /// and no data space was reserved for that; not if the transaction has ended in which the space
     /// was reserved; and not if the attributes that change with it take more than the bytes that
-    /// were reserved for them.
+    /// were reserved for them. What stays may be inline in `inline_bytes` that are reserved for it.
     fn resize_reserved(
         &self,
         id: InodeId,
         wanted: NewSize,
         change: Option<(&AttributeChange<'_>, u64)>,
+        inline_bytes: u64,
         surplus: &mut u64,
     ) -> Result<bool> {
         let inode = self.info.inode(id)?;
@@ -192,6 +194,7 @@ impl Operations {
             |state, plan, transaction| {
                 state.join(&inode, transaction);
                 let attributes = self.apply_resize(state, resize, plan, surplus);
+                state.dirty.add_inline_room(inline_bytes);
                 if let (Some((change, _)), Some(attributes)) = (change, attributes) {
                     change.carry_out(state, attributes, self.info.now());
                 }

@@ -32,8 +32,10 @@ struct ReservedWrite<'a> {
     data: &'a [u8],
     /// Set-id bits and capabilities are cleared.
     kill_privileges: bool,
-    /// The data is not compressed.
-    direct: bool,
+    /// The data may be compressed.
+    may_pack: bool,
+    /// Metadata that is reserved for it as inline content.
+    inline_bytes: u64,
     /// No data space could be reserved: only extents that are overwritten in place may be written.
     nocow_only: bool,
 }
@@ -51,6 +53,10 @@ struct WritePlan {
 /// What a write needs.
 struct WriteDemand {
     demand: Demand,
+    /// What of it is for inline content.
+    inline_bytes: u64,
+    /// It suffices if the data is compressed.
+    may_pack: bool,
     /// All of it goes to extents that are overwritten in place.
     is_nocow: bool,
 }
@@ -71,7 +77,8 @@ impl Operations {
             return Ok(0);
         }
         self.throttle()?;
-        let WriteDemand { demand, is_nocow } = self.write_demand(id, at, data.len() as u64, kill_privileges)?;
+        let WriteDemand { demand, inline_bytes, may_pack, is_nocow } =
+            self.write_demand(id, at, data.len() as u64, kill_privileges)?;
         let _reservation = self.reserver.reserve(demand)?;
         let mut surplus = self.sectors_of_write(data.len() as u64) * u64::from(self.info.volume.sector_size());
         if is_nocow {
@@ -79,7 +86,16 @@ impl Operations {
         }
         // Nothing returns from here on before the data space that is left over is given back.
         let result = self.info.inode(id).and_then(|inode| {
-            let write = ReservedWrite { inode: &inode, at, data, kill_privileges, direct, nocow_only: is_nocow };
+            let may_pack = may_pack && !direct;
+            let write = ReservedWrite {
+                inode: &inode,
+                at,
+                data,
+                kill_privileges,
+                may_pack,
+                inline_bytes,
+                nocow_only: is_nocow,
+            };
             self.write_reserved(&write, &mut surplus)
         });
         self.info.unreserve_data(surplus);
@@ -110,17 +126,13 @@ impl Operations {
         let is_nocow = may_be_nocow(state.item.flags)
             && self.info.space.lock().is_data_short(sectors * sector)
             && self.writeback.has_nocow_extents(id, &state, offset - offset % sector..end.next_multiple_of(sector))?;
-        let inline_bytes = self.writeback.inline_bytes(&state, end.max(state.item.size));
+        // Asked once: the options and flags may be others when the data is written back.
+        let may_pack = self.writeback.may_compress(state.item.flags);
+        let inline_bytes = self.writeback.inline_bytes(&state, end.max(state.item.size), may_pack);
         // Of a new file the map stands with the inode, and nothing goes that the extent and
-        // checksum trees have.
-        let edits = if !state.is_new() {
-            4
-        } else if inline_bytes > 0 {
-            1
-        } else {
-            2
-        };
-        let extents = if self.writeback.may_compress(state.item.flags) { 2 + len / MAX_PACKED } else { 1 };
+        // checksum trees have. What may be inline may become an extent all the same.
+        let edits = if state.is_new() { 2 } else { 4 };
+        let extents = if may_pack { 2 + len / MAX_PACKED } else { 1 };
         let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
         let demand = Demand {
             data: if is_nocow { 0 } else { sectors * sector },
@@ -128,7 +140,7 @@ impl Operations {
             item_bytes: INODE_ITEM + extents * 2 * FILE_EXTENT_ITEM + sum_bytes + inline_bytes,
             ..Demand::default()
         };
-        Ok(WriteDemand { demand, is_nocow })
+        Ok(WriteDemand { demand, inline_bytes, may_pack, is_nocow })
     }
 
     fn write_reserved(&self, write: &ReservedWrite<'_>, surplus: &mut u64) -> Result<usize> {
@@ -193,8 +205,13 @@ impl Operations {
         }
         let added = state.dirty.newly_dirty(plan.offset, write.data.len() as u64);
         state.dirty.write(plan.offset, write.data);
-        if write.direct {
-            state.dirty.set_direct();
+        if self.info.options.faults().forgets_forms() {
+            state.dirty.add_inline_room(sector);
+        } else {
+            state.dirty.add_inline_room(write.inline_bytes);
+            if !write.may_pack {
+                state.dirty.forbid_packing();
+            }
         }
         state.reserved += added;
         *surplus = surplus.saturating_sub(added);

@@ -21,7 +21,10 @@ impl SpaceInner {
             return false;
         };
         let (flags, free) = (group.flags, group.available.total());
-        if !self.has_other_of_type(group) || self.spare_of(flags) < free {
+        // Data that was promised to go to places in the group needs others then.
+        let is_promised =
+            flags.contains(BlockGroupFlags::DATA) && self.available(BlockGroupFlags::DATA) < self.reserved.data;
+        if !self.has_other_of_type(group) || is_promised || self.spare_of(flags) < free {
             return false;
         }
         if let Some(group) = self.groups.get_mut(&start)

@@ -1,6 +1,6 @@
 //! Dirty data of an inode becomes extents: where it goes, and the writes that take it there.
 //! Waiting for it gives the proof without which no log and no commit that refers to it is published
-//! (invariant 1).
+//! (invariant 1). It becomes nothing for which no metadata was reserved (invariant 50).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -181,11 +181,13 @@ impl Writeback {
         let layer = Layer { id: inode.id, transaction, flags: cause.flags(state.item.flags), layout: None };
         let map = self.info.view(inode.id, state).map()?;
         let mut dirty = state.dirty.take();
+        let (room, may_be_packed) = (dirty.inline_room(), dirty.may_be_packed());
+        assert_reserved(&packed, may_be_packed);
         let inline = cause == Cause::Fsync && (packed.inline.is_some() || self.is_for_metadata(&dirty, &state.item));
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![self.place_inline(&run, state.item.size, transaction, packed.inline.take())]
+                vec![self.place_inline(&run, (state.item.size, room), transaction, packed.inline.take())]
             } else {
                 self.place(run, state, layer, submission, &mut packed)?
             };
@@ -299,17 +301,16 @@ impl Writeback {
         result
     }
 
-    /// Bytes by which metadata may grow when a file is `size` bytes long after a write: its
-    /// content, if it is inline. Data that is dirty already has a reservation.
-    pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64) -> u64 {
+    /// Bytes of metadata to reserve for a write after which a file is `size` bytes long: what its
+    /// content takes more than is reserved, if it becomes inline. `may_pack`: compressed, too.
+    pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64, may_pack: bool) -> u64 {
         let largest = self.info.largest_inline();
-        let most =
-            if self.may_compress(state.item.flags) { u64::from(self.info.volume.sector_size()) } else { largest };
+        let most = if may_pack { u64::from(self.info.volume.sector_size()) } else { largest };
         if size > most {
             return 0;
         }
-        let (before, after) = (state.item.size.min(largest), size.min(largest));
-        if state.dirty.covers(0..1) { after.saturating_sub(before) } else { after }
+        let is_reserved = state.pending.generation == self.info.gate.current().generation;
+        size.min(largest).saturating_sub(if is_reserved { state.dirty.inline_room() } else { 0 })
     }
 
     fn write_back_frozen_layer(
@@ -332,6 +333,7 @@ impl Writeback {
             Some(packing) => self.pack(id, state, packing, below, dirty, content)?,
             None => Packed::default(),
         };
+        assert_reserved(&packed, dirty.may_be_packed());
         let inline = packed.inline.is_some() || self.is_for_metadata(dirty, item);
         if packed.in_vain {
             // A newer choice of the user's counts.
@@ -344,7 +346,7 @@ impl Writeback {
         while let Some(run) = dirty.take_run(MAX_EXTENT) {
             let len = run.len();
             let placed = if inline {
-                vec![self.place_inline(&run, item.size, transaction, packed.inline.take())]
+                vec![self.place_inline(&run, (item.size, dirty.inline_room()), transaction, packed.inline.take())]
             } else {
                 let layer = Layer { id, transaction, flags, layout: Some(layout) };
                 self.place(run, state, layer, submission, &mut packed)?
@@ -377,12 +379,13 @@ impl Writeback {
 
     /// Whether the content of a file, all of it dirty, is small enough to be inline.
     pub(crate) fn is_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
-        item.size <= self.info.largest_inline() && self.is_only_sector(dirty, item)
+        item.size <= self.info.largest_inline().min(dirty.inline_room()) && self.is_only_sector(dirty, item)
     }
 
     /// Whether it is, or may be once it is compressed.
     pub(super) fn may_be_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
-        self.is_for_metadata(dirty, item) || (self.may_compress(item.flags) && self.is_only_sector(dirty, item))
+        let may_pack = dirty.may_be_packed() && self.may_compress(item.flags);
+        self.is_for_metadata(dirty, item) || (may_pack && self.is_only_sector(dirty, item))
     }
 
     /// Whether the content of a file is one sector, which is dirty.
@@ -394,23 +397,30 @@ impl Writeback {
         only_sector && item.size > 0 && item.size <= sector && !prealloc
     }
 
-    /// The only sector of a file of `size` bytes as content of its metadata.
+    /// The only sector of a file of `size` bytes as content of its metadata, in which so much room
+    /// is reserved.
     fn place_inline(
         &self,
         run: &DirtyRun,
-        size: u64,
+        (size, room): (u64, u64),
         transaction: &Transaction,
         packed: Option<(Compression, Vec<u8>)>,
     ) -> Placed {
         let data = Arc::from(&run.buffers[0][..size as usize]);
         let plain = InlinePiece::plain(data, transaction.generation);
-        let piece = Piece::Inline(match packed {
+        let piece = match packed {
             Some((compression, bytes)) => {
                 self.info.note_compressed(compression);
                 InlinePiece { data: bytes.into(), compression, ..plain }
             }
             None => plain,
-        });
+        };
+        assert!(
+            piece.data.len() as u64 <= room,
+            "invariant 50: {} bytes become inline, {room} are reserved",
+            piece.data.len()
+        );
+        let piece = Piece::Inline(piece);
         Placed { offset: 0, len: run.len(), piece: Some(piece), ordered: None }
     }
 
@@ -707,6 +717,14 @@ impl Writeback {
         content.truncate(state.item.size as usize);
         Ok(Some(content))
     }
+}
+
+/// Asserts that only data is compressed for whose extents metadata is reserved.
+fn assert_reserved(packed: &Packed, may_be_packed: bool) {
+    assert!(
+        may_be_packed || (packed.pieces.is_empty() && packed.inline.is_none()),
+        "invariant 50: data is compressed that was accepted to be written as it is"
+    );
 }
 
 /// Bytes on disk that the pieces of a file count in its inode.

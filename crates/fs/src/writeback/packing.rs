@@ -114,13 +114,14 @@ impl Writeback {
         inline: Option<u64>,
     ) -> Result<Packed> {
         let mut packed = Packed::default();
-        if dirty.is_empty() || dirty.is_direct() {
+        if dirty.is_empty() || !dirty.may_be_packed() {
             return Ok(packed);
         }
         if let Some(size) = inline {
             let mut content = vec![0; size as usize];
             dirty.overlay(0, &mut content);
-            let most = content.len().saturating_sub(1).min(self.info.largest_inline() as usize);
+            let room = self.info.largest_inline().min(dirty.inline_room()) as usize;
+            let most = content.len().saturating_sub(1).min(room);
             let bytes = self.packers.with_packer(|packer| Some(packer.pack(packing.method, &content, most)?.to_vec()));
             packed.inline = bytes.map(|bytes| (packing.method.algorithm, bytes));
             return Ok(packed);

@@ -34,6 +34,7 @@ mod long_readers_cost_no_commit;
 mod merges_are_reported_and_can_be_stopped;
 mod merges_take_what_one_side_changed;
 mod modes_and_acls_change_together;
+mod modes_change_over_dirty_data;
 mod mounts_build_on_durable_state_only;
 mod moved_subvolumes_are_kept;
 mod nonblocking_calls_do_not_block;
