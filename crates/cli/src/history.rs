@@ -175,7 +175,7 @@ fn what_was(arguments: &args::History, devices: &[Arc<dyn Device>], commit: &Com
         subvolume_id: arguments.subvolid,
         no_atime: true,
         background_commits: false,
-        rescue: Rescue { pass_over: Some(Arc::clone(&damage)), ignore_data_checksums: false },
+        rescue: Rescue { pass_over: Some(Arc::clone(&damage)), ..Rescue::default() },
         ..Options::default()
     };
     let found = Filesystem::open(volume, options).and_then(|fs| {

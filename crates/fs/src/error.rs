@@ -129,6 +129,16 @@ pub enum Refusal {
          and -o subvolid=ID mounts another subvolume"
     )]
     RootIsNoDirectory(TreeId),
+    /// The path of a subvolume and the id of another one.
+    #[error("the subvolume at '{path}' has the id {found}, and not {wanted}")]
+    OtherSubvolume {
+        /// The path that was given.
+        path: String,
+        /// The id of what is there.
+        found: TreeId,
+        /// The id that was given.
+        wanted: TreeId,
+    },
     /// A subvolume that isn't there.
     #[error("there is no subvolume {0}")]
     NoSubvolume(String),
@@ -160,6 +170,7 @@ impl Error {
             Self::Posix(errno) => *errno,
             Self::Tree(TreeError::WouldBlock) | Self::Data(DataError::Tree(TreeError::WouldBlock)) => Errno::AGAIN,
             Self::Refused(Refusal::NoSubvolume(_)) => Errno::NOENT,
+            Self::Refused(Refusal::OtherSubvolume { .. }) => Errno::INVAL,
             Self::Aborted(_) | Self::Refused(_) => Errno::ROFS,
             Self::Volume(error) => errno_of_opening(error).unwrap_or(Errno::IO),
             Self::Step { source, .. } => source.errno(),

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_format::Uuid;
+#[cfg(doc)]
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::items::Timespec;
 use ubtrfs_tree::Damage;
 
@@ -38,6 +40,9 @@ pub struct Rescue {
     pub pass_over: Option<Arc<Damage>>,
     /// Return data even if its checksums are wrong.
     pub ignore_data_checksums: bool,
+    /// Read tree blocks whose checksums are wrong, if all else of them is right. The chunk tree has
+    /// been read before.
+    pub ignore_metadata_checksums: bool,
 }
 
 impl Rescue {
@@ -74,10 +79,15 @@ pub struct Options {
     pub memory: usize,
     /// The subvolume to mount, by path below the top level.
     pub subvolume: Option<String>,
-    /// The subvolume to mount, by id.
+    /// The subvolume to mount, by id. With a path it has to be the same one.
     pub subvolume_id: Option<u64>,
     /// Never change access times, instead of the rules of `relatime`.
     pub no_atime: bool,
+    /// Change them with each access that is known of, instead.
+    pub strict_atime: bool,
+    /// Flags that new regular files get, of [`InodeFlags::NODATACOW`] and
+    /// [`InodeFlags::NODATASUM`].
+    pub new_file_flags: u64,
     /// Go on with a balance that an earlier mount left, in the background.
     pub resume_balance: bool,
     /// Commit in the background, and when the [`Filesystem`](crate::Filesystem) is dropped. Off for
@@ -136,6 +146,8 @@ impl Default for Options {
             subvolume: None,
             subvolume_id: None,
             no_atime: false,
+            strict_atime: false,
+            new_file_flags: 0,
             resume_balance: false,
             background_commits: true,
             tree_log: true,

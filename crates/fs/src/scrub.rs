@@ -104,6 +104,10 @@ impl Scrubber {
     ) -> Result<ScrubProgress> {
         ubtrfs_tree::ensure_may_block()?;
         let volume = &self.info.volume;
+        if self.info.options.rescue.ignore_data_checksums {
+            // The kernel has no checksum tree then, and says so.
+            return Err(Errno::UCLEAN.into());
+        }
         let read_only = options.read_only || self.info.is_read_only();
         let (start, end) = options.range.unwrap_or(ALL);
         let lagging = if read_only || (start, end) != ALL { Vec::new() } else { volume.lagging_devices() };

@@ -39,8 +39,8 @@ impl Server {
                 };
             }
             name if name == control::FORCE.as_bytes() => return self.expect_force(caller, reply),
-            name => match compression(name) {
-                Some(mode) => return self.set_compression(caller, mode, reply),
+            name => match change(name) {
+                Some(change) => return self.change_mount(caller, change, reply),
                 None => return self.get_stream(caller, name, reply),
             },
         };
@@ -69,15 +69,18 @@ impl Server {
         reply.value(OK);
     }
 
-    /// Answers a request to compress data in another way.
-    fn set_compression(&self, caller: &Caller<'_>, mode: Option<CompressionMode>, reply: ReplyXattr) {
+    /// Answers a request of a remount.
+    fn change_mount(&self, caller: &Caller<'_>, change: Change, reply: ReplyXattr) {
         if !Powers::of(caller).has(Capability::Administrator) {
             return reply.error(Errno::PERM);
         }
         if reply.room() == 0 {
             return reply.length(OK.len());
         }
-        self.shared().engine.set_compression(mode);
+        match change {
+            Change::Compression(mode) => self.shared().engine.set_compression(mode),
+            Change::Threads(threads) => self.shared().set_compression_threads(threads),
+        }
         reply.value(OK);
     }
 
@@ -165,13 +168,22 @@ impl Shared {
     }
 }
 
-/// How data is to be compressed, if a request says that.
-#[allow(clippy::option_option, reason = "it may say that none is")]
-fn compression(name: &[u8]) -> Option<Option<CompressionMode>> {
+/// What a remount changes of the server.
+#[derive(Clone, Copy)]
+enum Change {
+    /// How data is compressed; that none is, perhaps.
+    Compression(Option<CompressionMode>),
+    /// The threads that compress data of one file.
+    Threads(usize),
+}
+
+/// What is to be changed, if a request says that.
+fn change(name: &[u8]) -> Option<Change> {
     let option = std::str::from_utf8(name).ok()?.strip_prefix(control::REMOUNT)?;
     match option.split_once('=')? {
-        ("compress", value) => CompressionMode::parse(value, false),
-        ("compress-force", value) => CompressionMode::parse(value, true),
+        ("compress", value) => CompressionMode::parse(value, false).map(Change::Compression),
+        ("compress-force", value) => CompressionMode::parse(value, true).map(Change::Compression),
+        ("thread_pool", value) => value.parse().ok().filter(|threads| *threads > 0).map(Change::Threads),
         _ => None,
     }
 }

@@ -29,6 +29,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long after its announcement an end of the connection is one by force.
 const TIME_OF_FORCE: Duration = Duration::from_secs(60);
+/// How the option begins that says how many threads compress data of one file.
+const THREADS: &str = "thread_pool=";
 
 /// Whether the kernel asks about each open(2) of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,6 +71,9 @@ pub struct MountFacts {
     pub user_subvol_rm_allowed: bool,
     /// Whether the kernel asks about each open(2) of a file.
     pub check_open: CheckOpen,
+    /// Each read(2) changes the time of access: the kernel asks about each open(2), and keeps no
+    /// pages of a file from one to the next.
+    pub strict_atime: bool,
     /// The device number that files of the mount show, major and minor.
     pub device_number: Option<(u32, u32)>,
 }
@@ -99,6 +104,8 @@ pub struct Shared {
     /// Whether the kernel asks about each open(2), since the first one.
     checks_opens: OnceLock<bool>,
     pub(crate) refusals: Refusals,
+    /// A remount has set the threads that compress data.
+    threads_changed: AtomicBool,
     disconnected: AtomicBool,
     /// When an unmount by force was announced.
     force_expected: Mutex<Option<Instant>>,
@@ -121,6 +128,7 @@ impl Shared {
             ended: Mutex::default(),
             checks_opens: OnceLock::new(),
             refusals: Refusals::default(),
+            threads_changed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
             force_expected: Mutex::default(),
             stop_waiting: OnceLock::new(),
@@ -138,6 +146,7 @@ impl Shared {
     /// Whether the kernel shall ask about each open(2): the first one decides.
     pub(crate) fn checks_opens(&self) -> bool {
         *self.checks_opens.get_or_init(|| match self.facts().check_open {
+            _ if self.facts.strict_atime => true,
             CheckOpen::Auto => self.engine.has_read_only_subvolumes(),
             CheckOpen::Always => true,
             CheckOpen::Never => false,
@@ -291,8 +300,19 @@ impl Shared {
 
     /// The options that it was mounted with, but those for compression as they are now.
     fn options_in_force(&self) -> Vec<String> {
-        let others = self.facts.options.iter().filter(|option| !CompressionMode::is_option(option)).cloned();
+        let is_threads = |option: &String| option.starts_with(THREADS);
+        let is_other = |option: &&String| !CompressionMode::is_option(option) && !is_threads(option);
+        let threads = self.engine.compression_threads();
+        let has_threads = self.facts.options.iter().any(is_threads) || self.threads_changed.load(Ordering::Relaxed);
+        let others = self.facts.options.iter().filter(is_other).cloned();
+        let others = others.chain(has_threads.then(|| format!("{THREADS}{threads}")));
         others.chain(self.engine.compression().map(CompressionMode::to_option)).collect()
+    }
+
+    /// Has data of one file compressed by so many threads at most.
+    pub(crate) fn set_compression_threads(&self, threads: usize) {
+        self.engine.set_compression_threads(threads);
+        self.threads_changed.store(true, Ordering::Relaxed);
     }
 
     /// What [`control::STATS`](crate::control::STATS) shows.

@@ -55,6 +55,8 @@ pub struct Volume {
     /// The volumes from which this one was made, whose blocks carry their ids.
     seeds: Vec<Uuid>,
     read_only: AtomicBool,
+    /// Tree blocks are shown whatever their checksums say, where no copy is right.
+    pub(crate) ignores_node_checksums: AtomicBool,
     /// Repairs begin when the volume is open: nothing is written before the caller has seen what it
     /// is.
     is_open: bool,
@@ -113,6 +115,7 @@ impl Volume {
             chunk_tree_uuid: Uuid::NIL,
             superblock: RwLock::new(superblock),
             read_only: AtomicBool::new(parts.read_only),
+            ignores_node_checksums: AtomicBool::new(false),
             is_open: false,
             in_flight: Arc::default(),
             submissions: RwLock::new(()),
@@ -218,6 +221,12 @@ impl Volume {
     /// Whether this is the id of a volume from which this one was made.
     pub(crate) fn is_of_a_seed(&self, fsid: Uuid) -> bool {
         self.seeds.contains(&fsid)
+    }
+
+    /// From now on a tree block is shown whatever its checksum says, if all else of it is right and
+    /// no copy has a right checksum. For volumes that are only read.
+    pub fn ignore_node_checksums(&self) {
+        self.ignores_node_checksums.store(true, Ordering::Release);
     }
 
     /// Whether writes are refused.

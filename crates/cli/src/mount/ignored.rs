@@ -3,7 +3,7 @@
 //! they are refused.
 
 /// Handled by mount(8), systemd or the kernel, or what we do anyway.
-const WITHOUT_MEANING: [&str; 46] = [
+const WITHOUT_MEANING: [&str; 43] = [
     // mount(8), fstab(5), systemd.mount(5).
     "defaults",
     "auto",
@@ -23,22 +23,20 @@ const WITHOUT_MEANING: [&str; 46] = [
     "iversion",
     "noiversion",
     // Times of access are as with relatime.
-    "relatime",
     "norelatime",
-    "nostrictatime",
     "diratime",
     "nodiratime",
     "lazytime",
     "nolazytime",
     "default_permissions",
+    // What the mount table shows where SELinux is on.
+    "seclabel",
     // btrfs's performance hints, and options for what is always done.
     "acl",
     "autodefrag",
     "noautodefrag",
     "barrier",
     "nobarrier",
-    "datacow",
-    "datasum",
     "enospc_debug",
     "noenospc_debug",
     "fatal_errors=bug",
@@ -63,13 +61,10 @@ const WITH_ANY_VALUE: [&str; 5] = ["comment", "user", "metadata_ratio", "alloc_s
 const WITHOUT_EFFECT: [(&str, &str); 1] = [("loop", "images are mounted without it")];
 
 /// What would mean something that we don't do.
-const REFUSED: [(&str, &str); 19] = [
-    ("nodatacow", "ubtrfs doesn't turn copy-on-write off for a whole mount"),
-    ("nodatasum", "ubtrfs doesn't turn checksums off for a whole mount"),
+const REFUSED: [(&str, &str); 16] = [
     ("noacl", "ACLs always count"),
     ("sync", "use commit= and fsync(2)"),
     ("dirsync", "use commit= and fsync(2)"),
-    ("strictatime", "times of access are as with relatime"),
     ("mand", "there are no mandatory locks"),
     ("nosymfollow", "it can't be had with FUSE"),
     ("nospace_cache", "a free-space tree is kept if the volume has one"),

@@ -15,32 +15,47 @@ mod tied;
 
 use std::path::{Path, PathBuf};
 
-use crate::args;
-use crate::device::all_of_volume;
+use ubtrfs_format::SuperblockFlags;
+
+use crate::args::{self, Window};
+use crate::device::{all_of_volume, superblock_on};
 use crate::failure::{Failure, Result};
 use options::{MountRequest, each};
 use serve::Job;
+
+/// Where the kernel shows its security module `SELinux`, if that is on.
+const SELINUX: &str = "/sys/fs/selinux";
 
 /// `ubtrfs mount`
 pub fn run(arguments: &args::Mount) -> Result<()> {
     if let (true, Some(directory)) = (remount::is_wanted(&arguments.options), arguments.places.last()) {
         return remount::run(&arguments.options, directory);
     }
-    let request = MountRequest::parse(&arguments.options)?;
+    let mut request = MountRequest::parse(&arguments.options)?;
     let [devices @ .., directory] = &*arguments.places else {
         return Err(Failure::new("a device and a directory are needed: ubtrfs mount DEVICE DIR").with_status(2));
     };
     if devices.is_empty() {
         return Err(Failure::new("a device and a directory are needed: ubtrfs mount DEVICE DIR").with_status(2));
     }
+    if let (Some(option), false) = (request.security.first(), Path::new(SELINUX).exists()) {
+        return Err(Failure::new(format!("mount option '{option}' is not possible: SELinux is not on in this kernel")));
+    }
     // A server in the background is given all devices as such.
     let more = if arguments.server { &[] } else { &*request.devices };
     let devices = devices.iter().chain(more).map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
     let window = request.window();
+    let devices = if arguments.server { devices } else { all_of_volume(&devices, window)? };
+    let mut options = arguments.options.clone();
+    if !request.read_only && !arguments.server && is_seed(&devices, window) {
+        eprintln!("ubtrfs: the volume is a seed, which is only read: it is mounted with ro");
+        options.push("ro".into());
+        request.read_only = true;
+    }
     let job = Job {
-        devices: if arguments.server { devices } else { all_of_volume(&devices, window)? },
+        devices,
         directory: absolute(directory)?,
-        options: each(&arguments.options).map(Into::into).collect(),
+        options: each(&options).map(Into::into).collect(),
         request,
         tied_to: arguments.tied_to,
     };
@@ -59,8 +74,16 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         log::to_standard_error();
         serve::serve(&job, || Ok(()))
     } else {
-        background::start(&arguments.options, &job)
+        background::start(&options, &job)
     }
+}
+
+/// Whether other volumes are made from this one, so that nothing may write to it.
+fn is_seed(devices: &[PathBuf], window: Window) -> bool {
+    let is_one = |path: &PathBuf| {
+        superblock_on(path, window).is_some_and(|superblock| superblock.flags.contains(SuperblockFlags::SEEDING))
+    };
+    devices.iter().all(is_one)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

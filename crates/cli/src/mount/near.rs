@@ -1,13 +1,21 @@
 //! Mount options that are nearly what was written.
 
 /// The options that mean something here, with `=` if they have a value.
-const NAMES: [&str; 48] = [
+const NAMES: [&str; 60] = [
     "ro",
     "rw",
     "allow_other",
     "noallow_other",
     "noatime",
     "skip_balance",
+    "strictatime",
+    "nostrictatime",
+    "relatime",
+    "norecovery",
+    "nodatacow",
+    "nodatasum",
+    "datacow",
+    "datasum",
     "atime",
     "dev",
     "nodev",
@@ -50,6 +58,10 @@ const NAMES: [&str; 48] = [
     "uid=",
     "gid=",
     "umask=",
+    "context=",
+    "fscontext=",
+    "defcontext=",
+    "rootcontext=",
 ];
 
 /// The option that an unknown one is a slip of, as it would be written.

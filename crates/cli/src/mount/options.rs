@@ -20,6 +20,12 @@ pub struct MountRequest {
     pub read_only: bool,
     pub allow_other: Option<bool>,
     pub no_atime: bool,
+    /// Each access that the server hears of changes the time of access.
+    pub strict_atime: bool,
+    /// Flags of new files.
+    pub new_files: NewFiles,
+    /// Options of the kernel's security modules, as they were given.
+    pub security: Vec<String>,
     /// A balance that an earlier mount left stays paused.
     pub skip_balance: bool,
     pub dev: bool,
@@ -61,8 +67,16 @@ pub struct MountRequest {
     pub check_open: CheckOpen,
 }
 
+/// What the options nodatacow and nodatasum give new regular files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NewFiles {
+    pub no_copy_on_write: bool,
+    pub no_checksums: bool,
+}
+
 /// How to mount a volume that is damaged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "ways that are chosen one by one")]
 pub struct Rescue {
     /// By any superblock or backup root that leads anywhere.
     pub use_backup_root: bool,
@@ -70,6 +84,10 @@ pub struct Rescue {
     pub ignore_bad_roots: bool,
     /// Data is shown whatever its checksums say.
     pub ignore_data_checksums: bool,
+    /// Tree blocks are, too.
+    pub ignore_metadata_checksums: bool,
+    /// Flags of the superblock don't count: they never do for a volume that is only read.
+    pub ignore_superblock_flags: bool,
 }
 
 impl Rescue {
@@ -90,11 +108,8 @@ impl MountRequest {
     /// Reads lists of options.
     pub fn parse(lists: &[String]) -> Result<Self> {
         let mut request = Self::default();
-        for option in lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty()) {
+        for option in each(lists) {
             request.apply(option)?;
-        }
-        if request.subvolume.is_some() && request.subvolume_id.is_some() {
-            return Err(Failure::new("the options subvol= and subvolid= exclude each other"));
         }
         if request.partition.is_some() && (request.offset > 0 || request.size_limit.is_some()) {
             return Err(Failure::new("the option partition= excludes offset= and sizelimit="));
@@ -145,8 +160,18 @@ impl MountRequest {
             "allow_other" => self.allow_other = Some(true),
             "noallow_other" => self.allow_other = Some(false),
             "skip_balance" => self.skip_balance = true,
-            "noatime" => self.no_atime = true,
+            "noatime" => (self.no_atime, self.strict_atime) = (true, false),
             "atime" => self.no_atime = false,
+            "strictatime" => (self.no_atime, self.strict_atime) = (false, true),
+            "relatime" | "nostrictatime" => self.strict_atime = false,
+            // As for the kernel, of these and compression the last one counts.
+            "nodatacow" => {
+                self.new_files = NewFiles { no_copy_on_write: true, no_checksums: true };
+                self.compression = None;
+            }
+            "nodatasum" => self.new_files.no_checksums = true,
+            "datacow" => self.new_files.no_copy_on_write = false,
+            "datasum" => self.new_files = NewFiles::default(),
             "dev" => self.dev = true,
             "nodev" => self.dev = false,
             "suid" => self.suid = true,
@@ -164,11 +189,18 @@ impl MountRequest {
             "notreelog" => self.no_tree_log = true,
             "discard" => self.discard = true,
             "nodiscard" => self.discard = false,
-            "compress" => self.compression = Some(usual_compression(false)),
-            "compress-force" => self.compression = Some(usual_compression(true)),
+            "compress" => self.compress(Some(usual_compression(false))),
+            "compress-force" => self.compress(Some(usual_compression(true))),
             _ => return without_effect(option),
         }
         Ok(())
+    }
+
+    fn compress(&mut self, mode: Option<CompressionMode>) {
+        self.compression = mode;
+        if mode.is_some() {
+            self.new_files = NewFiles::default();
+        }
     }
 
     fn rescue(&mut self, option: &str, ways: &str) -> Result<()> {
@@ -178,14 +210,22 @@ impl MountRequest {
                 "nologreplay" => self.no_log_replay = true,
                 "ignorebadroots" | "ibadroots" => self.rescue.ignore_bad_roots = true,
                 "ignoredatacsums" | "idatacsums" => self.rescue.ignore_data_checksums = true,
+                "ignoremetacsums" | "imetacsums" => self.rescue.ignore_metadata_checksums = true,
+                "ignoresuperflags" | "isuperflags" => self.rescue.ignore_superblock_flags = true,
                 "all" => {
                     self.no_log_replay = true;
-                    self.rescue = Rescue { use_backup_root: true, ignore_bad_roots: true, ignore_data_checksums: true };
+                    self.rescue = Rescue {
+                        use_backup_root: true,
+                        ignore_bad_roots: true,
+                        ignore_data_checksums: true,
+                        ignore_metadata_checksums: true,
+                        ignore_superblock_flags: true,
+                    };
                 }
                 _ => {
                     return Err(Failure::new(format!(
-                        "mount option '{option}': it is usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, several of \
-                         them with ':' between, or all"
+                        "mount option '{option}': it is usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, \
+                         ignoremetacsums, ignoresuperflags, several of them with ':' between, or all"
                     )));
                 }
             }
@@ -215,7 +255,7 @@ impl MountRequest {
             },
             "compress" | "compress-force" => {
                 let mode = CompressionMode::parse(value, name == "compress-force");
-                self.compression = mode.ok_or_else(|| wrong(COMPRESSIONS.into()))?;
+                self.compress(mode.ok_or_else(|| wrong(COMPRESSIONS.into()))?);
             }
             "thread_pool" => match usize::try_from(number()?) {
                 Ok(threads @ 1..=MOST_THREADS) => self.compression_threads = Some(threads),
@@ -252,6 +292,7 @@ impl MountRequest {
             "generation" => self.generation = Some(number()?),
             "offset" => self.offset = size()?,
             "sizelimit" => self.size_limit = Some(size()?).filter(|limit| *limit > 0),
+            "context" | "fscontext" | "defcontext" | "rootcontext" => self.security.push(option.into()),
             "uid" => self.ownership.uid = Some(id(value).ok_or_else(|| wrong("it is a user's number".into()))?),
             "gid" => self.ownership.gid = Some(id(value).ok_or_else(|| wrong("it is a group's number".into()))?),
             "umask" => match u32::from_str_radix(value, 8) {
@@ -286,9 +327,18 @@ fn without_effect(option: &str) -> Result<()> {
     Err(Failure::new(format!("unknown mount option '{option}'{}", hint.unwrap_or_default())))
 }
 
-/// The options in lists of them.
+/// The options in lists of them. A comma within quotation marks is none, as in
+/// `context="u:r:t:s0:c1,c2"`.
 pub fn each(lists: &[String]) -> impl Iterator<Item = &str> {
-    lists.iter().flat_map(|list| list.split(',')).filter(|option| !option.is_empty())
+    lists.iter().flat_map(|list| split(list)).filter(|option| !option.is_empty())
+}
+
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    list.split(move |letter| {
+        is_quoted ^= letter == '"';
+        letter == ',' && !is_quoted
+    })
 }
 
 #[cfg(test)]
@@ -343,7 +393,19 @@ mod tests {
         assert_eq!(parse("discard=async"), parse("discard"));
         assert!(parse("discard").unwrap().discard && !parse("discard,nodiscard").unwrap().discard);
         let all = parse("ro,rescue=all").unwrap();
-        assert_eq!(parse("ro,rescue=usebackuproot:ibadroots:ignoredatacsums,nologreplay"), Ok(all));
+        let ways = "usebackuproot:ibadroots:ignoredatacsums:imetacsums:ignoresuperflags";
+        assert_eq!(parse(&format!("ro,rescue={ways},nologreplay")), Ok(all));
+        let nodatacow = parse("compress=lzo,nodatacow").unwrap();
+        assert!(nodatacow.new_files.no_checksums && nodatacow.compression.is_none());
+        assert_eq!(parse("nodatacow,compress=lzo"), parse("compress=lzo"));
+        assert_eq!(parse("nodatacow,datasum,nodatasum,datasum,strictatime,relatime"), Ok(MountRequest::default()));
+        assert!(
+            parse("noatime,strictatime").unwrap().strict_atime && !parse("strictatime,noatime").unwrap().strict_atime
+        );
+        let both = parse("subvolid=256,subvol=/@").unwrap();
+        assert_eq!((both.subvolume_id, both.subvolume.as_deref()), (Some(256), Some("/@")));
+        let labelled = parse("context=\"u:r:t:s0:c1,c2\",ro").unwrap();
+        assert_eq!((labelled.read_only, &*labelled.security), (true, &["context=\"u:r:t:s0:c1,c2\"".to_owned()][..]));
         let request = parse("offset=1M,sizelimit=0,device=/a,device=/b,uid=7,gid=8,umask=027").unwrap();
         assert_eq!(parse("ro,generation=7").unwrap().generation, Some(7));
         assert_eq!(parse("partition=2").unwrap().partition, Some(2));
@@ -394,7 +456,6 @@ mod tests {
             assert!(parse(bad).unwrap_err().contains(bad), "{bad}");
         }
         for bad in [
-            "subvol=a,subvolid=5",
             "rescue=all",
             "generation=7",
             "rescue=usebackuproot",

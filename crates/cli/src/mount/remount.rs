@@ -42,6 +42,8 @@ pub struct Changes {
     before: MountFlags,
     /// How data is to be compressed from now on, as the server takes it.
     compression: Option<String>,
+    /// By how many threads.
+    threads: Option<String>,
 }
 
 impl Changes {
@@ -56,7 +58,8 @@ impl Changes {
         let report = control::report(&point).map_err(|errno| control::failure(&point, errno))?;
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
         let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
-        Ok(Self { point, mounted, flags, before, compression: compression(each(options)) })
+        let threads = each(options).filter(|option| is_threads(option)).last().map(str::to_owned);
+        Ok(Self { point, mounted, flags, before, compression: compression(each(options)), threads })
     }
 }
 
@@ -68,7 +71,7 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
     let changes = Changes::of(options, directory)?;
     // Before the kernel has done its part.
     control::may_remount(&changes.point).map_err(|errno| control::failure(&changes.point, errno))?;
-    if let Some(option) = &changes.compression {
+    for option in [&changes.compression, &changes.threads].into_iter().flatten() {
         control::compress(&changes.point, option).map_err(|errno| control::failure(&changes.point, errno))?;
     }
     if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
@@ -147,6 +150,11 @@ fn is_compression(option: &str) -> bool {
     CompressionMode::is_option(option) && MountRequest::parse(&[option.to_owned()]).is_ok()
 }
 
+/// Whether an option says by how many threads, in a way that there is.
+fn is_threads(option: &str) -> bool {
+    option.starts_with("thread_pool=") && MountRequest::parse(&[option.to_owned()]).is_ok()
+}
+
 fn is_busy(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BUSY)
 }
@@ -172,11 +180,16 @@ fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], 
         }
         let is_as_it_was = match option {
             REMOUNT => true,
-            "atime" | "relatime" => !holds("noatime"),
+            "atime" | "relatime" if holds("noatime") => false,
+            "relatime" | "nostrictatime" => !report.options.iter().any(|other| other == "strictatime"),
+            "atime" => true,
+            // What is the case unless a mount has asked for the contrary.
+            "datacow" | "datasum" => !report.options.iter().any(|other| other.starts_with("nodata")),
             _ => {
                 holds(option)
                     || is_ignored(option)
                     || is_compression(option)
+                    || is_threads(option)
                     || report.options.iter().any(|other| other == option)
             }
         };

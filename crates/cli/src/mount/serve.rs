@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options, Rescue};
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
@@ -21,7 +22,7 @@ use ubtrfs_volume::{
     open_part_exclusively, patiently,
 };
 
-use super::options::MountRequest;
+use super::options::{MountRequest, NewFiles};
 use super::tied::Tied;
 use super::{ending, notify, protect};
 use crate::commits::with_generation;
@@ -93,6 +94,7 @@ fn run(
         unchecked: !job.request.checks_permissions(),
         user_subvol_rm_allowed: job.request.user_subvol_rm_allowed,
         check_open: job.request.check_open,
+        strict_atime: job.request.strict_atime,
         device_number: mount.device_number(),
     };
     let server = Server::new(engine, facts);
@@ -253,6 +255,8 @@ fn engine_options(request: &MountRequest) -> Options {
         subvolume: request.subvolume.clone(),
         subvolume_id: request.subvolume_id,
         no_atime: request.no_atime,
+        strict_atime: request.strict_atime,
+        new_file_flags: flags_of(request.new_files),
         resume_balance: !request.skip_balance,
         max_inline: request.max_inline.unwrap_or(usual.max_inline),
         compression: request.compression,
@@ -260,9 +264,15 @@ fn engine_options(request: &MountRequest) -> Options {
         rescue: Rescue {
             pass_over: request.rescue.ignore_bad_roots.then(Arc::default),
             ignore_data_checksums: request.rescue.ignore_data_checksums,
+            ignore_metadata_checksums: request.rescue.ignore_metadata_checksums,
         },
         ..usual
     }
+}
+
+fn flags_of(new: NewFiles) -> u64 {
+    let flags = [(new.no_copy_on_write, InodeFlags::NODATACOW), (new.no_checksums, InodeFlags::NODATASUM)];
+    flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).sum()
 }
 
 fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {
@@ -299,6 +309,7 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
         suid: request.suid,
         exec: !request.no_exec,
         max_read: None,
+        security: request.security.clone(),
     }
 }
 

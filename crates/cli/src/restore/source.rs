@@ -93,6 +93,7 @@ impl Source {
                 rescue: Rescue {
                     pass_over: Some(Arc::clone(&damage)),
                     ignore_data_checksums: arguments.ignore_checksums,
+                    ..Rescue::default()
                 },
                 ..Options::default()
             };

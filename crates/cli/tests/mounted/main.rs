@@ -20,6 +20,7 @@ mod hostile_servers;
 mod lifecycle;
 mod listings;
 mod merge;
+mod mount_options;
 mod partitions;
 mod posix;
 mod programs_for_snapshots;

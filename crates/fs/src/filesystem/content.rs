@@ -115,6 +115,16 @@ impl Filesystem {
         self.info.compression()
     }
 
+    /// The most threads that compress data of one file at a time.
+    pub fn compression_threads(&self) -> usize {
+        self.writeback.compression_threads()
+    }
+
+    /// Changes that.
+    pub fn set_compression_threads(&self, threads: usize) {
+        self.writeback.set_compression_threads(threads);
+    }
+
     /// Changes how data is compressed that is written from now on.
     pub fn set_compression(&self, mode: Option<CompressionMode>) {
         self.info.set_compression(mode);

@@ -133,8 +133,13 @@ impl Filesystem {
             check_chunks(&superblock, &volume, options.recount_space)?;
         }
         let has_log_to_replay = check_log(&superblock, read_only, options.no_log_replay)?;
-        if !read_only && (options.rescue.pass_over.is_some() || options.rescue.ignore_data_checksums) {
+        let rescue = &options.rescue;
+        let ignores_checksums = rescue.ignore_data_checksums || rescue.ignore_metadata_checksums;
+        if !read_only && (rescue.pass_over.is_some() || ignores_checksums) {
             return Err(Error::Refused(Refusal::RescueOfWriters));
+        }
+        if rescue.ignore_metadata_checksums {
+            volume.ignore_node_checksums();
         }
         let cache = node_cache(&volume, &options, read_only);
         let committed = Committed::load(superblock, cache.clone(), &options.rescue)?;
@@ -264,6 +269,16 @@ impl Drop for Filesystem {
 
 /// The subvolume named by a path or an id.
 fn find_subvolume(committed: &Committed, options: &Options) -> Result<TreeId> {
+    if let (Some(id), Some(path)) = (options.subvolume_id, &options.subvolume) {
+        let found = subvolume_at(committed, path)?;
+        let found = found.ok_or_else(|| Error::Refused(Refusal::NoSubvolume(format!("at '{path}'"))))?;
+        let wanted = if id == 0 { TreeId::FS } else { TreeId(id) };
+        return if found == wanted {
+            Ok(found)
+        } else {
+            Err(Error::Refused(Refusal::OtherSubvolume { path: path.clone(), found, wanted }))
+        };
+    }
     if let Some(id) = options.subvolume_id {
         let id = if id == 0 { TreeId::FS } else { TreeId(id) };
         return if committed.has_subvolume(id) {
@@ -293,7 +308,10 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
     if !names.is_empty() {
         return refuse(Refusal::ReadOnlyFeatures(names));
     }
-    let known_flags = SuperblockFlags::WRITTEN.with(SuperblockFlags::ERROR);
+    // A volume that was restored from a dump of its metadata is one like others; its files have
+    // other content than they had.
+    let of_dumps = SuperblockFlags::METADUMP.with(SuperblockFlags::METADUMP_V2);
+    let known_flags = SuperblockFlags::WRITTEN.with(SuperblockFlags::ERROR).with(of_dumps);
     let odd = superblock.flags.without(known_flags);
     if odd.0 != 0 {
         let state = format!("the superblock has the flags {}", odd.names().join(", "));

@@ -352,9 +352,11 @@ impl Operations {
             return Ok(());
         }
         let time = self.info.now();
+        let is_strict = self.info.options.strict_atime;
         let stale = |item: &InodeItem| {
             let before = |a: Timespec, b: Timespec| (a.sec as i64, a.nsec) <= (b.sec as i64, b.nsec);
-            before(item.atime, item.mtime)
+            is_strict && (item.atime.sec, item.atime.nsec) != (time.sec, time.nsec)
+                || before(item.atime, item.mtime)
                 || before(item.atime, item.ctime)
                 || (item.atime.sec as i64).saturating_add(DAY) <= time.sec as i64
         };

@@ -108,8 +108,11 @@ impl Operations {
         if !matches!(file_type, FileType::Regular | FileType::Directory) {
             flags = 0;
         }
-        if flags & InodeFlags::NODATACOW != 0 && file_type == FileType::Regular {
-            flags |= InodeFlags::NODATASUM;
+        if file_type == FileType::Regular {
+            flags |= self.info.options.new_file_flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM);
+            if flags & InodeFlags::NODATACOW != 0 {
+                flags |= InodeFlags::NODATASUM;
+            }
         }
         let item = InodeItem {
             nlink: 1,

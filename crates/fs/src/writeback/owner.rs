@@ -24,6 +24,16 @@ impl Writeback {
         Self { info, reader, in_flight: InFlight::default(), packers, shared_nodes: SharedNodes::default() }
     }
 
+    /// From now on so many threads may compress data of one file.
+    pub(crate) fn set_compression_threads(&self, threads: usize) {
+        self.packers.set_threads(threads);
+    }
+
+    /// How many may.
+    pub(crate) fn compression_threads(&self) -> usize {
+        self.packers.threads()
+    }
+
     /// Bytes of data that memory holds though it was submitted.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.in_flight.bytes()

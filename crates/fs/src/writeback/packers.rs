@@ -33,18 +33,33 @@ pub(super) struct Packers {
     sector_size: usize,
     idle: Mutex<Vec<Packer>>,
     /// Threads that may help beside those that write back.
+    most_helpers: AtomicUsize,
+    /// Those that do.
     helpers: AtomicUsize,
 }
 
 impl Packers {
     pub(super) fn new(sector_size: usize, threads: usize) -> Self {
-        Self { sector_size, idle: Mutex::default(), helpers: AtomicUsize::new(threads.saturating_sub(1)) }
+        let most_helpers = AtomicUsize::new(threads.saturating_sub(1));
+        Self { sector_size, idle: Mutex::default(), most_helpers, helpers: AtomicUsize::new(0) }
+    }
+
+    /// From now on so many threads may compress data of one file, with the one that writes back.
+    pub(super) fn set_threads(&self, threads: usize) {
+        self.most_helpers.store(threads.saturating_sub(1), Ordering::Relaxed);
+    }
+
+    /// How many may.
+    pub(super) fn threads(&self) -> usize {
+        self.most_helpers.load(Ordering::Relaxed) + 1
     }
 
     /// Takes up to `most` helpers.
     fn take_helpers(&self, most: usize) -> usize {
-        let taken = self.helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(free - free.min(most)));
-        taken.map_or(0, |free| free.min(most))
+        let limit = self.most_helpers.load(Ordering::Relaxed);
+        let free = |busy: usize| limit.saturating_sub(busy).min(most);
+        let taken = self.helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |busy| Some(busy + free(busy)));
+        taken.map_or(0, free)
     }
 
     /// Does `work` with a packer.
@@ -83,7 +98,7 @@ impl Packers {
             }
             all
         });
-        self.helpers.fetch_add(helpers, Ordering::Relaxed);
+        self.helpers.fetch_sub(helpers, Ordering::Relaxed);
         all
     }
 }
@@ -101,7 +116,9 @@ mod tests {
                 done.sort_unstable();
                 assert_eq!(done, (0..count).map(|job| (job, job * 2)).collect::<Vec<_>>());
             }
-            assert_eq!(packers.helpers.into_inner(), threads.saturating_sub(1));
+            assert_eq!((packers.helpers.load(Ordering::Relaxed), packers.threads()), (0, threads.max(1)));
+            packers.set_threads(2);
+            assert_eq!((packers.take_helpers(9), packers.take_helpers(9)), (1, 0));
             assert!(packers.idle.into_inner().len() <= threads.max(1));
         }
     }

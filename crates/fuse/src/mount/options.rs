@@ -56,6 +56,9 @@ pub struct MountOptions {
     pub exec: bool,
     /// Bytes of the longest READ, if there is a limit.
     pub max_read: Option<u32>,
+    /// Options of the kernel's security modules, such as `context=…`, in quotation marks where
+    /// there are commas.
+    pub security: Vec<String>,
 }
 
 impl Default for MountOptions {
@@ -72,6 +75,7 @@ impl Default for MountOptions {
             suid: false,
             exec: true,
             max_read: None,
+            security: Vec::new(),
         }
     }
 }
@@ -117,6 +121,9 @@ impl MountOptions {
         if block {
             let _ = write!(data, ",blksize={BLOCK_SIZE}");
         }
+        for option in &self.security {
+            let _ = write!(data, ",{option}");
+        }
         plain(&self.subtype)?;
         Ok(data)
     }
@@ -137,6 +144,7 @@ impl MountOptions {
             (self.suid, "suid"),
         ];
         all.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, name)| name.to_owned()));
+        all.extend(self.security.iter().map(|option| escape(option)));
         all.extend(self.max_read.map(|bytes| format!("max_read={bytes}")));
         Ok(all.join(","))
     }
