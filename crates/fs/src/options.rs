@@ -46,6 +46,11 @@ pub struct Rescue {
 }
 
 impl Rescue {
+    /// Whether data is read that nothing proves.
+    pub(crate) fn reads_unproved(&self) -> bool {
+        self.pass_over.is_some() || self.ignore_data_checksums
+    }
+
     /// Whether to leave out what fails like this, which is noted then.
     pub(crate) fn passes_over(&self, error: &dyn std::error::Error) -> bool {
         self.pass_over.as_ref().is_some_and(|damage| {

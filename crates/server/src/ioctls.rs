@@ -22,6 +22,7 @@ use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::SubvolumeIoctl;
 use crate::vacate_ioctls::VacateIoctl;
+use crate::verity;
 
 /// `FS_IOC_GETVERSION`: the transaction in which the inode was made.
 const GET_VERSION: u32 = 0x8008_7601;
@@ -93,6 +94,9 @@ impl Server {
                 Ok(is.generation.0.to_ne_bytes().to_vec())
             });
             return finish(reply, answer);
+        }
+        if verity::measures(what.command) {
+            return self.measure(node, what.data.to_vec(), reply);
         }
         match VolumeIoctl::parse(what.command, what.data) {
             Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
@@ -207,6 +211,14 @@ impl Server {
                 Ok(_) => reply.result(0, &[]),
                 Err(errno) => reply.error(errno),
             }
+        });
+    }
+
+    /// Measures a file that fs-verity protects, in a thread that may read its descriptor.
+    fn measure(&self, node: u64, argument: Vec<u8>, reply: ReplyIoctl) {
+        let shared = Arc::clone(self.shared());
+        self.slow.run(move || {
+            finish(reply, shared.inode(node).and_then(|id| verity::measure(&shared.engine, id, &argument)));
         });
     }
 

@@ -54,6 +54,7 @@ pub mod streams;
 mod subvolume_ioctls;
 mod subvolumes;
 pub mod vacate_ioctls;
+mod verity;
 mod xattrs;
 
 pub use devices::Opener;

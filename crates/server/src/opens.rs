@@ -33,6 +33,8 @@ impl Server {
         let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
         match self.inode(node) {
             Ok(id) if writes && self.engine().is_in_read_only_subvolume(id) => reply.error(Errno::ROFS),
+            // By invariant 57; the kernel says so, too.
+            Ok(id) if writes && self.engine().has_verity(id) => reply.error(Errno::PERM),
             Ok(_) if self.shared().facts().strict_atime => reply.opened(0, OpenFlags::empty()),
             Ok(_) => reply.opened(0, OpenFlags::KEEP_CACHE),
             Err(errno) => reply.error(errno),

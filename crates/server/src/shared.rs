@@ -147,7 +147,7 @@ impl Shared {
     pub(crate) fn checks_opens(&self) -> bool {
         *self.checks_opens.get_or_init(|| match self.facts().check_open {
             _ if self.facts.strict_atime => true,
-            CheckOpen::Auto => self.engine.has_read_only_subvolumes(),
+            CheckOpen::Auto => self.engine.has_read_only_subvolumes() || self.engine.uses_verity(),
             CheckOpen::Always => true,
             CheckOpen::Never => false,
         })

@@ -15,6 +15,7 @@ mod endings;
 mod extents;
 mod find_new;
 mod first_hour;
+mod fs_verity;
 mod harness;
 mod hostile_servers;
 mod lifecycle;

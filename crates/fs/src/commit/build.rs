@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ubtrfs_format::items::{DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeItem, encode_dir_entry};
+use ubtrfs_format::items::{DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
 use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
 
@@ -41,7 +41,14 @@ impl Builder<'_> {
         match batch.orphan {
             OrphanEdit::None => {}
             OrphanEdit::Add => self.edits.put(orphan, Vec::new()),
-            OrphanEdit::Remove => self.edits.delete(orphan),
+            OrphanEdit::Remove => {
+                self.edits.delete(orphan);
+                if known && frozen.item.flags & InodeFlags::RO_VERITY == 0 {
+                    // What a crash has left of making a tree for fs-verity.
+                    let (first, last) = (ItemType::VERITY_DESC_ITEM, ItemType::VERITY_MERKLE_ITEM);
+                    self.edits.delete_range(Key::new(ino.0, first, 0)..=Key::new(ino.0, last, u64::MAX));
+                }
+            }
         }
         let nbytes = if batch.layout.is_empty() {
             if known { self.committed_nbytes(ino)? } else { 0 }
@@ -53,6 +60,9 @@ impl Builder<'_> {
         self.names(ino, batch, known)?;
         self.entries(ino, batch)?;
         self.xattrs(ino, batch)?;
+        for (key, item) in batch.verity.iter().flat_map(|items| items.of(ino)) {
+            self.edits.put(key, item.clone());
+        }
         Ok(nbytes)
     }
 

@@ -41,6 +41,14 @@ pub enum DataError {
     /// Data that should have checksums has none.
     #[error("no checksum for the data at {0}")]
     MissingChecksum(Logical),
+    /// fs-verity does not confirm the content of a file.
+    #[error("fs-verity: inode {ino} {problem}")]
+    Verity {
+        /// The file.
+        ino: Ino,
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// A packed extent does not unpack.
     #[error("packed data {place}: {problem}")]
     Unpack {

@@ -21,6 +21,7 @@ pub(crate) mod piece;
 pub(crate) mod resolve;
 pub(crate) mod seek;
 pub(crate) mod sum_map;
+pub(crate) mod verity;
 
 #[cfg(test)]
 mod fixture_tests;

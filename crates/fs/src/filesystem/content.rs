@@ -1,10 +1,13 @@
 //! Content of files.
 
+use ubtrfs_format::CompatRo;
+
 use super::Filesystem;
 use crate::compression_mode::CompressionMode;
 use crate::error::Result;
+use crate::file::verity::VerityDigest;
 use crate::inode::InodeId;
-use crate::ops::{Defragmentation, FoundExtent, WriteAt};
+use crate::ops::{Defragmentation, FoundExtent, WriteAt, has_verity};
 
 impl Filesystem {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
@@ -107,6 +110,21 @@ impl Filesystem {
     /// The same by a descriptor with `O_DIRECT`: the data is not compressed.
     pub fn write_directly(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.ops.write(id, at, data, kill_privileges, true)
+    }
+
+    /// What fs-verity measures a file to be. `ENODATA` if it does not protect the file.
+    pub fn verity_digest(&self, id: InodeId) -> Result<VerityDigest> {
+        self.ops.verity_digest(id)
+    }
+
+    /// Whether fs-verity protects the content of a file, so that nobody may write to it.
+    pub fn has_verity(&self, id: InodeId) -> bool {
+        self.info.inode(id).is_ok_and(|inode| has_verity(&inode.read()))
+    }
+
+    /// Whether it may protect any.
+    pub fn uses_verity(&self) -> bool {
+        self.info.committed().superblock.compat_ro.contains(CompatRo::VERITY)
     }
 
     /// How data is compressed as it is written, as [`Options::compression`](crate::Options) says

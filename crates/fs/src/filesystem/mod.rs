@@ -88,6 +88,7 @@ impl Filesystem {
             inactivator: inactivator.clone(),
             reserver,
             rename_lock: Mutex::default(),
+            verities: Mutex::default(),
         };
         let replacer = Arc::new(Replacer::new(info.clone(), committer.clone()));
         let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));

@@ -42,7 +42,7 @@ const READ_ONLY_INCOMPAT: u64 = Incompat::SIMPLE_QUOTA.0;
 
 /// Features that writing knows.
 const KNOWN_COMPAT_RO: u64 =
-    CompatRo::FREE_SPACE_TREE.0 | CompatRo::FREE_SPACE_TREE_VALID.0 | CompatRo::BLOCK_GROUP_TREE.0;
+    CompatRo::FREE_SPACE_TREE.0 | CompatRo::FREE_SPACE_TREE_VALID.0 | CompatRo::BLOCK_GROUP_TREE.0 | CompatRo::VERITY.0;
 
 /// Tree blocks as the volume verified them.
 struct VolumeNodes {

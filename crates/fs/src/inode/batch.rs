@@ -13,6 +13,7 @@ use super::name_changes::NameChanges;
 use super::xattr_changes::XattrChanges;
 use crate::change_memory::{Account, DISPLACED, INODE};
 use crate::file::layout::Layout;
+use crate::file::verity::VerityItems;
 
 /// The edits of one inode.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub(crate) struct InodeBatch {
     /// Where the content is.
     pub(crate) layout: Layout,
     pub(crate) orphan: OrphanEdit,
+    /// What proves the content from now on, if that is new.
+    pub(crate) verity: Option<Box<VerityItems>>,
     /// All items of the inode are deleted.
     pub(crate) gone: bool,
     /// What the transaction's log has of the inode, if anything.
@@ -55,7 +58,8 @@ impl InodeBatch {
     pub(crate) fn bytes(&self) -> usize {
         let listed = self.logged.as_ref().map_or(0, |logged| logged.bytes());
         let content = self.layout.bytes() + self.displaced * DISPLACED;
-        INODE + self.refs.bytes() + self.entries.bytes() + self.xattrs.bytes() + content + listed
+        let verity = self.verity.as_ref().map_or(0, |items| items.bytes());
+        verity + INODE + self.refs.bytes() + self.entries.bytes() + self.xattrs.bytes() + content + listed
     }
 
     /// The inode gets a name.

@@ -4,7 +4,7 @@ use ubtrfs_format::Generation;
 use ubtrfs_format::ITEM_HEADER_SIZE;
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
 
-use super::flags::{check_mutable, check_unrestricted};
+use super::flags::{check_mutable, check_no_verity, check_unrestricted};
 use super::operations::Operations;
 
 use super::checks::check_real;
@@ -261,7 +261,12 @@ impl Operations {
         let restricted =
             with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
         if restricted || changes.size.is_some() {
-            check_unrestricted(&self.info.inode(id)?.read())?;
+            let inode = self.info.inode(id)?;
+            let state = inode.read();
+            check_unrestricted(&state)?;
+            if changes.size.is_some() {
+                check_no_verity(&state)?;
+            }
         } else if changes.atime.is_some() || changes.mtime.is_some() || kills {
             check_mutable(&self.info.inode(id)?.read())?;
         }

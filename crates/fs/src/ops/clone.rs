@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::FileType;
 
 use super::LockedInodes;
-use super::flags::check_unrestricted;
+use super::flags::{check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
@@ -232,6 +232,7 @@ impl Operations {
             self.write_back_all(ends.source, locked.get_mut(source))?;
         }
         check_unrestricted(locked.get(target))?;
+        check_no_verity(locked.get(target))?;
         // Others may have truncated or extended them meanwhile.
         let sizes = (locked.get(source).item.size, locked.get(target).item.size);
         let len = len.min(sizes.0.saturating_sub(ends.from));

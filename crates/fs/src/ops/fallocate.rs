@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::{Compression, FileType, InodeFlags};
 use ubtrfs_format::{Generation, Logical};
 
-use super::flags::{check_mutable, check_unrestricted};
+use super::flags::{check_mutable, check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
@@ -424,6 +424,7 @@ impl Operations {
 impl Wanted {
     /// An error if flags of the file forbid it.
     fn check_flags(&self, state: &InodeState) -> Result<()> {
+        check_no_verity(state)?;
         if self.zeroed.is_some() { check_unrestricted(state) } else { check_mutable(state) }
     }
 }

@@ -58,8 +58,19 @@ pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
     if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
+/// An error if the content may not be changed, since fs-verity protects it (invariant 57).
+pub(crate) fn check_no_verity(state: &InodeState) -> Result<()> {
+    if has_verity(state) { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// Whether fs-verity protects the content.
+pub(crate) fn has_verity(state: &InodeState) -> bool {
+    state.item.flags & InodeFlags::RO_VERITY != 0
+}
+
 /// An error if flags forbid a write.
 pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
+    check_no_verity(state)?;
     match at {
         WriteAt::End => check_mutable(state),
         WriteAt::Appending(offset) if offset >= state.item.size => check_mutable(state),

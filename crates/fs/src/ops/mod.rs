@@ -36,6 +36,7 @@ pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
 pub use create::NewInode;
 pub use defragment::Defragmentation;
 pub use extents::FoundExtent;
+pub(crate) use flags::has_verity;
 pub use flags::{Flagged, FlagsAndXattrPlan, FlagsPlan, SETTABLE_FLAGS};
 pub use fsync::FsyncLeader;
 pub use rename::RenameFlags;

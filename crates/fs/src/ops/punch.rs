@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
 
-use super::flags::check_unrestricted;
+use super::flags::{check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::fill_sector;
 use crate::error::{Errno, Result};
@@ -97,6 +97,7 @@ impl Operations {
             return Err(Errno::NOENT.into());
         }
         check_unrestricted(&state)?;
+        check_no_verity(&state)?;
         self.info.gate.transact(
             &mut *state,
             |state, _| {

@@ -1,15 +1,23 @@
 //! Reading: content, symlinks, where data is.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
+use super::flags::has_verity;
 use super::operations::Operations;
 use crate::deferred_reads::BegunRead;
 use crate::error::{Errno, Error, Result, Step};
 use crate::file::error::Result as DataResult;
 use crate::file::seek::Seek;
-use crate::inode::InodeId;
+use crate::file::verity::{Verity, VerityDigest, VeritySource};
+use crate::inode::{InodeId, InodeState};
+
+/// Bytes that are read and proved at once.
+const MOST_PROVED: u64 = 1 << 20;
+/// Files whose proofs are kept.
+const MOST_VERITIES: usize = 16;
 
 impl Operations {
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
@@ -48,6 +56,11 @@ impl Operations {
         if len == 0 {
             return Ok(0);
         }
+        if has_verity(&state) && !self.info.options.rescue.reads_unproved() {
+            self.read_proved(id, &state, offset, &mut buf[..len]).map_err(|error| self.unreadable(id, error))?;
+            self.info.counters.bytes_read.fetch_add(len as u64, Ordering::Relaxed);
+            return Ok(len);
+        }
         let sector = u64::from(self.info.volume.sector_size());
         let skip = (offset % sector) as usize;
         let whole = (skip + len).next_multiple_of(sector as usize);
@@ -63,6 +76,68 @@ impl Operations {
         Ok(len)
     }
 
+    /// Reads from a file that fs-verity protects, whole blocks of it, and proves each of them.
+    fn read_proved(&self, id: InodeId, state: &InodeState, offset: u64, buf: &mut [u8]) -> Result<()> {
+        ubtrfs_tree::ensure_may_block()?;
+        let source = self.verity_source(id, state)?;
+        let verity = self.verity_of(id, state, &source)?;
+        let block = verity.block() as u64;
+        let unit = block.max(self.info.volume.sector_size().into());
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let start = at - at % unit;
+            let end = (offset + buf.len() as u64).min(start + MOST_PROVED).next_multiple_of(unit);
+            let mut content = vec![0; (end - start) as usize];
+            self.reader.read_sectors(id, state, start, &mut content)?;
+            let size = state.item.size.saturating_sub(start) as usize;
+            content[size.min((end - start) as usize)..].fill(0);
+            for (number, content) in (start / block..).zip(content.chunks(block as usize)) {
+                // Behind the end there is no block.
+                if number * block < state.item.size {
+                    verity.prove(&source, id.ino, number, content).map_err(Error::from)?;
+                }
+            }
+            let skip = (at - start) as usize;
+            let len = (content.len() - skip).min(buf.len() - done);
+            buf[done..done + len].copy_from_slice(&content[skip..skip + len]);
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// What proves the content of a file. Of the last few files it is kept.
+    fn verity_of(&self, id: InodeId, state: &InodeState, source: &VeritySource<'_>) -> Result<Arc<Verity>> {
+        let kept = self.verities.lock().iter().find(|(kept, _)| *kept == id).map(|(_, verity)| Arc::clone(verity));
+        if let Some(verity) = kept {
+            return Ok(verity);
+        }
+        let verity = Arc::new(Verity::load(source, id.ino, state.item.size)?);
+        let mut kept = self.verities.lock();
+        kept.truncate(MOST_VERITIES - 1);
+        kept.push_front((id, Arc::clone(&verity)));
+        Ok(verity)
+    }
+
+    /// Where the items are by which a file is proved.
+    fn verity_source<'a>(&self, id: InodeId, state: &'a InodeState) -> Result<VeritySource<'a>> {
+        match state.batches().find_map(|batch| batch.verity.as_deref()) {
+            Some(items) => Ok(VeritySource::Pending(items)),
+            None => Ok(VeritySource::Committed(self.info.committed().tree(id.subvolume)?)),
+        }
+    }
+
+    /// What fs-verity measures a file to be; `ENODATA` if it does not protect it.
+    pub(crate) fn verity_digest(&self, id: InodeId) -> Result<VerityDigest> {
+        let inode = self.info.inode(id)?;
+        let state = inode.read();
+        if !has_verity(&state) {
+            return Err(Errno::NODATA.into());
+        }
+        let source = self.verity_source(id, &state)?;
+        self.verity_of(id, &state, &source).map(|verity| verity.digest().clone())
+    }
+
     /// Begins to read as [`Self::read_into`] does, and leaves to the caller what has to be read
     /// from devices. `EAGAIN` where that is impossible, would block, or has failed.
     pub(crate) fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
@@ -72,7 +147,8 @@ impl Operations {
             let len = (buf.len() as u64).min(state.item.size.saturating_sub(offset)) as usize;
             let sector = u64::from(self.info.volume.sector_size());
             let sectors = buf.get_mut(..len.next_multiple_of(sector as usize));
-            match sectors.filter(|_| state.file_type() == FileType::Regular && offset.is_multiple_of(sector)) {
+            let is_plain = state.file_type() == FileType::Regular && !has_verity(&state);
+            match sectors.filter(|_| is_plain && offset.is_multiple_of(sector)) {
                 // One that reads the file in the usual way also reports errors.
                 Some(sectors) => self.reader.begin_read(id, &state, offset, sectors, len).map_err(|_| Errno::AGAIN)?,
                 None => return Err(Errno::AGAIN.into()),

@@ -99,6 +99,13 @@ impl Replay<'_> {
         Ok(())
     }
 
+    /// Replays an item of fs-verity: without these nobody could read the file.
+    pub(super) fn replay_verity(&mut self, item: &Item) -> Result<()> {
+        let inode = self.owner(&item.key)?;
+        self.change(&inode, |state| state.pending.verity.get_or_insert_default().insert(&item.key, item));
+        Ok(())
+    }
+
     /// Replays the xattrs of an item.
     pub(super) fn replay_xattrs(&mut self, item: &Item) -> Result<()> {
         let inode = self.owner(&item.key)?;

@@ -49,6 +49,7 @@ impl Replay<'_> {
             let item = item?;
             match item.key.item_type {
                 ItemType::XATTR_ITEM => self.replay_xattrs(&item)?,
+                ItemType::VERITY_DESC_ITEM | ItemType::VERITY_MERKLE_ITEM => self.replay_verity(&item)?,
                 ItemType::INODE_REF | ItemType::INODE_EXTREF => self.replay_names(&item)?,
                 ItemType::EXTENT_DATA => self.replay_extent(&item)?,
                 _ => {}

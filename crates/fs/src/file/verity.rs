@@ -1,0 +1,303 @@
+//! fs-verity: a file that nobody writes to any more, with a tree of hashes of its content in items
+//! of its own. Whoever reads the file gets what the tree says, or an error (invariant 57).
+//!
+//! The descriptor has the hash of the root block of the tree; levels of the tree are stored one
+//! after the other, the root first. The kernel's documentation of fs-verity describes it all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256, Sha512};
+use ubtrfs_format::{Ino, ItemType, Key};
+use ubtrfs_threads::Mutex;
+use ubtrfs_tree::Snapshot;
+
+use super::error::{DataError, Result};
+
+/// Bytes of a descriptor without its signature.
+const DESCRIPTOR: usize = 256;
+/// Bytes of the hash of the root and of the salt in a descriptor.
+const ROOT: std::ops::Range<usize> = 16..80;
+const SALT: std::ops::Range<usize> = 80..112;
+/// Blocks of the tree that were proved and are kept, of one file.
+const MOST_KEPT: usize = 64;
+/// Memory of an item besides its bytes.
+const ITEM: usize = 96;
+/// No tree has more: each block of the smallest size has 16 hashes of the largest.
+const MOST_LEVELS: usize = 16;
+/// The sizes of blocks, as logarithms.
+const BLOCK_SIZES: std::ops::RangeInclusive<u8> = 10..=16;
+
+/// An algorithm, as descriptors have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Sha256,
+    Sha512,
+}
+
+impl Algorithm {
+    fn of_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Sha256),
+            2 => Some(Self::Sha512),
+            _ => None,
+        }
+    }
+
+    fn number(self) -> u16 {
+        match self {
+            Self::Sha256 => 1,
+            Self::Sha512 => 2,
+        }
+    }
+
+    /// Bytes of a hash.
+    fn size(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    fn hash(self, parts: [&[u8]; 2]) -> Vec<u8> {
+        match self {
+            Self::Sha256 => Sha256::new().chain_update(parts[0]).chain_update(parts[1]).finalize().to_vec(),
+            Self::Sha512 => Sha512::new().chain_update(parts[0]).chain_update(parts[1]).finalize().to_vec(),
+        }
+    }
+}
+
+/// Items of fs-verity that an inode gets, all of them at once: pieces by the offsets of their keys.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VerityItems {
+    /// The descriptor's size, and its bytes.
+    descriptor: BTreeMap<u64, Vec<u8>>,
+    /// The tree of hashes.
+    hashes: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
+}
+
+impl VerityItems {
+    /// Adds the item of a key; one of another type is left out.
+    pub(crate) fn insert(&mut self, key: &Key, item: &[u8]) {
+        let pieces = match key.item_type {
+            ItemType::VERITY_DESC_ITEM => &mut self.descriptor,
+            ItemType::VERITY_MERKLE_ITEM => &mut self.hashes,
+            _ => return,
+        };
+        let old = pieces.insert(key.offset, item.to_vec());
+        self.bytes += ITEM + item.len();
+        self.bytes -= old.map_or(0, |old| ITEM + old.len());
+    }
+
+    /// Memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The items of an inode.
+    pub(crate) fn of(&self, ino: Ino) -> impl Iterator<Item = (Key, &Vec<u8>)> {
+        let descriptor = self.descriptor.iter().map(|(offset, item)| (ItemType::VERITY_DESC_ITEM, offset, item));
+        let hashes = self.hashes.iter().map(|(offset, item)| (ItemType::VERITY_MERKLE_ITEM, offset, item));
+        descriptor.chain(hashes).map(move |(item_type, offset, item)| (Key::new(ino.0, item_type, *offset), item))
+    }
+}
+
+/// Where the items of a file are.
+pub(crate) enum VeritySource<'a> {
+    /// In a transaction that is not committed yet.
+    Pending(&'a VerityItems),
+    /// In the tree of the subvolume.
+    Committed(Snapshot),
+}
+
+impl VeritySource<'_> {
+    fn descriptor(&self, ino: Ino) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut add = |offset: u64, item: &[u8]| {
+            let fits = offset == bytes.len() as u64 + 1 && bytes.len() < DESCRIPTOR;
+            if fits {
+                bytes.extend_from_slice(item);
+            }
+            fits
+        };
+        match self {
+            Self::Pending(items) => {
+                let mut pieces = items.descriptor.range(1..);
+                while pieces.next().is_some_and(|(offset, item)| add(*offset, item)) {}
+            }
+            Self::Committed(tree) => {
+                let key = |offset| Key::new(ino.0, ItemType::VERITY_DESC_ITEM, offset);
+                for item in tree.range(key(1)..=key(u64::MAX)) {
+                    let item = item?;
+                    if !add(item.key.offset, &item) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Fills a block of the tree of hashes, which begins at this offset of it. What is missing are
+    /// zeros, and no hash.
+    fn fill(&self, ino: Ino, from: u64, block: &mut [u8]) -> Result<()> {
+        let end = from + block.len() as u64;
+        let mut add = |at: u64, item: &[u8]| {
+            let (first, last) = (at.max(from), (at + item.len() as u64).min(end));
+            if first < last {
+                let part = &item[(first - at) as usize..(last - at) as usize];
+                block[(first - from) as usize..(last - from) as usize].copy_from_slice(part);
+            }
+        };
+        match self {
+            Self::Pending(items) => {
+                // The piece before may reach into the block.
+                let first = items.hashes.range(..=from).next_back().map_or(from, |(offset, _)| *offset);
+                items.hashes.range(first..end).for_each(|(offset, item)| add(*offset, item));
+            }
+            Self::Committed(tree) => {
+                let key = |offset| Key::new(ino.0, ItemType::VERITY_MERKLE_ITEM, offset);
+                let before = tree.range_rev(key(0)..=key(from)).next().transpose()?;
+                let first = before.map_or(from, |item| item.key.offset);
+                for item in tree.range(key(first)..=key(end - 1)) {
+                    let item = item?;
+                    add(item.key.offset, &item);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a file is measured to be: the number of the algorithm, and the hash of the descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerityDigest {
+    /// As `FS_VERITY_HASH_ALG_SHA256` and its kin.
+    pub algorithm: u16,
+    /// The hash.
+    pub hash: Vec<u8>,
+}
+
+/// What proves the content of a file.
+#[derive(Debug)]
+pub(crate) struct Verity {
+    algorithm: Algorithm,
+    block: usize,
+    /// Filled up to a block of the hash function.
+    salt: Vec<u8>,
+    root: Vec<u8>,
+    /// The block of the tree at which each level begins, that above the content first.
+    levels: Vec<u64>,
+    digest: VerityDigest,
+    /// Blocks of the tree that were proved.
+    proved: Mutex<BTreeMap<u64, Arc<[u8]>>>,
+}
+
+impl Verity {
+    /// Reads the descriptor of a file of this size.
+    pub(crate) fn load(source: &VeritySource<'_>, ino: Ino, size: u64) -> Result<Self> {
+        let wrong = |problem| DataError::Verity { ino, problem };
+        let descriptor = source.descriptor(ino)?;
+        let Some(descriptor) = descriptor.get(..DESCRIPTOR) else { return Err(wrong("has no descriptor")) };
+        Self::of_descriptor(descriptor, size).ok_or_else(|| wrong("has a descriptor that can't be its own"))
+    }
+
+    fn of_descriptor(descriptor: &[u8], size: u64) -> Option<Self> {
+        let [1, algorithm, block, salted, ..] = *descriptor else { return None };
+        let algorithm = Algorithm::of_number(algorithm)?;
+        let data_size = u64::from_le_bytes(descriptor.get(8..16)?.try_into().ok()?);
+        let mut salt = descriptor.get(SALT)?.get(..usize::from(salted))?.to_vec();
+        if data_size != size || !BLOCK_SIZES.contains(&block) {
+            return None;
+        }
+        if !salt.is_empty() {
+            // The hash functions take blocks of twice their hashes.
+            salt.resize(salt.len().next_multiple_of(2 * algorithm.size()), 0);
+        }
+        let (block, per_block) = (1 << block, (1_u64 << block) / algorithm.size() as u64);
+        let mut counts = Vec::new();
+        let mut blocks = size.div_ceil(block as u64);
+        while blocks > 1 {
+            blocks = blocks.div_ceil(per_block);
+            counts.push(blocks);
+        }
+        if counts.len() > MOST_LEVELS {
+            return None;
+        }
+        let mut start = 0;
+        let mut levels: Vec<u64> = Vec::new();
+        for count in counts.iter().rev() {
+            levels.push(start);
+            start += count;
+        }
+        levels.reverse();
+        let mut measured = descriptor.to_vec();
+        // The signature is not part of what it signs.
+        measured[4..8].fill(0);
+        let digest = VerityDigest { algorithm: algorithm.number(), hash: algorithm.hash([&[], &measured]) };
+        let root = descriptor.get(ROOT)?[..algorithm.size()].to_vec();
+        Some(Self { algorithm, block, salt, root, levels, digest, proved: Mutex::default() })
+    }
+
+    /// Bytes of a block of the content.
+    pub(crate) fn block(&self) -> usize {
+        self.block
+    }
+
+    /// What the file is measured to be.
+    pub(crate) fn digest(&self) -> &VerityDigest {
+        &self.digest
+    }
+
+    /// An error unless a block of the content, with zeros behind the end of the file, is what the
+    /// file had when its tree was made.
+    pub(crate) fn prove(&self, source: &VeritySource<'_>, ino: Ino, number: u64, content: &[u8]) -> Result<()> {
+        let wrong = DataError::Verity { ino, problem: "is not what its tree of hashes says" };
+        let size = self.algorithm.size();
+        let per_block = (self.block / size) as u64;
+        let (mut hash, mut index) = (self.hash(content), number);
+        let mut climbed = Vec::new();
+        for level in &self.levels {
+            let place = level + index / per_block;
+            let slot = (index % per_block) as usize * size;
+            let proved = self.proved.lock().get(&place).cloned();
+            let is_proved = proved.is_some();
+            let block = match proved {
+                Some(block) => block,
+                None => {
+                    let mut block = vec![0; self.block];
+                    source.fill(ino, place * self.block as u64, &mut block)?;
+                    block.into()
+                }
+            };
+            if block.get(slot..slot + size) != Some(&*hash) {
+                return Err(wrong);
+            }
+            if is_proved {
+                self.keep(climbed);
+                return Ok(());
+            }
+            hash = self.hash(&block);
+            climbed.push((place, block));
+            index /= per_block;
+        }
+        if hash != self.root {
+            return Err(wrong);
+        }
+        self.keep(climbed);
+        Ok(())
+    }
+
+    fn hash(&self, block: &[u8]) -> Vec<u8> {
+        self.algorithm.hash([&self.salt, block])
+    }
+
+    fn keep(&self, climbed: Vec<(u64, Arc<[u8]>)>) {
+        let mut proved = self.proved.lock();
+        if proved.len() + climbed.len() > MOST_KEPT {
+            proved.clear();
+        }
+        proved.extend(climbed);
+    }
+}
