@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, Timespec};
-use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
+use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, RwLock};
 use ubtrfs_tree::{Geometry, NodeCache};
@@ -144,6 +144,8 @@ pub(crate) struct FsInfo {
     compression: RwLock<Option<CompressionMode>>,
     /// The features that compressed data needs which the mount has written.
     compression_features: AtomicU64,
+    /// This mount has put a file under the protection of fs-verity.
+    uses_verity: AtomicBool,
 }
 
 impl FsInfo {
@@ -165,6 +167,7 @@ impl FsInfo {
             inodes: InodeTable::new(options.memory / 8 / 1024),
             compression: RwLock::new(options.compression),
             compression_features: AtomicU64::new(0),
+            uses_verity: AtomicBool::new(false),
             volume,
             cache,
             options,
@@ -239,6 +242,16 @@ impl FsInfo {
         if !self.compression_features().contains(feature) {
             self.compression_features.fetch_or(feature.0, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that fs-verity protects a file: the next superblock names the feature.
+    pub(crate) fn note_verity(&self) {
+        self.uses_verity.store(true, Ordering::Release);
+    }
+
+    /// Whether fs-verity may protect any file.
+    pub(crate) fn uses_verity(&self) -> bool {
+        self.uses_verity.load(Ordering::Acquire) || self.committed().superblock.compat_ro.contains(CompatRo::VERITY)
     }
 
     /// The features that compressed data needs which the mount has written.

@@ -169,7 +169,7 @@ pub use compression_mode::CompressionMode;
 pub use error::{Errno, Error, Refusal, Result, Step};
 pub use file::error::{DataError, ExtentProblem, PackedPlace, UnpackProblem};
 pub use file::fragments::Recompression;
-pub use file::verity::VerityDigest;
+pub use file::verity::{VerityDigest, VerityParameters};
 pub use filesystem::{Filesystem, InodeFix, KeptCommit, Stats};
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::Defragmentation;
+use ubtrfs::{Defragmentation, VerityParameters};
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
@@ -94,6 +94,12 @@ impl Server {
                 Ok(is.generation.0.to_ne_bytes().to_vec())
             });
             return finish(reply, answer);
+        }
+        if let Some(asked) = verity::parse_enable(what.command, what.data) {
+            return match asked {
+                Ok(parameters) => self.enable_verity(caller, node, parameters, reply),
+                Err(errno) => reply.error(errno),
+            };
         }
         if verity::measures(what.command) {
             return self.measure(node, what.data.to_vec(), reply);
@@ -211,6 +217,25 @@ impl Server {
                 Ok(_) => reply.result(0, &[]),
                 Err(errno) => reply.error(errno),
             }
+        });
+    }
+
+    /// Puts a file under the protection of fs-verity, after what mappings of the file have changed
+    /// so far has been written. `EBUSY` where too many wait for that.
+    fn enable_verity(&self, caller: &Caller<'_>, node: u64, parameters: VerityParameters, mut reply: ReplyIoctl) {
+        if !reply.may_wait() {
+            return reply.error(Errno::BUSY);
+        }
+        let powers = Powers::of(caller);
+        let shared = Arc::clone(self.shared());
+        self.notifying.run(move || {
+            let done = shared.inode(node).and_then(|id| {
+                // By invariant 27: a descriptor for reading does, and the file has to be writable.
+                shared.check_access(&powers, id, WRITE)?;
+                shared.invalidate_pages(node);
+                shared.engine.enable_verity(id, &parameters).map_err(|error| errno(&error))
+            });
+            finish(reply, done.map(|()| Vec::new()));
         });
     }
 

@@ -46,7 +46,10 @@ impl Server {
     pub(crate) fn refuses_write(&self, node: u64, name: &[u8], reply: &ReplyXattr) -> bool {
         let refuses = reply.room() == 0
             && name == CAPABILITY
-            && self.inode(node).is_ok_and(|id| self.engine().is_in_read_only_subvolume(id));
+            && self.inode(node).is_ok_and(|id| {
+                let engine = self.engine();
+                engine.is_in_read_only_subvolume(id) || engine.uses_verity() && engine.has_verity(id)
+            });
         if refuses {
             self.shared().refusals.note(node);
         }

@@ -1,10 +1,15 @@
-//! fs-verity by ioctls. Of these the kernel passes on to FUSE what measures a file, with the
-//! memory that it points to; what reads the tree of hashes has a pointer that no server can follow.
+//! fs-verity by ioctls. Of these the kernel passes on to FUSE what measures a file and what has it
+//! protected, with the memory that they point to; what reads the tree of hashes has a pointer that
+//! no server can follow.
 
-use ubtrfs::{Errno, Filesystem, InodeId};
+use ubtrfs::{Errno, Filesystem, InodeId, VerityParameters};
 
 use crate::shared::errno;
 
+/// `FS_IOC_ENABLE_VERITY`
+const ENABLE: u32 = 0x4080_6685;
+/// Bytes of `struct fsverity_enable_arg`; the kernel puts salt and signature behind it.
+const ENABLE_SIZE: usize = 128;
 /// `FS_IOC_MEASURE_VERITY`
 const MEASURE: u32 = 0xc004_6686;
 /// Bytes of `struct fsverity_digest` without the digest: the algorithm and the size.
@@ -25,4 +30,28 @@ pub(crate) fn measure(engine: &Filesystem, id: InodeId, argument: &[u8]) -> Resu
         return Err(Errno::OVERFLOW);
     }
     Ok([&digest.algorithm.to_le_bytes(), &size.to_le_bytes(), &*digest.hash].concat())
+}
+
+/// How a file is to be protected, if the command says that. `EINVAL` for what it can't mean.
+pub(crate) fn parse_enable(command: u32, data: &[u8]) -> Option<Result<VerityParameters, Errno>> {
+    (command == ENABLE).then(|| parameters(data).ok_or(Errno::INVAL))
+}
+
+fn parameters(data: &[u8]) -> Option<VerityParameters> {
+    let (argument, behind) = data.split_at_checked(ENABLE_SIZE)?;
+    let number = |at: usize| argument.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let (version, salt_size, signature_size) = (number(0)?, number(12)? as usize, number(24)? as usize);
+    // What no kernel knows has to be zero.
+    let is_reserved = |at: usize| !(0..24).contains(&at) && !(24..28).contains(&at) && !(32..40).contains(&at);
+    let has_more = argument.iter().enumerate().any(|(at, byte)| is_reserved(at) && *byte != 0);
+    if version != 1 || has_more || behind.len() != salt_size.checked_add(signature_size)? {
+        return None;
+    }
+    let (salt, signature) = behind.split_at_checked(salt_size)?;
+    Some(VerityParameters {
+        algorithm: number(4)?,
+        block_size: number(8)?,
+        salt: salt.to_vec(),
+        signature: signature.to_vec(),
+    })
 }

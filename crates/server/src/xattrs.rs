@@ -81,7 +81,11 @@ impl Shared {
         match name {
             acl::ACCESS | acl::DEFAULT => self.remove_acl(id, name),
             name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, b"", XattrMode::Replace),
-            name if is_plain(name)? => self.engine.remove_xattr(id, name).map_err(|error| errno(&error)),
+            name if is_plain(name)? => match self.engine.remove_xattr(id, name).map_err(|error| errno(&error)) {
+                // Before a write the kernel removes them if there are any, as it was answered.
+                Err(Errno::NODATA) if name == CAPABILITY && self.engine.has_verity(id) => Err(Errno::PERM),
+                removed => removed,
+            },
             _ => Err(Errno::OPNOTSUPP),
         }
     }

@@ -46,7 +46,7 @@ fn unpack(name: &str) -> Volume {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// `FS_IOC_MEASURE_VERITY`, with room for a hash of so many bytes.
@@ -210,4 +210,113 @@ fn a_log_brings_what_protects_a_file_along() {
     }
     assert_ubtrfs_check_clean(&volume.image);
     assert_btrfs_check_clean(&volume.image);
+}
+
+/// `FS_IOC_ENABLE_VERITY`, with blocks of so many bytes.
+fn enable(path: &Path, algorithm: u32, block: u32, salt: &[u8]) -> Result<(), std::io::Error> {
+    const ENABLE: libc::c_ulong = 0x4080_6685;
+    let file = File::open(path)?;
+    let mut argument = [0_u8; 128];
+    for (at, number) in [(0, 1), (4, algorithm), (8, block), (12, salt.len() as u32)] {
+        argument[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    }
+    argument[16..24].copy_from_slice(&(salt.as_ptr() as u64).to_le_bytes());
+    // SAFETY: the request reads `struct fsverity_enable_arg`, and the salt that it points to.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), ENABLE as _, argument.as_mut_ptr()) };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// Of invariant 57: what a program has protected is what the kernel would have made of it, durable
+/// when the call returns, and written to by nobody.
+#[test]
+fn files_are_protected_as_by_the_kernel() {
+    require!(FUSE, Need::Tool("zstd"));
+    let known = known("verity");
+    let kernels = unpack("verity");
+    kernels.mount("ro");
+    let volume = Volume::new();
+    volume.mount("commit=300");
+    let at = |name: &str| volume.point.join(name);
+    let salt = |name: &str| match name {
+        "keyed" => &b"saltsalt"[..],
+        "sha512" => b"salt",
+        _ => b"",
+    };
+    for (name, known) in &known {
+        fs::write(at(name), fs::read(kernels.point.join(name)).unwrap()).unwrap();
+        if known.algorithm > 0 {
+            enable(&at(name), known.algorithm.into(), 4096, salt(name)).unwrap();
+        }
+    }
+    kernels.umount();
+    // A crash now.
+    let copy = Volume::without_image();
+    fs::copy(&volume.image, &copy.image).unwrap();
+    for (name, known) in &known {
+        assert_is_as_the_kernel_said(&volume.point, name, known);
+    }
+    assert_eq!(errno(&enable(&at("two"), 1, 4096, b"").unwrap_err()), libc::EEXIST);
+    assert_eq!(errno(&enable(&volume.point, 1, 4096, b"").unwrap_err()), libc::EISDIR);
+    for (algorithm, block, salt) in
+        [(3, 4096, &b""[..]), (1, 512, b""), (1, 8192, b""), (1, 4095, b""), (1, 4096, &[7; 33])]
+    {
+        assert_eq!(errno(&enable(&at("plain"), algorithm, block, salt).unwrap_err()), libc::EINVAL);
+    }
+    for block in [1024, 2048] {
+        let name = format!("small-{block}");
+        fs::write(at(&name), vec![5; 300_001]).unwrap();
+        enable(&at(&name), 2, block, b"x").unwrap();
+        assert_eq!(fs::read(at(&name)).unwrap(), vec![5; 300_001]);
+    }
+    // It was opened for writing before, and the kernel may not ask about that.
+    fs::write(at("opened"), "content").unwrap();
+    let mut opened = OpenOptions::new().write(true).open(at("opened")).unwrap();
+    enable(&at("opened"), 1, 4096, b"").unwrap();
+    let written = std::io::Write::write(&mut opened, b"x").and_then(|_| opened.sync_all());
+    assert_eq!(errno(&written.unwrap_err()), libc::EPERM);
+    drop(opened);
+    assert_eq!(fs::read(at("opened")).unwrap(), b"content");
+    fs::set_permissions(at("two"), fs::Permissions::from_mode(0o600)).unwrap();
+    File::open(at("two")).unwrap().sync_all().unwrap();
+    fs::remove_file(at("leaf")).unwrap();
+    volume.umount();
+    for (image, names) in
+        [(&volume, &["two", "sha512", "keyed", "empty", "packed"][..]), (&copy, &["two", "leaf", "one"])]
+    {
+        assert_ubtrfs_check_clean(&image.image);
+        image.mount("");
+        for name in names {
+            assert_is_as_the_kernel_said(&image.point, name, &known[*name]);
+            assert!(OpenOptions::new().write(true).open(image.point.join(name)).is_err());
+        }
+        image.umount();
+        assert_ubtrfs_check_clean(&image.image);
+        assert_btrfs_check_clean(&image.image);
+    }
+    // The same items as the kernel's, byte for byte.
+    let items = |image: &Path, name: &str| {
+        let stat = ubtrfs(&["stat".as_ref(), image.as_os_str(), name.as_ref()]).ok().stdout;
+        let ino: u64 = stat.lines().find_map(|line| line.strip_prefix("inode")).unwrap().trim().parse().unwrap();
+        let dump =
+            Command::new("btrfs").args(["inspect-internal", "dump-tree", "-t", "5"]).arg(image).output().unwrap();
+        let text = String::from_utf8_lossy(&dump.stdout).into_owned();
+        let key = format!("key ({ino} VERITY_");
+        let lines = text.lines().filter(|line| line.contains("item ") && line.contains(&key));
+        lines
+            .map(|line| {
+                line.split(&key)
+                    .nth(1)
+                    .unwrap()
+                    .split_whitespace()
+                    .filter(|word| !word.starts_with("itemoff"))
+                    .take(2)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+                    + line.rsplit(' ').next().unwrap()
+            })
+            .collect::<Vec<_>>()
+    };
+    for name in ["two", "sha512", "one", "empty"] {
+        assert_eq!(items(&volume.image, name), items(&kernels.image, name), "{name}");
+    }
 }

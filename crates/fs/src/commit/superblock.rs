@@ -41,6 +41,9 @@ pub(super) fn next(
     }
     // By invariant 30: what this commit refers to may be compressed.
     next.incompat = next.incompat.with(committer.info.compression_features());
+    if committer.info.uses_verity() {
+        next.compat_ro = next.compat_ro.with(CompatRo::VERITY);
+    }
     let new_label = *committer.new_label.lock();
     if let Some(label) = new_label {
         next.label = label;

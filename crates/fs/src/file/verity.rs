@@ -1,5 +1,8 @@
 //! fs-verity: a file that nobody writes to any more, with a tree of hashes of its content in items
-//! of its own. Whoever reads the file gets what the tree says, or an error (invariant 57).
+//! of its own. A read gives what the tree says, or an error (invariant 57).
+//!
+//! No log has these items: kernels replay the flag of a logged inode and not the items, so nobody
+//! could open the file then. An fsync becomes a commit until they are committed.
 //!
 //! The descriptor has the hash of the root block of the tree; levels of the tree are stored one
 //! after the other, the root first. The kernel's documentation of fs-verity describes it all.
@@ -179,6 +182,126 @@ pub struct VerityDigest {
     pub hash: Vec<u8>,
 }
 
+/// How a file is to be protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerityParameters {
+    /// As `FS_VERITY_HASH_ALG_SHA256` and its kin.
+    pub algorithm: u32,
+    /// Bytes of a block, of the content and of the tree of hashes.
+    pub block_size: u32,
+    /// What goes before each block; 32 bytes at most.
+    pub salt: Vec<u8>,
+    /// The signature that is kept with the descriptor; may be empty. Nothing checks it.
+    pub signature: Vec<u8>,
+}
+
+/// Bytes of an item with a piece of the descriptor or of the tree.
+const PIECE: usize = 2048;
+/// Bytes of the longest signature.
+const MOST_SIGNATURE: usize = 16_128;
+
+/// Makes the items of a file out of its content.
+pub(crate) struct VerityBuilder {
+    verity: Verity,
+    descriptor: Vec<u8>,
+    /// A block of the content that is not whole yet.
+    rest: Vec<u8>,
+    /// The hashes of the content's blocks.
+    hashes: Vec<u8>,
+    size: u64,
+}
+
+impl VerityBuilder {
+    /// For a file of this size; `None` if fs-verity has no such parameters.
+    pub(crate) fn new(parameters: &VerityParameters, size: u64, sector: u64) -> Option<Self> {
+        let VerityParameters { algorithm, block_size, salt, signature } = parameters;
+        let fits = block_size.is_power_of_two()
+            && u64::from(*block_size) <= sector
+            && salt.len() <= SALT.len()
+            && signature.len() <= MOST_SIGNATURE;
+        if !fits {
+            return None;
+        }
+        let mut descriptor = vec![0; DESCRIPTOR];
+        descriptor[..4].copy_from_slice(&[
+            1,
+            u8::try_from(*algorithm).ok()?,
+            u8::try_from(block_size.trailing_zeros()).ok()?,
+            u8::try_from(salt.len()).ok()?,
+        ]);
+        descriptor[4..8].copy_from_slice(&u32::try_from(signature.len()).ok()?.to_le_bytes());
+        descriptor[8..16].copy_from_slice(&size.to_le_bytes());
+        descriptor[SALT][..salt.len()].copy_from_slice(salt);
+        let verity = Verity::of_descriptor(&descriptor, size)?;
+        descriptor.extend(signature);
+        Some(Self { verity, descriptor, rest: Vec::new(), hashes: Vec::new(), size })
+    }
+
+    /// Bytes of the items, with the heads of items.
+    pub(crate) fn item_bytes(&self) -> u64 {
+        let (block, size) = (self.verity.block as u64, self.verity.algorithm.size() as u64);
+        let mut bytes = self.descriptor.len() as u64;
+        let mut blocks = self.size.div_ceil(block);
+        while blocks > 1 {
+            blocks = (blocks * size).div_ceil(block);
+            bytes += blocks * block;
+        }
+        bytes + (bytes / PIECE as u64 + 3) * ITEM as u64
+    }
+
+    /// Adds the next bytes of the content.
+    pub(crate) fn add(&mut self, mut content: &[u8]) {
+        let block = self.verity.block;
+        while !content.is_empty() {
+            let (now, after) = content.split_at(content.len().min(block - self.rest.len()));
+            self.rest.extend_from_slice(now);
+            content = after;
+            if self.rest.len() == block {
+                self.end_block();
+            }
+        }
+    }
+
+    fn end_block(&mut self) {
+        self.rest.resize(self.verity.block, 0);
+        self.hashes.extend(self.verity.hash(&self.rest));
+        self.rest.clear();
+    }
+
+    /// The items, once all of the content was added.
+    pub(crate) fn finish(mut self) -> VerityItems {
+        if !self.rest.is_empty() {
+            self.end_block();
+        }
+        let (block, size) = (self.verity.block, self.verity.algorithm.size());
+        let mut levels = Vec::new();
+        let mut hashes = std::mem::take(&mut self.hashes);
+        while hashes.len() > size {
+            hashes.resize(hashes.len().next_multiple_of(block), 0);
+            let above = hashes.chunks(block).flat_map(|block| self.verity.hash(block)).collect();
+            levels.push(std::mem::replace(&mut hashes, above));
+        }
+        // That of an empty file is zeros.
+        self.descriptor[ROOT][..hashes.len()].copy_from_slice(&hashes);
+        let mut items = VerityItems::default();
+        let key = |item_type, offset| Key::new(0, item_type, offset);
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(&(self.descriptor.len() as u64).to_le_bytes());
+        items.insert(&key(ItemType::VERITY_DESC_ITEM, 0), &head);
+        for (number, piece) in (0..).zip(self.descriptor.chunks(PIECE)) {
+            items.insert(&key(ItemType::VERITY_DESC_ITEM, 1 + number * PIECE as u64), piece);
+        }
+        let tree: Vec<u8> = levels.into_iter().rev().flatten().collect();
+        for (number, piece) in (0..).zip(tree.chunks(PIECE)) {
+            items.insert(&key(ItemType::VERITY_MERKLE_ITEM, number * PIECE as u64), piece);
+        }
+        items
+    }
+}
+
+/// Bytes of the item with the descriptor's size.
+const HEAD: usize = 25;
+
 /// What proves the content of a file.
 #[derive(Debug)]
 pub(crate) struct Verity {
@@ -263,15 +386,15 @@ impl Verity {
             let slot = (index % per_block) as usize * size;
             let proved = self.proved.lock().get(&place).cloned();
             let is_proved = proved.is_some();
-            let block = match proved {
-                Some(block) => block,
-                None => {
-                    let mut block = vec![0; self.block];
-                    source.fill(ino, place * self.block as u64, &mut block)?;
-                    block.into()
-                }
+            let block = if let Some(block) = proved {
+                block
+            } else {
+                let mut block = vec![0; self.block];
+                source.fill(ino, place * self.block as u64, &mut block)?;
+                block.into()
             };
             if block.get(slot..slot + size) != Some(&*hash) {
+                // By invariant 57: nothing proves the content.
                 return Err(wrong);
             }
             if is_proved {

@@ -1,11 +1,9 @@
 //! Content of files.
 
-use ubtrfs_format::CompatRo;
-
 use super::Filesystem;
 use crate::compression_mode::CompressionMode;
 use crate::error::Result;
-use crate::file::verity::VerityDigest;
+use crate::file::verity::{VerityDigest, VerityParameters};
 use crate::inode::InodeId;
 use crate::ops::{Defragmentation, FoundExtent, WriteAt, has_verity};
 
@@ -117,6 +115,17 @@ impl Filesystem {
         self.ops.verity_digest(id)
     }
 
+    /// Puts a file under the protection of fs-verity, for good: when this returns, it is durable
+    /// that its content is what it is now, and that nobody writes to it. A crash before leaves a
+    /// file like others.
+    ///
+    /// `EEXIST` if it is protected already, `EISDIR` and `EINVAL` if it is no regular file,
+    /// `EINVAL` for parameters that fs-verity does not have, `ETXTBSY` if the file is being written
+    /// to, and `EFBIG` if its tree of hashes takes more than a sixteenth of the mount's memory.
+    pub fn enable_verity(&self, id: InodeId, parameters: &VerityParameters) -> Result<()> {
+        self.ops.enable_verity(id, parameters)
+    }
+
     /// Whether fs-verity protects the content of a file, so that nobody may write to it.
     pub fn has_verity(&self, id: InodeId) -> bool {
         self.info.inode(id).is_ok_and(|inode| has_verity(&inode.read()))
@@ -124,7 +133,7 @@ impl Filesystem {
 
     /// Whether it may protect any.
     pub fn uses_verity(&self) -> bool {
-        self.info.committed().superblock.compat_ro.contains(CompatRo::VERITY)
+        self.info.uses_verity()
     }
 
     /// How data is compressed as it is written, as [`Options::compression`](crate::Options) says

@@ -206,6 +206,10 @@ impl<'a> Gatherer<'a> {
                 // Nothing of it changed.
                 return Ok(());
             }
+            if state.pending.verity.is_some() {
+                // Kernels replay the flag and not the items.
+                return Err(Reason::Verity.into());
+            }
             if state.item.nlink == 0 || state.pending.gone {
                 self.nameless(inode.id, &mut state, want)?
             } else {

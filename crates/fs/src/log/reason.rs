@@ -36,11 +36,13 @@ pub enum Reason {
     NewFeature,
     /// A device has failed that the volume can do without: its superblock has to stay behind.
     DeviceFailed,
+    /// A file has come under the protection of fs-verity, which a log does not express.
+    Verity,
 }
 
 impl Reason {
     /// All reasons, in the order of their counters.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::NewChunk,
         Self::NoSpace,
         Self::MovedDirectory,
@@ -55,6 +57,7 @@ impl Reason {
         Self::CrowdedItem,
         Self::NewFeature,
         Self::DeviceFailed,
+        Self::Verity,
     ];
 
     /// A short name for tables.
@@ -74,6 +77,7 @@ impl Reason {
             Self::CrowdedItem => "crowded_item",
             Self::NewFeature => "new_feature",
             Self::DeviceFailed => "device_failed",
+            Self::Verity => "verity",
         }
     }
 }

@@ -8,6 +8,7 @@ mod checks;
 mod clone;
 mod create;
 mod defragment;
+mod enable_verity;
 mod extents;
 mod fallocate;
 mod flags;
