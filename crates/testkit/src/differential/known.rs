@@ -252,20 +252,24 @@ pub(super) fn even_placeholders(ours: &mut Tree, theirs: &mut Tree) {
 
 /// Whether a line of a comparison of states speaks of a difference that is meant.
 pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
-    let has = |is_it: fn(&Call) -> bool| steps.iter().any(|step| is_it(&step.call));
+    let stores = steps.iter().any(|step| matches!(step.call, Call::Store { .. }));
     KNOWN_STATES.iter().any(|(words, _)| words.iter().all(|word| line.contains(word)))
-        // See [`REMOVED_BY_FUSE`] and [`STORES`].
-        || has(|call| matches!(call, Call::Allocate { .. })) && lacks_set_id(line)
-        || has(|call| matches!(call, Call::Store { .. })) && line.contains(": mtime: left ")
+        // See [`STORES`].
+        || differs_in_set_id(steps, line)
+        || stores && line.contains(": mtime: left ")
 }
 
-/// Whether the modes of a line differ in set-id bits that ours lacks: see [`REMOVED_BY_FUSE`].
-fn lacks_set_id(line: &str) -> bool {
+/// Whether the modes of a line differ in set-id bits that ours lacks: see [`REMOVED_BY_FUSE`]. Or
+/// in that of the group where the group may not execute the file: the kernel clears it if the
+/// writer is not in the group, which FUSE does not report.
+fn differs_in_set_id(steps: &[Step], line: &str) -> bool {
     const SET_ID: u32 = 0o6000;
+    const SET_GROUP: u32 = 0o2000;
+    const GROUP_EXECUTES: u32 = 0o010;
     let Some((_, modes)) = line.split_once(": mode: left \"") else { return false };
     let Some((ours, theirs)) = modes.trim_end_matches('"').split_once("\", right \"") else { return false };
-    match (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) {
-        (Ok(ours), Ok(theirs)) => ours & !SET_ID == theirs & !SET_ID && ours & !theirs == 0,
-        _ => false,
-    }
+    let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };
+    let allocates = steps.iter().any(|step| matches!(step.call, Call::Allocate { .. }));
+    let is_removed = allocates && ours & !SET_ID == theirs & !SET_ID && ours & !theirs == 0;
+    is_removed || (ours ^ theirs == SET_GROUP && ours & GROUP_EXECUTES == 0)
 }

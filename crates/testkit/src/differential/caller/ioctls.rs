@@ -53,6 +53,10 @@ const GET_ROOTREF: u32 = btrfs(BOTH, 61, 4096);
 const INO_LOOKUP_USER: u32 = btrfs(BOTH, 62, 4096);
 const SNAP_DESTROY_V2: u32 = btrfs(WRITE, 63, 4096);
 
+/// The largest file that is defragmented: the kernel looks at each part of a file, of its holes
+/// too, which takes years for one of exabytes, and no signal ends it.
+const DEFRAGMENTED: u64 = 1 << 32;
+
 /// Which compression there has been; and nodes larger than a page, which the kernel notes in the
 /// superblock though nobody needs to know it.
 const BY_USE: u64 = 0x38;
@@ -310,7 +314,12 @@ impl Caller {
                 sys::ioctl(file, START_SYNC, &mut transaction)?;
                 sys::ioctl(file, WAIT_SYNC, &mut transaction).map(|number| line(Ok(number)))
             }),
-            Call::Defragment { on } => self.asked(dir, on, DEFRAG, vec![0; 4096]),
+            Call::Defragment { on } => self.opened(dir, on, |file| {
+                if sys::statx(file, c"", libc::AT_EMPTY_PATH)?.stx_size > DEFRAGMENTED {
+                    return Ok("too large".into());
+                }
+                sys::ioctl(file, DEFRAG, &mut vec![0; 4096]).map(|number| line(Ok(number)))
+            }),
             Call::DefragmentRange { on, start, length, flags, compression } => {
                 let mut data = [start.to_le_bytes(), length.to_le_bytes(), flags.0.to_le_bytes()].concat();
                 data.resize(48, 0);
