@@ -154,9 +154,12 @@ pub struct Mount {
     /// is removed.
     #[arg(long, value_name = "PID", hide = true)]
     pub tied_to: Option<u32>,
+    /// This is the process that aborts the connection when the server has ended.
+    #[arg(long, hide = true)]
+    pub watcher: bool,
     /// The devices (or image files) of the volume, then the directory to mount on. With the option
     /// remount the directory alone will do.
-    #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
+    #[arg(required_unless_present = "watcher", num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
 }
 

@@ -1,9 +1,13 @@
 //! The kernel's end of a mount, as its control file system for FUSE shows it.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// The connection of a mount to its server.
 #[derive(Debug, Clone)]
@@ -48,6 +52,23 @@ impl Connection {
     /// Aborts it: all requests fail from then on, and its server ends. Returns whether it is
     /// aborted.
     pub fn abort(&self) -> bool {
-        fs::write(self.place.join("abort"), b"1").is_ok()
+        self.open_abort().and_then(|mut file| file.write_all(b"1")).is_ok()
+    }
+
+    /// The file to which a write aborts it, now or later: this connection, and no later one of the
+    /// same number.
+    pub fn open_abort(&self) -> io::Result<File> {
+        let opened = OpenOptions::new().write(true).open(self.place.join("abort"));
+        // Nobody has mounted the control file system, as in many containers.
+        opened.or_else(|error| self.open_unmounted("abort").map_err(|_| error))
+    }
+
+    /// Opens a file of the connection in a control file system that is mounted nowhere. Root may.
+    fn open_unmounted(&self, name: &str) -> rustix::io::Result<File> {
+        let new = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&new)?;
+        let root = fsmount(&new, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let path = format!("{}/{name}", self.number);
+        Ok(openat(root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into())
     }
 }

@@ -107,6 +107,7 @@ fn run(mut arguments: Arguments) -> Result<()> {
         foreground: false,
         server: false,
         tied_to: None,
+        watcher: false,
         places: vec![arguments.spec, arguments.directory],
     })
 }

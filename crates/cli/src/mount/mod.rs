@@ -12,6 +12,7 @@ mod protect;
 mod remount;
 mod serve;
 mod tied;
+mod watcher;
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +29,9 @@ const SELINUX: &str = "/sys/fs/selinux";
 
 /// `ubtrfs mount`
 pub fn run(arguments: &args::Mount) -> Result<()> {
+    if arguments.watcher {
+        return watcher::run();
+    }
     if let (true, Some(directory)) = (remount::is_wanted(&arguments.options), arguments.places.last()) {
         return remount::run(&arguments.options, directory);
     }
@@ -106,6 +110,7 @@ mod tests {
             foreground: false,
             server: false,
             tied_to: None,
+            watcher: false,
             places: vec!["dir".into()],
         };
         let refused = run(&arguments);

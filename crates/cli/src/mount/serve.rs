@@ -24,8 +24,10 @@ use ubtrfs_volume::{
 
 use super::options::{MountRequest, NewFiles};
 use super::tied::Tied;
+use super::watcher::{Lifeline, Watcher};
 use super::{ending, notify, protect};
 use crate::commits::with_generation;
+use crate::connection::Connection;
 use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, occupied_by, part_of, within};
 use crate::failure::{Failure, Result};
 use crate::process;
@@ -47,6 +49,7 @@ pub struct Job {
 
 /// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
 pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+    let lifeline = Lifeline::new().inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok();
     check_mount_point(&job.directory)?;
     let root = rustix::process::geteuid().is_root();
     let mut opened = open_devices(job, root)?;
@@ -68,7 +71,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             opened.claims.push(claim(&descriptor(block))?);
         }
     }
-    run(job, &mount, fuse, (engine, devices), options.commit_interval, ready)
+    run(job, &mount, fuse, (engine, devices), lifeline.as_ref(), ready)
 }
 
 /// The session of a mount.
@@ -77,7 +80,7 @@ fn run(
     mount: &Arc<Mount>,
     fuse: FuseDevice,
     (engine, devices): (Arc<Filesystem>, Vec<Arc<dyn Device>>),
-    commit_interval: Duration,
+    lifeline: Option<&Lifeline>,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let threads = job.request.threads.unwrap_or_else(usual_threads);
@@ -88,7 +91,7 @@ fn run(
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
         threads,
-        commit_interval,
+        commit_interval: engine_options(&job.request).commit_interval,
         pid_started: process::started("self").unwrap_or_default(),
         ownership: job.request.ownership,
         unchecked: !job.request.checks_permissions(),
@@ -117,13 +120,16 @@ fn run(
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
     let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;
-    ready()?;
     if rustix::process::geteuid().is_root() {
+        // The watcher inherits that.
         protect::from_shortage_of_memory();
     }
+    let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount));
+    ready()?;
     notify::ready(&list(&job.devices));
     tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
     let served = session.run();
+    drop(watcher);
     notify::stopping();
     thread::scope(|scope| {
         let clear = || mount.unmount_aborted();
@@ -140,6 +146,13 @@ fn run(
     served.map_err(|error| Failure::of(&error))?;
     tracing::info!("{} is unmounted", list(&job.devices));
     Ok(())
+}
+
+/// Starts what aborts the connection when this process is killed.
+fn watch(lifeline: &Lifeline, mount: &Mount) -> Option<Watcher> {
+    let connection = mount.device_number().map(Connection::of)?;
+    let started = connection.open_abort().and_then(|abort| Watcher::start(lifeline, abort));
+    started.inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok()
 }
 
 /// Devices, and claims on those that are block devices.

@@ -18,6 +18,7 @@ mod first_hour;
 mod fs_verity;
 mod harness;
 mod hostile_servers;
+mod killed_servers;
 mod lifecycle;
 mod listings;
 mod merge;

@@ -14,6 +14,8 @@ mod endings;
 mod extents;
 #[path = "../mounted/harness.rs"]
 mod harness;
+#[path = "../mounted/killed_servers.rs"]
+mod killed_servers;
 #[path = "../mounted/lifecycle.rs"]
 mod lifecycle;
 #[path = "../mounted/listings.rs"]

@@ -1,0 +1,121 @@
+//! The watcher: a process that outlives the server, and then aborts the connection.
+//!
+//! The kernel aborts a connection by itself when the last descriptor of `/dev/fuse` is closed. A
+//! process that is killed closes its descriptors when its last thread has ended, and a thread that
+//! has the kernel drop a name or a page waits for a lock for as long as some other process holds
+//! it, whatever signal comes: a program that lists a directory into memory that another server
+//! should provide, and that server hangs. Until then each request to the dead server waits, and
+//! with it every sync(2) of the machine.
+//!
+//! So the server keeps a *lifeline*: a thread with a table of descriptors of its own, in which
+//! there is the writing end of a pipe and nothing else. It never waits for anything but a signal,
+//! so it ends, and its table with it, as soon as the server is killed or exits. The watcher reads
+//! the other end. Apart from that it holds the file by which the connection is aborted, which was
+//! opened while the connection was there: it belongs to this connection alone, though a later one
+//! may have the same number, and keeps nothing of the volume in use.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::thread::UnshareFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::failure::{Failure, Result};
+use crate::process;
+
+/// The end of a pipe that is at its end as soon as this process has been killed or has exited.
+pub struct Lifeline {
+    end: OwnedFd,
+}
+
+impl Lifeline {
+    /// Starts the thread. To be called before anything is opened, and before there are other
+    /// threads: until the new thread has closed them, it has copies of all descriptors.
+    pub fn new() -> io::Result<Self> {
+        let (end, held) = pipe_with(PipeFlags::CLOEXEC)?;
+        let number = held.as_raw_fd();
+        let (report, is_alone) = channel();
+        thread::Builder::new().name("lifeline".into()).spawn(move || {
+            let alone = hold_only(number);
+            let is_alone = alone.is_ok();
+            let _ = report.send(alone);
+            while is_alone {
+                thread::park();
+            }
+        })?;
+        is_alone.recv().map_err(io::Error::other)??;
+        drop(held);
+        Ok(Self { end })
+    }
+}
+
+/// Gives this thread a table of descriptors of its own, in which only this one is left.
+fn hold_only(number: RawFd) -> io::Result<()> {
+    // SAFETY: no descriptor is closed for the other threads by that; what is closed below is closed
+    // in this thread's copy of the table, of which it uses nothing.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES)? };
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut list = Dir::new(rustix::fs::open("/proc/thread-self/fd", how, Mode::empty())?)?;
+    let kept = [number, list.fd()?.as_raw_fd()];
+    let numbers = list.by_ref().flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse::<RawFd>().ok());
+    for other in numbers.filter(|other| !kept.contains(other)).collect::<Vec<_>>() {
+        // SAFETY: see above.
+        unsafe { rustix::io::close(other) };
+    }
+    Ok(())
+}
+
+/// A watcher of one connection, for as long as this lives.
+pub struct Watcher {
+    process: Child,
+}
+
+impl Watcher {
+    /// Has another process write to `abort` when this one has ended.
+    pub fn start(lifeline: &Lifeline, abort: File) -> io::Result<Self> {
+        process::keep_descriptors();
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("ubtrfs").args(["mount", "--watcher"]).process_group(0).current_dir("/");
+        let process = command.stdin(lifeline.end.try_clone()?).stdout(abort).stderr(Stdio::null()).spawn()?;
+        Ok(Self { process })
+    }
+}
+
+impl Drop for Watcher {
+    /// The connection has ended: nothing is left to be aborted.
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The watcher's process: its standard input ends with the server, its standard output aborts the
+/// connection.
+pub fn run() -> Result<()> {
+    let _ = rustix::thread::set_name(c"ubtrfs-watcher");
+    // They are sent to all processes of a service or a session, and meant for the server, which
+    // then unmounts.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let mut byte = [0];
+    loop {
+        match io::stdin().read(&mut byte) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) => return Err(Failure::about("watching the server", &error)),
+        }
+    }
+    let _ = io::stdout().write_all(b"1").and_then(|()| io::stdout().flush());
+    Ok(())
+}
