@@ -306,12 +306,12 @@ impl FsInfo {
     }
 
     /// Publishes a durable commit and returns the one before it.
-    pub(crate) fn publish(&self, committed: Arc<Committed>, published: &Published) -> Arc<Committed> {
+    pub(crate) fn publish(&self, committed: &Arc<Committed>, published: &Published) -> Arc<Committed> {
         assert_eq!(committed.generation, published.generation(), "invariant 2: readers see what is durable");
         let _no_inode_is_loaded = self.publishing.write();
-        let before = self.committed.swap(committed.clone());
+        let before = self.committed.swap(Arc::clone(committed));
         if !self.options.faults().in_commit(CommitFault::ReadOnlyAfterPublish) {
-            self.follow_read_only(&committed);
+            self.follow_read_only(committed);
         }
         before
     }
@@ -339,7 +339,7 @@ impl FsInfo {
     /// Notes, in the open transaction, that a subvolume becomes read-only or writable with its
     /// commit. Nothing of one that becomes read-only is changed in later transactions, so it is in
     /// memory from now on.
-    pub(crate) fn change_read_only(&self, transaction: &Transaction, id: TreeId, subvolume: &Subvolume, to: bool) {
+    pub(crate) fn change_read_only(transaction: &Transaction, id: TreeId, subvolume: &Subvolume, to: bool) {
         // Publishing looks at both under this lock.
         let mut changes = transaction.subvolumes();
         changes.read_only.insert(id, to);

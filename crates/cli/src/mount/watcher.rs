@@ -48,8 +48,10 @@ impl Lifeline {
             let alone = hold_only(number);
             let is_alone = alone.is_ok();
             let _ = report.send(alone);
-            while is_alone {
-                thread::park();
+            if is_alone {
+                loop {
+                    thread::park();
+                }
             }
         })?;
         is_alone.recv().map_err(io::Error::other)??;

@@ -78,7 +78,7 @@ impl MergedTrees {
             closed
         });
         committer.replacement_published();
-        let previous = committer.info.publish(next, &published);
+        let previous = committer.info.publish(&next, &published);
         committer.info.follow_moved();
         committer.info.space.lock().vacate(&committer.info.volume, &published);
         for (inode, nbytes) in inodes.iter().zip(self.nbytes) {

@@ -19,6 +19,7 @@ use super::operations::Operations;
 use crate::committed::{Committed, TreeRoot};
 use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
+use crate::fs_info::FsInfo;
 use crate::inode::{InodeId, Name};
 use crate::item_sizes::{INODE_ITEM, xattr_item};
 use crate::space::{Demand, UseOfKept};
@@ -283,7 +284,7 @@ impl Operations {
             self.check_subvolume(id)?;
             let transaction = self.info.gate.enter();
             transaction.forbid_log();
-            self.info.change_read_only(&transaction, id, &subvolume, read_only);
+            FsInfo::change_read_only(&transaction, id, &subvolume, read_only);
             Ok(transaction.generation)
         })?;
         self.committer.commit_through(generation)?;

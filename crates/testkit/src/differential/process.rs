@@ -26,7 +26,7 @@ enum Request {
 }
 
 /// What the process does, until its input ends. The arguments are the mount points, after
-/// [`IN_SPACE`] if it is to have a user namespace, which the parent gives ids before it sends
+/// `IN_SPACE` if it is to have a user namespace, which the parent gives ids before it sends
 /// anything.
 pub fn serve(arguments: impl Iterator<Item = String>) {
     let mut tops: Vec<String> = arguments.collect();
