@@ -255,7 +255,10 @@ impl Operations {
     ) -> Result<Attributes> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
-        let sets_times = [changes.atime, changes.mtime].iter().flatten().any(|time| *time != TimeChange::Now);
+        // To set both to the present is what everybody may who may write; to set one is not.
+        let times = [changes.atime, changes.mtime];
+        let sets_one = changes.size.is_none() && times.iter().flatten().count() == 1;
+        let sets_times = sets_one || times.iter().flatten().any(|time| *time != TimeChange::Now);
         let kills = changes.kill_privileges || changes.kill_group_id;
         // An ACL is as much of the permissions as the mode is.
         let restricted =
