@@ -223,6 +223,8 @@ const FAULTS: &[Known] = &[
                     | Call::SetFileFlags { .. }
                     | Call::CopyRange { .. }
                     | Call::WriteFlagged { .. }
+                    | Call::Access { .. }
+                    | Call::RemoveXattr { .. }
             );
             let is_not_checked = is_for_kernel && matches!(case.theirs, "EPERM" | "EACCES") && !is_error(case.ours);
             (is_checked_late || is_not_checked) && case.is_after(sets_flags)
