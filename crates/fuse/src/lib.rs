@@ -30,6 +30,7 @@ pub mod attributes;
 pub mod device;
 mod dispatch;
 mod filesystem;
+pub mod kernel_pages;
 pub mod mount;
 mod negotiate;
 mod notify;

@@ -21,6 +21,7 @@ use crate::scrub::ScrubIoctl;
 use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::SubvolumeIoctl;
+use crate::users_pool::User;
 use crate::vacate_ioctls::VacateIoctl;
 use crate::verity;
 
@@ -39,7 +40,7 @@ impl Server {
     pub(crate) fn answer_ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
         let may = self.shared().may_set(caller, what);
         if self.inode(node).is_ok_and(|id| self.shared().adds_protection(id, what, &may)) {
-            return self.protect(node, what, may, reply);
+            return self.protect(caller, node, what, may, reply);
         }
         if let Some(result) =
             self.inode(node).map_or_else(|errno| Some(Err(errno)), |id| self.shared().flags_ioctl(id, what, &may))
@@ -60,7 +61,7 @@ impl Server {
         }
         if let Some(asked) = extent_map::parse(what.command, what.data) {
             return match asked {
-                Ok(from) => self.map_extents(node, from, reply),
+                Ok(from) => self.map_extents(caller, node, from, reply),
                 Err(errno) => reply.error(errno),
             };
         }
@@ -200,7 +201,7 @@ impl Server {
     fn defragment(&self, caller: &Caller<'_>, node: u64, how: Defragmentation, reply: ReplyIoctl) {
         let powers = Powers::of(caller);
         let shared = Arc::clone(self.shared());
-        self.slow.run(move || {
+        self.long.run(User::of(caller), move || {
             let done = shared.inode(node).and_then(|id| {
                 let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
                 if is.file_type == FileType::Directory {
@@ -228,7 +229,7 @@ impl Server {
         }
         let powers = Powers::of(caller);
         let shared = Arc::clone(self.shared());
-        self.notifying.run(move || {
+        self.notifying.run(User::of(caller), move || {
             let done = shared.inode(node).and_then(|id| {
                 // By invariant 27: a descriptor for reading does, and the file has to be writable.
                 shared.check_access(&powers, id, WRITE)?;
@@ -248,9 +249,9 @@ impl Server {
     }
 
     /// Shows where a file's content is, in a thread that may take its time.
-    fn map_extents(&self, node: u64, from: u64, reply: ReplyIoctl) {
+    fn map_extents(&self, caller: &Caller<'_>, node: u64, from: u64, reply: ReplyIoctl) {
         let shared = Arc::clone(self.shared());
-        self.slow.run(move || {
+        self.long.run(User::of(caller), move || {
             let found = shared
                 .inode(node)
                 .and_then(|id| shared.engine.extents(id, from, extent_map::ROOM).map_err(|error| errno(&error)));
@@ -263,13 +264,13 @@ impl Server {
 
     /// Answers an ioctl that forbids changes, after what mappings of the file have changed so far
     /// has been written. `EBUSY` where too many wait for that.
-    fn protect(&self, node: u64, what: &Ioctl<'_>, may: MaySet, mut reply: ReplyIoctl) {
+    fn protect(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, may: MaySet, mut reply: ReplyIoctl) {
         if !reply.may_wait() {
             return reply.error(Errno::BUSY);
         }
         let shared = Arc::clone(self.shared());
         let (what, data) = (what.with_data(&[]), what.data.to_vec());
-        self.notifying.run(move || {
+        self.notifying.run(User::of(caller), move || {
             shared.invalidate_pages(node);
             let what = what.with_data(&data);
             let result = shared.inode(node);

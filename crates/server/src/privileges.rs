@@ -93,6 +93,12 @@ impl Powers {
     }
 }
 
+/// The user of a process; `None` if it is not visible.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok().filter(|_| pid != 0)?;
+    last_of_four(&status, "Uid:")
+}
+
 /// The umask of a process; what is usual if it is not visible.
 pub(crate) fn umask(pid: u32) -> u32 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -328,9 +328,9 @@ impl Filesystem for Server {
         answer(reply, self.allocate(caller, node, what));
     }
 
-    fn lseek(&self, _: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
+    fn lseek(&self, caller: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
         let _timed = self.count(Kind::Lseek);
-        self.seek(node, what, reply);
+        self.seek(caller, node, what, reply);
     }
 
     /// Shares extents. What can't be shared the kernel copies by reading and writing (not once for

@@ -11,12 +11,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs::InodeId;
-use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::ReplyLseek;
 use ubtrfs_fuse::request::{Lseek, Seek};
+use ubtrfs_fuse::{Caller, Errno};
 
 use crate::server::Server;
 use crate::shared::{Shared, errno};
+use crate::users_pool::User;
 
 type Found = Result<u64, Errno>;
 
@@ -56,7 +57,7 @@ fn without_holes(whence: Seek, offset: u64, size: u64) -> Found {
 
 impl Server {
     /// Answers where data or a hole begins.
-    pub(crate) fn seek(&self, node: u64, what: &Lseek, mut reply: ReplyLseek) {
+    pub(crate) fn seek(&self, caller: &Caller<'_>, node: u64, what: &Lseek, mut reply: ReplyLseek) {
         // An offset below 0 is taken for the start, as the kernel's btrfs does.
         let offset = if what.offset > i64::MAX as u64 { 0 } else { what.offset };
         let whence = what.whence;
@@ -72,7 +73,8 @@ impl Server {
             return answer(reply, size.and_then(|size| without_holes(whence, offset, size)));
         }
         let shared = Arc::clone(shared);
-        self.notifying.run(move || answer(reply, shared.look_again(node, id, whence, offset, hole)));
+        let look_again = move || answer(reply, shared.look_again(node, id, whence, offset, hole));
+        self.notifying.run(User::of(caller), look_again);
     }
 }
 

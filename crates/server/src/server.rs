@@ -1,4 +1,18 @@
 //! The server of one mount: the engine, and the threads that serve what takes long.
+//!
+//! No threads that users share wait for what one of them can hold or prolong (invariant 65):
+//!
+//! | threads | what they wait for, and who can hold that |
+//! |---|---|
+//! | those that read requests | the engine. An answer is copied to memory that the kernel holds. Nobody |
+//! | `slow` | commits, the log, devices; and a piece of a stream, for a second. Nobody |
+//! | `long` | work of a size that users choose, dirty pages; each user holds his own share |
+//! | `notifying`, `invalidating` | pages of files; each user holds his own share |
+//! | `listings` | pages of directories: any process that lists one. Others get an answer that does not wait |
+//! | `ChangedNames` | locks of directories: any process that lists one. Requests wait a second at most |
+//! | `streams` | readers, for a minute. Only who administers the mount has any |
+//! | threads of their own | scrubs, balances and changes of devices: only who administers the mount |
+//! | `Shared::take_pages` | pages of files at the end of the mount: the command limits that wait |
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,13 +30,14 @@ use crate::listings::Drops;
 use crate::pool::Pool;
 use crate::shared::{MountFacts, Shared, errno};
 use crate::streams::Streams;
+use crate::users_pool::{User, UsersPool};
 
 /// Threads for requests that wait for a commit.
 const SLOW_THREADS: usize = 16;
-/// Threads that make and delete subvolumes.
-const SUBVOLUME_THREADS: usize = 8;
-/// Threads that wait for the kernel.
-const NOTIFYING_THREADS: usize = 4;
+/// Work of one user that takes long.
+const LONG_OF_EACH: usize = 4;
+/// Files of one user's requests whose pages are waited for.
+const NOTIFYING_OF_EACH: usize = 4;
 
 /// The session's configuration for a [`Server`] that `threads` threads serve. Without `checked` the
 /// kernel checks no permissions.
@@ -37,21 +52,25 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
 /// without that option there are no checks.
 pub struct Server {
     shared: Arc<Shared>,
+    /// For what waits for the engine alone, and takes no longer than a commit or a write of the
+    /// log.
     pub(crate) slow: Pool,
+    /// For what takes as long as a user wants: he chooses how large a file is that is defragmented,
+    /// and how many pages a subvolume has that the kernel writes before a snapshot.
+    pub(crate) long: UsersPool,
     /// For invalidations of files, before which the kernel writes dirty pages back. They wait for
-    /// requests that `slow` serves, and for nothing that other processes can delay: so no
-    /// directory's pages may be waited for here.
-    pub(crate) notifying: Pool,
+    /// requests that other threads serve. A page of a file is locked while we answer for it, and
+    /// not while a program's memory is waited for; but the kernel goes through all pages from the
+    /// first to the last, and a program may bring in more of them meanwhile. No directory's pages
+    /// may be waited for here.
+    pub(crate) notifying: UsersPool,
     /// For having the kernel drop what it keeps of directories.
     pub(crate) listings: Drops,
-    /// For making and deleting subvolumes, which waits for commits, for pages, and for directories
-    /// that other processes may have locked.
-    pub(crate) subvolumes: Pool,
     /// Long answers to requests of the control interface.
     pub(crate) streams: Arc<Streams>,
     /// For invalidations of pages that could not be written. A process that continues to change
     /// them delays no other request.
-    invalidating: Pool,
+    invalidating: UsersPool,
     /// Nodes whose pages are to be dropped.
     to_invalidate: Arc<Mutex<HashSet<u64>>>,
 }
@@ -63,11 +82,11 @@ impl Server {
         Self {
             slow: Pool::counting(SLOW_THREADS, Arc::clone(&shared.counters.slow_jobs)),
             shared,
-            notifying: Pool::new(NOTIFYING_THREADS),
+            long: UsersPool::new(LONG_OF_EACH),
+            notifying: UsersPool::new(NOTIFYING_OF_EACH),
             listings: Drops::new(),
-            subvolumes: Pool::new(SUBVOLUME_THREADS),
             streams: Arc::new(Streams::new()),
-            invalidating: Pool::new(1),
+            invalidating: UsersPool::new(1),
             to_invalidate: Arc::default(),
         }
     }
@@ -91,7 +110,7 @@ impl Server {
 
     /// Whether requests that take long are not answered yet.
     pub(crate) fn is_busy_with_slow_requests(&self) -> bool {
-        self.slow.is_busy() || self.subvolumes.is_busy()
+        self.slow.is_busy() || self.long.is_busy()
     }
 
     /// Runs what may wait for a commit in a thread of its own, and answers from there.
@@ -134,8 +153,11 @@ impl Server {
         if !self.to_invalidate.lock().insert(node) {
             return;
         }
+        // Nobody asks for that: the file's owner counts.
+        let owner = self.shared.inode(node).ok().and_then(|id| self.shared.engine.attributes(id).ok());
+        let user = owner.map_or(User::Unknown, |is| User::of_id(is.uid));
         let (shared, to_invalidate) = (Arc::clone(&self.shared), Arc::clone(&self.to_invalidate));
-        self.invalidating.run(move || {
+        self.invalidating.run(user, move || {
             to_invalidate.lock().remove(&node);
             shared.invalidate_pages(node);
         });
@@ -162,11 +184,11 @@ mod tests {
             server.listings.run(dropping, move || drop(gate.lock()), || ());
         }
         let (done, all) = channel();
-        for _ in 0..2 * NOTIFYING_THREADS {
+        for _ in 0..2 * NOTIFYING_OF_EACH {
             let done = done.clone();
-            server.notifying.run(move || done.send(()).unwrap());
+            server.notifying.run(User::Unknown, move || done.send(()).unwrap());
         }
-        for _ in 0..2 * NOTIFYING_THREADS {
+        for _ in 0..2 * NOTIFYING_OF_EACH {
             all.recv_timeout(Duration::from_secs(20)).unwrap();
         }
         drop(closed);

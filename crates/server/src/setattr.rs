@@ -12,6 +12,7 @@ use crate::answers::answer_changed;
 use crate::attributes::timespec;
 use crate::server::Server;
 use crate::shared::{Shared, errno};
+use crate::users_pool::User;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
@@ -26,7 +27,7 @@ impl Server {
         if self.takes_long(node, &change) {
             let shared = Arc::clone(self.shared());
             let takes = self.inode(node).is_ok_and(|id| self.takes_group_id(caller, id, change.kill_suidgid));
-            return self.slow.run(move || {
+            return self.long.run(User::of(caller), move || {
                 let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change, takes));
                 answer_changed(&shared, node, reply, changed);
             });

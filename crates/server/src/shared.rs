@@ -1,6 +1,7 @@
 //! What the server and its slow requests share.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,12 +9,13 @@ use std::time::Duration;
 use ubtrfs::{CompressionMode, Filesystem, InodeId};
 use ubtrfs_format::TreeId;
 use ubtrfs_format::items::FileType;
-use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
+use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way, kernel_pages};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Mutex, OnceLock};
 
 use crate::attributes;
+use crate::changed_names::ChangedNames;
 use crate::control::Report;
 use crate::counters::Counters;
 use crate::devices::{Devices, Opener};
@@ -22,6 +24,7 @@ use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
 use crate::refusals::Refusals;
 use crate::scrub::Scrubs;
+use crate::users_pool::User;
 
 /// How long the kernel caches an answer. Nothing else changes the volume, so its caches do not
 /// become stale.
@@ -93,6 +96,7 @@ pub struct Shared {
     pub(crate) scrubs: Scrubs,
     pub(crate) long_ioctls: LongIoctls,
     pub(crate) notifier: OnceLock<Notifier>,
+    pub(crate) changed_names: ChangedNames,
     pub(crate) granted: OnceLock<Granted>,
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
@@ -119,6 +123,7 @@ impl Shared {
             numbers: NodeNumbers::new(engine.root().subvolume),
             counters: Counters::new(),
             notifier: OnceLock::new(),
+            changed_names: ChangedNames::new(),
             granted: OnceLock::new(),
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
@@ -216,12 +221,33 @@ impl Shared {
     /// Has the kernel write back the dirty pages of a subvolume's files that it remembers, and drop
     /// them. Not for the threads that serve requests.
     pub(crate) fn take_pages_of(&self, subvolume: TreeId) {
-        for id in self.engine.referenced() {
-            if id.subvolume == subvolume
-                && self.engine.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Regular)
-            {
-                self.invalidate_pages(self.numbers.node(id));
+        for (node, _) in self.files_of(subvolume) {
+            self.invalidate_pages(node);
+        }
+    }
+
+    /// The regular files of a subvolume that the kernel remembers: node and generation.
+    fn files_of(&self, subvolume: TreeId) -> impl Iterator<Item = (u64, u64)> {
+        let referenced = self.engine.referenced().into_iter().filter(move |id| id.subvolume == subvolume);
+        referenced.filter_map(|id| {
+            let is = self.engine.attributes(id).ok().filter(|is| is.file_type == FileType::Regular)?;
+            Some((self.numbers.node(id), is.generation.0))
+        })
+    }
+
+    /// Has the kernel write back the dirty pages of a subvolume's files that it remembers. It keeps
+    /// them, if `open`, a directory of the mount, may be used to open files by their handles.
+    /// Otherwise it drops them, too. Not for the threads that serve requests.
+    pub(crate) fn write_pages_of(&self, subvolume: TreeId, open: impl AsFd) {
+        let mut open = kernel_pages::reopen(open).ok().filter(|_| kernel_pages::waits_for_writeback());
+        for (node, generation) in self.files_of(subvolume) {
+            let written = open.as_ref().map(|open| kernel_pages::write_back(open, node, generation));
+            match written {
+                Some(Ok(())) => continue,
+                Some(Err(Errno::PERM)) => open = None,
+                _ => {}
             }
+            self.invalidate_pages(node);
         }
     }
 
@@ -234,13 +260,17 @@ impl Shared {
         }
     }
 
-    /// Has the kernel look a name up again: it was made or has gone. Waits for the directory's
-    /// lock, so not for the threads that serve requests.
-    pub(crate) fn name_changed(&self, dir: u64, name: &[u8]) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inval_entry(dir, name)
-        {
-            tracing::debug!(%error, "a name that the kernel has cached was not invalidated");
+    /// Has the kernel look a name up again: it was made or has gone, as `user` has asked. `waits`:
+    /// waits a moment for that, which takes the directory's lock; so this is not for the threads
+    /// that serve requests.
+    pub(crate) fn name_changed(&self, user: User, dir: u64, name: &[u8], waits: bool) {
+        if let Some(notifier) = self.notifier.get() {
+            let (notifier, name) = (notifier.clone(), name.to_vec());
+            self.changed_names.add(user, dir, waits, move || {
+                if let Err(error) = notifier.inval_entry(dir, &name) {
+                    tracing::debug!(%error, "a name that the kernel has cached was not invalidated");
+                }
+            });
         }
         self.attributes_changed(dir);
     }

@@ -3,11 +3,12 @@
 //!
 //! Making one waits for a commit, and a snapshot before that for the dirty pages of its source.
 //! Names are invalidated before a request is answered, so that the caller finds what it made; that
-//! waits for the directory's lock, and so is done by threads that nothing else waits for.
+//! takes the directory's lock, so no request waits for it for long (`changed_names`).
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use ubtrfs::{InodeId, NewInode, Received, SubvolumeInfo};
 use ubtrfs_format::items::{FileType, RootRef, Timespec, inode_refs};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
@@ -19,6 +20,7 @@ use crate::privileges::{Powers, umask};
 use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::{READ_ONLY, SubvolumeIoctl, answer_to_received};
+use crate::users_pool::User;
 
 /// Room for names and paths in the answers.
 const NAME_SIZE: usize = 256;
@@ -52,19 +54,24 @@ impl Server {
             Ok(asked) => asked,
             Err(errno) => return reply.error(errno),
         };
-        let shared = Arc::clone(self.shared());
+        let (shared, user) = (Arc::clone(self.shared()), User::of(caller));
+        if what.changes_names()
+            && let Err(errno) = shared.changed_names.check(user)
+        {
+            return reply.error(errno);
+        }
         let answer = |reply: ReplyIoctl, result: Result<Answer, Errno>| match result {
             Ok((result, data)) => reply.result(result, &data),
             Err(errno) => reply.error(errno),
         };
         if !what.changes_names() && !what.waits_for_pages() {
-            return self.slow.run(move || answer(reply, shared.subvolume_question(&asked, &what)));
+            return self.long.run(user, move || answer(reply, shared.subvolume_question(&asked, &what)));
         }
         let may_wait = reply.may_wait();
         if what.waits_for_pages() && !may_wait {
             return reply.error(Errno::BUSY);
         }
-        self.subvolumes.run(move || {
+        self.long.run(user, move || {
             let changed = shared.change_subvolumes(&asked, &what);
             let (result, name) = match changed {
                 Ok(name) => (Ok((0, Vec::new())), name),
@@ -73,10 +80,10 @@ impl Server {
             // Too many requests wait already: the kernel learns of the name a moment later.
             if !may_wait {
                 answer(reply, result);
-                return name.map_or((), |(dir, name)| shared.name_changed(dir, &name));
+                return name.map_or((), |(dir, name)| shared.name_changed(user, dir, &name, false));
             }
             if let Some((dir, name)) = name {
-                shared.name_changed(dir, &name);
+                shared.name_changed(user, dir, &name, true);
             }
             answer(reply, result);
         });
@@ -176,9 +183,9 @@ impl Shared {
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::Snapshot { source, name, read_only } => {
-                let source = self.source_of_snapshot(asked, *source)?;
+                let (source, open) = self.source_of_snapshot(asked, *source)?;
                 self.check_new_entry(asked, id, name)?;
-                self.take_pages_of(source);
+                self.write_pages_of(source, open);
                 self.engine.snapshot(source, id, name, *read_only).map_err(|error| errno(&error))?;
                 Ok(Some((asked.node, name.clone())))
             }
@@ -187,8 +194,8 @@ impl Shared {
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::Reset { source, name } => {
-                let source = self.source_of_snapshot(asked, *source)?;
-                self.reset_subvolume(asked, id, name, source)?;
+                let (source, open) = self.source_of_snapshot(asked, *source)?;
+                self.reset_subvolume(asked, id, name, source, open)?;
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::DeleteById(subvolume) => {
@@ -232,7 +239,7 @@ impl Shared {
 
     /// The subvolume whose root directory a process has open by this number, if the process may
     /// make snapshots of it: `EXDEV` for what is on another volume or mounted by another server.
-    fn source_of_snapshot(&self, asked: &Asked, descriptor: i64) -> Result<TreeId, Errno> {
+    fn source_of_snapshot(&self, asked: &Asked, descriptor: i64) -> Result<(TreeId, OwnedFd), Errno> {
         if descriptor < 0 {
             return Err(Errno::INVAL);
         }
@@ -242,8 +249,12 @@ impl Shared {
         }
         // This refers to the open file itself, and sends it no request.
         let path = format!("/proc/{}/fd/{descriptor}", asked.pid);
-        let open = rustix::fs::statx(CWD, &path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO);
-        let open = open.map_err(|error| match error {
+        let opened = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let found = opened.and_then(|opened| {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            Ok((rustix::fs::statx(&opened, "", flags, StatxFlags::INO)?, opened))
+        });
+        let (open, opened) = found.map_err(|error| match error {
             Errno::NOENT => Errno::INVAL,
             error => {
                 tracing::warn!(%error, path, "the source of a snapshot may not be looked at: root's `ubtrfs subvolume snapshot` can make it");
@@ -256,7 +267,7 @@ impl Shared {
         let source = self.numbers.shown_as(open.stx_ino)?;
         self.check_owner(&asked.powers, source)?;
         check_root(source)?;
-        Ok(source.subvolume)
+        Ok((source.subvolume, opened))
     }
 
     /// Deletes a subvolume. Who may not do everything needs the mount's permission for that, and
@@ -281,7 +292,14 @@ impl Shared {
 
     /// Puts a snapshot of `source` in place of a subvolume, which takes what deleting it takes; and
     /// if it is the default one, what choosing that takes.
-    fn reset_subvolume(&self, asked: &Asked, dir: InodeId, name: &[u8], source: TreeId) -> Result<(), Errno> {
+    fn reset_subvolume(
+        &self,
+        asked: &Asked,
+        dir: InodeId,
+        name: &[u8],
+        source: TreeId,
+        open: OwnedFd,
+    ) -> Result<(), Errno> {
         self.check_is_directory(dir)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::ACCESS);
@@ -294,7 +312,7 @@ impl Shared {
         if found.subvolume == default && !asked.powers.administers() {
             return Err(Errno::PERM);
         }
-        self.take_pages_of(source);
+        self.write_pages_of(source, open);
         let done = self.engine.reset_subvolume_if(dir, name, found.subvolume, source);
         done.map_err(|error| errno(&error))?;
         // What is open of the old one is not to be read from the kernel's cache.

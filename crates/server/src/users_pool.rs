@@ -1,0 +1,251 @@
+//! Threads for work that users ask for, and that they can prolong or hold up (invariant 65).
+//!
+//! Of each user few jobs run at a time, and his others wait for these. So whatever he does, the
+//! work of others goes on. Root has threads that nobody else gets.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use ubtrfs_fuse::Caller;
+use ubtrfs_fuse::abi::UNKNOWN_ID;
+use ubtrfs_threads::Mutex;
+
+use crate::pool::Pool;
+use crate::privileges;
+
+/// Jobs of all other users than root that run at a time.
+const MOST: usize = 64;
+/// Those of root.
+const ROOTS: usize = 16;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum User {
+    Root,
+    /// A user, or all of a range of subordinate ids, by the first of them: these are one user's.
+    From(u32),
+    /// Who can't be found out: in another pid namespace.
+    Unknown,
+}
+
+impl User {
+    /// The user of a request.
+    pub(crate) fn of(caller: &Caller<'_>) -> Self {
+        let known = Some(caller.uid).filter(|uid| *uid != UNKNOWN_ID);
+        known.or_else(|| privileges::user_of(caller.pid)).map_or(Self::Unknown, Self::of_id)
+    }
+
+    /// The user with an id.
+    pub(crate) fn of_id(id: u32) -> Self {
+        /// Where useradd(8) begins with ranges of subordinate ids, and how many it gives.
+        const SUBORDINATE: (u32, u32) = (100_000, 65_536);
+        let (first, size) = SUBORDINATE;
+        match id.checked_sub(first) {
+            Some(offset) => Self::From(first + offset / size * size),
+            None if id == 0 => Self::Root,
+            None => Self::From(id),
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool that divides its threads among users. When it is dropped it finishes what is queued.
+pub(crate) struct UsersPool {
+    threads: Pool,
+    shares: Arc<Shares>,
+}
+
+struct Shares {
+    state: Mutex<State>,
+    /// Jobs of one user that run at a time.
+    each: usize,
+}
+
+#[derive(Default)]
+struct State {
+    users: HashMap<User, Jobs>,
+    /// Jobs of other users than root that run.
+    running: usize,
+    /// Users with a job that could run but for [`MOST`], in the order of their turns.
+    turns: VecDeque<User>,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    running: usize,
+}
+
+impl UsersPool {
+    /// A pool that runs at most `each` jobs of a user at a time.
+    pub(crate) fn new(each: usize) -> Self {
+        Self { threads: Pool::new(MOST + ROOTS), shares: Arc::new(Shares { state: Mutex::default(), each }) }
+    }
+
+    /// Runs `job` in one of the threads, after those of this user that came before it.
+    pub(crate) fn run(&self, user: User, job: impl FnOnce() + Send + 'static) {
+        let next = {
+            let mut state = self.shares.state.lock();
+            state.users.entry(user).or_default().waiting.push_back(Box::new(job));
+            state.turns.push_back(user);
+            state.next(self.shares.each)
+        };
+        if let Some((user, job)) = next {
+            let shares = Arc::clone(&self.shares);
+            self.threads.run(move || shares.work(user, job));
+        }
+    }
+
+    /// Whether there are jobs that are not done.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.shares.state.lock().users.is_empty()
+    }
+}
+
+impl State {
+    /// Begins with the next job that may run.
+    fn next(&mut self, each: usize) -> Option<(User, Job)> {
+        for _ in 0..self.turns.len() {
+            let user = self.turns.pop_front()?;
+            let Some(jobs) = self.users.get_mut(&user).filter(|jobs| !jobs.waiting.is_empty()) else { continue };
+            let is_root = user == User::Root;
+            let share = if is_root { ROOTS } else { each };
+            if jobs.running >= share {
+                // As one of his jobs ends it is his turn again.
+                continue;
+            }
+            if !is_root && self.running >= MOST {
+                self.turns.push_back(user);
+                continue;
+            }
+            let job = jobs.waiting.pop_front()?;
+            jobs.running += 1;
+            assert!(jobs.running <= share, "invariant 65: the threads of a user are more than his share");
+            self.running += usize::from(!is_root);
+            return Some((user, job));
+        }
+        None
+    }
+
+    /// A job of a user has ended.
+    fn end(&mut self, user: User) {
+        self.running -= usize::from(user != User::Root);
+        let Some(jobs) = self.users.get_mut(&user) else { return };
+        jobs.running -= 1;
+        if !jobs.waiting.is_empty() {
+            self.turns.push_back(user);
+        } else if jobs.running == 0 {
+            self.users.remove(&user);
+        }
+    }
+}
+
+/// Ends a job that panics, too.
+struct Running<'a> {
+    shares: &'a Shares,
+    user: User,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.shares.state.lock().end(self.user);
+    }
+}
+
+impl Shares {
+    fn work(&self, user: User, job: Job) {
+        let mut next = Some((user, job));
+        while let Some((user, job)) = next {
+            let running = Running { shares: self, user };
+            let run = std::panic::AssertUnwindSafe(job);
+            if std::panic::catch_unwind(run).is_err() {
+                tracing::error!("a request panicked");
+            }
+            drop(running);
+            next = self.state.lock().next(self.each);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use ubtrfs_threads::mpsc::{Sender, channel};
+    use ubtrfs_threads::time::Duration;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    const EACH: usize = 3;
+
+    /// Jobs of a user that hang until the result is dropped.
+    fn hang(pool: &UsersPool, user: User, count: usize) -> Vec<Sender<()>> {
+        let hanging = || {
+            let (sender, receiver) = channel::<()>();
+            pool.run(user, move || {
+                let _ = receiver.recv();
+            });
+            sender
+        };
+        (0..count).map(|_| hanging()).collect()
+    }
+
+    fn runs(pool: &UsersPool, user: User) -> bool {
+        let (sender, receiver) = channel();
+        pool.run(user, move || {
+            let _ = sender.send(());
+        });
+        receiver.recv_timeout(Duration::from_millis(300)).is_ok()
+    }
+
+    /// Invariant 65.
+    #[test]
+    fn users_whose_jobs_hang_keep_nobody_else_from_theirs() {
+        let pool = UsersPool::new(EACH);
+        let held = hang(&pool, User::From(1000), 200);
+        assert!(!runs(&pool, User::From(1000)));
+        for other in [User::Root, User::From(1001), User::Unknown] {
+            assert!((0..50).all(|_| runs(&pool, other)), "{other:?} waits");
+        }
+        assert!(pool.is_busy());
+        drop(held);
+        assert!(runs(&pool, User::From(1000)));
+    }
+
+    #[test]
+    fn root_has_threads_that_nobody_else_gets() {
+        let pool = UsersPool::new(EACH);
+        let held: Vec<_> = (1..=1 + MOST as u32).flat_map(|id| hang(&pool, User::From(id), EACH)).collect();
+        assert!(!runs(&pool, User::From(5000)));
+        assert!(runs(&pool, User::Root));
+        drop(held);
+        assert!(runs(&pool, User::From(5000)));
+    }
+
+    #[test]
+    fn all_jobs_run_and_a_panic_costs_no_share() {
+        let pool = UsersPool::new(EACH);
+        for _ in 0..2 * EACH {
+            pool.run(User::From(1000), || panic!("on purpose"));
+        }
+        let (sender, receiver) = channel();
+        for number in 0..1000 {
+            let sender = sender.clone();
+            pool.run(User::of_id(1000 + number % 70), move || {
+                let _ = sender.send(number);
+            });
+        }
+        let mut seen: Vec<u32> = (0..1000).map(|_| receiver.recv_timeout(TIMEOUT).unwrap()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn subordinate_ids_are_one_users() {
+        assert_eq!(User::of_id(0), User::Root);
+        assert_eq!(User::of_id(1000), User::From(1000));
+        assert_eq!(User::of_id(100_000), User::of_id(165_535));
+        assert_ne!(User::of_id(165_535), User::of_id(165_536));
+    }
+}
