@@ -1,8 +1,8 @@
 //! Having the kernel write back the dirty pages of a file without dropping any.
 //!
-//! There is no notification for that: the one that drops pages writes them before. So the file is
-//! opened by its handle, on a mount that somebody has open, and written as sync_file_range(2) does,
-//! which waits for the answers to the WRITEs and takes no lock that a process could hold.
+//! There is no notification for that: the one that drops pages writes them before. So the file
+//! is opened by its handle, on a mount that somebody has open, and written as `sync_file_range`
+//! does, which waits for the answers to the WRITEs and takes no lock that a process could hold.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 

@@ -115,7 +115,7 @@ fn keep_nobody_from_making_subvolumes_elsewhere() {
         user.join().unwrap().ok();
     }
     // The user himself goes on elsewhere, too.
-    let path = at(format!("{}/sub", DIRECTORIES));
+    let path = at(format!("{DIRECTORIES}/sub"));
     create(&program, Some(NOBODY), &path).ok();
 
     drop(memory);
