@@ -27,6 +27,7 @@
 
 pub mod abi;
 pub mod attributes;
+pub mod caller_file;
 pub mod device;
 mod dispatch;
 mod filesystem;

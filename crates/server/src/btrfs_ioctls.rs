@@ -59,7 +59,7 @@ const GET_FEATURES: u32 = 0x8018_9439;
 /// `_IOR(0x94, 49, char[256])`.
 const GET_LABEL: u32 = 0x8100_9431;
 /// `_IOW(0x94, 50, char[256])`.
-const SET_LABEL: u32 = 0x4100_9432;
+pub(crate) const SET_LABEL: u32 = 0x4100_9432;
 
 const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
@@ -253,6 +253,10 @@ impl Search {
 
     fn answer(self, engine: &Filesystem, subvolume: TreeId) -> Result<Answer> {
         let tree = if self.tree == 0 { subvolume } else { TreeId(self.tree) };
+        // Trees are shown as of the last commit; programs list subvolumes by these.
+        if [TreeId::ROOT, TreeId::UUID].contains(&tree) {
+            engine.commit_subvolume_entries()?;
+        }
         let mut answer = self.head;
         let mut count = 0_u32;
         let mut too_large = false;

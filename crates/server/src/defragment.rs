@@ -10,7 +10,7 @@ use ubtrfs_fuse::Errno;
 use crate::btrfs_ioctls::u64_at;
 
 /// `BTRFS_IOC_DEFRAG`, `_IOW(0x94, 2, struct btrfs_ioctl_vol_args)`, whose argument means nothing.
-const DEFRAG: u32 = 0x5000_9402;
+pub(crate) const DEFRAG: u32 = 0x5000_9402;
 /// `BTRFS_IOC_DEFRAG_RANGE`, `_IOW(0x94, 16, struct btrfs_ioctl_defrag_range_args)`.
 pub const DEFRAG_RANGE: u32 = 0x4030_9410;
 /// Bytes of the argument of [`DEFRAG_RANGE`].

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{Defragmentation, VerityParameters};
+use ubtrfs::{Defragmentation, InodeId, VerityParameters};
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Errno};
 
+use crate::admission::Admitted;
 use crate::balance::BalanceIoctl;
 use crate::btrfs_ioctls::VolumeIoctl;
 use crate::defragment;
@@ -16,7 +17,6 @@ use crate::extent_map;
 use crate::flags::MaySet;
 use crate::long_ioctls::Kind;
 use crate::permissions::WRITE;
-use crate::privileges::Powers;
 use crate::scrub::ScrubIoctl;
 use crate::server::Server;
 use crate::shared::{Shared, errno};
@@ -38,6 +38,10 @@ fn finish(reply: ReplyIoctl, answer: Result<Vec<u8>, Errno>) {
 impl Server {
     /// Answers an ioctl.
     pub(crate) fn answer_ioctl(&self, caller: &Caller<'_>, node: u64, what: &Ioctl<'_>, reply: ReplyIoctl) {
+        // The kernel's driver knows no ioctl of these, not even on the directory.
+        if self.inode(node).is_ok_and(InodeId::is_placeholder) {
+            return reply.error(Errno::NOTTY);
+        }
         let may = self.shared().may_set(caller, what);
         if self.inode(node).is_ok_and(|id| self.shared().adds_protection(id, what, &may)) {
             return self.protect(caller, node, what, may, reply);
@@ -47,15 +51,20 @@ impl Server {
         {
             return self.shared().answer_flags(node, what, result, reply);
         }
+        let admitted = match self.shared().admit(caller, node, what) {
+            Ok(admitted) => admitted,
+            Err(errno) => return reply.error(errno),
+        };
+        let admitted = &admitted;
         if let Some(asked) = SubvolumeIoctl::parse(what.command, what.data) {
             return match asked {
-                Ok(asked) => self.answer_about_subvolumes(caller, node, asked, reply),
+                Ok(asked) => self.answer_about_subvolumes(admitted, node, asked, reply),
                 Err(errno) => reply.error(errno),
             };
         }
         if let Some(asked) = defragment::parse(what.command, what.data) {
             return match asked {
-                Ok(how) => self.defragment(caller, node, how, reply),
+                Ok(how) => self.defragment(admitted, node, how, reply),
                 Err(errno) => reply.error(errno),
             };
         }
@@ -67,25 +76,25 @@ impl Server {
         }
         if let Some(asked) = ScrubIoctl::parse(what.command, what.data) {
             return match asked {
-                Ok(asked) => self.scrub(caller, asked, reply),
+                Ok(asked) => self.scrub(admitted, asked, reply),
                 Err(errno) => reply.error(errno),
             };
         }
         if let Some(asked) = DeviceIoctl::parse(what.command, what.data) {
             return match asked {
-                Ok(asked) => self.change_devices(caller, asked, reply),
+                Ok(asked) => self.change_devices(admitted, asked, reply),
                 Err(errno) => reply.error(errno),
             };
         }
         if let Some(asked) = VacateIoctl::parse(what.command, what.data) {
             return match asked {
-                Ok(asked) => self.vacate(caller, asked, reply),
+                Ok(asked) => self.vacate(admitted, asked, reply),
                 Err(errno) => reply.error(errno),
             };
         }
         if let Some(asked) = BalanceIoctl::parse(what.command, what.data) {
             return match asked {
-                Ok(asked) => self.balance(caller, asked, reply),
+                Ok(asked) => self.balance(admitted, asked, reply),
                 Err(errno) => reply.error(errno),
             };
         }
@@ -98,7 +107,7 @@ impl Server {
         }
         if let Some(asked) = verity::parse_enable(what.command, what.data) {
             return match asked {
-                Ok(parameters) => self.enable_verity(caller, node, parameters, reply),
+                Ok(parameters) => self.enable_verity(admitted, node, parameters, reply),
                 Err(errno) => reply.error(errno),
             };
         }
@@ -106,15 +115,15 @@ impl Server {
             return self.measure(node, what.data.to_vec(), reply);
         }
         match VolumeIoctl::parse(what.command, what.data) {
-            Some(Ok(asked)) => self.answer_about_volume(caller, node, asked, reply),
+            Some(Ok(asked)) => self.answer_about_volume(admitted, node, asked, reply),
             Some(Err(error)) => reply.error(errno(&error)),
             None => reply.error(Errno::NOTTY),
         }
     }
 
     /// Trims the volume or reports about it, in a thread that may take its time.
-    fn answer_about_volume(&self, caller: &Caller<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
-        if !asked.is_allowed(|| Powers::of(caller)) {
+    fn answer_about_volume(&self, admitted: &Admitted<'_>, node: u64, asked: VolumeIoctl, reply: ReplyIoctl) {
+        if !asked.is_allowed(|| admitted.powers()) {
             return reply.error(Errno::PERM);
         }
         let shared = Arc::clone(self.shared());
@@ -131,12 +140,12 @@ impl Server {
     /// is given what to ask again and again whether to go on.
     fn at_length(
         &self,
-        caller: &Caller<'_>,
+        admitted: &Admitted<'_>,
         kind: Kind,
         reply: ReplyIoctl,
         work: impl FnOnce(&Shared, &dyn Fn() -> bool) -> Result<Vec<u8>, Errno> + Send + 'static,
     ) {
-        let (shared, request) = (Arc::clone(self.shared()), caller.unique);
+        let (shared, request) = (Arc::clone(self.shared()), admitted.caller.unique);
         let ioctl = shared.long_ioctls.begin(request, kind);
         let run = move || {
             let done = ioctl.outcome(work(&shared, &|| ioctl.goes_on()));
@@ -150,14 +159,14 @@ impl Server {
     }
 
     /// Scrubs a device.
-    fn scrub(&self, caller: &Caller<'_>, asked: ScrubIoctl, reply: ReplyIoctl) {
-        if !Powers::of(caller).administers() {
+    fn scrub(&self, admitted: &Admitted<'_>, asked: ScrubIoctl, reply: ReplyIoctl) {
+        if !admitted.powers().administers() {
             return reply.error(Errno::PERM);
         }
         match asked {
             ScrubIoctl::Cancel => finish(reply, self.shared().scrubs.cancel().map(|()| Vec::new())),
             ScrubIoctl::Progress(device) => finish(reply, self.shared().scrubs.progress(device)),
-            ScrubIoctl::Start(request) => self.at_length(caller, Kind::Scrub, reply, move |shared, goes_on| {
+            ScrubIoctl::Start(request) => self.at_length(admitted, Kind::Scrub, reply, move |shared, goes_on| {
                 let (done, progress) = shared.scrubs.run(&shared.engine, &request, goes_on);
                 done.map(|()| progress)
             }),
@@ -165,29 +174,29 @@ impl Server {
     }
 
     /// Balances the volume.
-    fn balance(&self, caller: &Caller<'_>, asked: BalanceIoctl, reply: ReplyIoctl) {
-        if !Powers::of(caller).administers() {
+    fn balance(&self, admitted: &Admitted<'_>, asked: BalanceIoctl, reply: ReplyIoctl) {
+        if !admitted.powers().administers() {
             return reply.error(Errno::PERM);
         }
-        self.at_length(caller, Kind::Balance, reply, |shared, goes_on| asked.answer(&shared.engine, goes_on));
+        self.at_length(admitted, Kind::Balance, reply, |shared, goes_on| asked.answer(&shared.engine, goes_on));
     }
 
     /// Takes a device out of the volume, or gives it another size.
-    fn vacate(&self, caller: &Caller<'_>, asked: VacateIoctl, reply: ReplyIoctl) {
-        if !Powers::of(caller).administers() {
+    fn vacate(&self, admitted: &Admitted<'_>, asked: VacateIoctl, reply: ReplyIoctl) {
+        if !admitted.powers().administers() {
             return reply.error(Errno::PERM);
         }
         if asked.cancels() {
             return finish(reply, self.shared().long_ioctls.cancel(asked.kind()).map(|()| Vec::new()));
         }
-        self.at_length(caller, asked.kind(), reply, |shared, goes_on| {
+        self.at_length(admitted, asked.kind(), reply, |shared, goes_on| {
             asked.answer(&shared.engine, &shared.devices, goes_on)
         });
     }
 
     /// Adds or replaces a device, in a thread of its own.
-    fn change_devices(&self, caller: &Caller<'_>, asked: DeviceIoctl, reply: ReplyIoctl) {
-        if !Powers::of(caller).administers() {
+    fn change_devices(&self, admitted: &Admitted<'_>, asked: DeviceIoctl, reply: ReplyIoctl) {
+        if !admitted.powers().administers() {
             return reply.error(Errno::PERM);
         }
         let shared = Arc::clone(self.shared());
@@ -198,10 +207,10 @@ impl Server {
     }
 
     /// Defragments a file that the caller may write to, in a thread that may take its time.
-    fn defragment(&self, caller: &Caller<'_>, node: u64, how: Defragmentation, reply: ReplyIoctl) {
-        let powers = Powers::of(caller);
+    fn defragment(&self, admitted: &Admitted<'_>, node: u64, how: Defragmentation, reply: ReplyIoctl) {
+        let powers = admitted.powers();
         let shared = Arc::clone(self.shared());
-        self.long.run(User::of(caller), move || {
+        self.long.run(User::of(admitted.caller), move || {
             let done = shared.inode(node).and_then(|id| {
                 let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
                 if is.file_type == FileType::Directory {
@@ -223,13 +232,13 @@ impl Server {
 
     /// Puts a file under the protection of fs-verity, after what mappings of the file have changed
     /// so far has been written. `EBUSY` where too many wait for that.
-    fn enable_verity(&self, caller: &Caller<'_>, node: u64, parameters: VerityParameters, mut reply: ReplyIoctl) {
+    fn enable_verity(&self, admitted: &Admitted<'_>, node: u64, parameters: VerityParameters, mut reply: ReplyIoctl) {
         if !reply.may_wait() {
             return reply.error(Errno::BUSY);
         }
-        let powers = Powers::of(caller);
+        let powers = admitted.powers();
         let shared = Arc::clone(self.shared());
-        self.notifying.run(User::of(caller), move || {
+        self.notifying.run(User::of(admitted.caller), move || {
             let done = shared.inode(node).and_then(|id| {
                 // By invariant 27: a descriptor for reading does, and the file has to be writable.
                 shared.check_access(&powers, id, WRITE)?;

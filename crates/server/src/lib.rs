@@ -10,6 +10,7 @@
 //! decides which of them their threads try. Programs control a mount through [`control`].
 
 pub mod acl;
+mod admission;
 mod answers;
 mod attributes;
 pub mod balance;

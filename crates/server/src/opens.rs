@@ -12,11 +12,16 @@
 //! The subvolume may become writable between the two: then the removal of what never was there
 //! succeeds, and so does the write. That takes a note of the last questions that were answered so
 //! (`refusals`).
+//!
+//! Where the kernel asks, open(2) refuses what the flags of files forbid, too (`chattr +i`, `+a`).
 
+use ubtrfs::InodeId;
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_fuse::reply::{ReplyOpen, ReplyXattr};
 use ubtrfs_fuse::{Errno, OFlags, OpenFlags};
 
 use crate::counters::Kind;
+use crate::protection::PROTECTING;
 use crate::server::Server;
 use crate::xattrs::CAPABILITY;
 
@@ -30,15 +35,34 @@ impl Server {
         if !self.shared().checks_opens() {
             return reply.error(Errno::NOSYS);
         }
-        let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
-        match self.inode(node) {
-            Ok(id) if writes && self.engine().is_in_read_only_subvolume(id) => reply.error(Errno::ROFS),
-            // By invariant 57; the kernel says so, too.
-            Ok(id) if writes && self.engine().has_verity(id) => reply.error(Errno::PERM),
-            Ok(_) if self.shared().facts().strict_atime => reply.opened(0, OpenFlags::empty()),
-            Ok(_) => reply.opened(0, OpenFlags::KEEP_CACHE),
+        match self.inode(node).and_then(|id| self.check_open(id, flags)) {
+            Ok(()) if self.shared().facts().strict_atime => reply.opened(0, OpenFlags::empty()),
+            Ok(()) => reply.opened(0, OpenFlags::KEEP_CACHE),
             Err(errno) => reply.error(errno),
         }
+    }
+
+    /// Whether a file may be opened for writing, as the VFS decides it: `EPERM` where the file's
+    /// flags forbid it, which the kernel does not know of FUSE's files, `EROFS` in a read-only
+    /// subvolume.
+    fn check_open(&self, id: InodeId, flags: OFlags) -> Result<(), Errno> {
+        let writes = flags & OFlags::RWMODE != OFlags::RDONLY;
+        if !writes && !flags.contains(OFlags::TRUNC) {
+            return Ok(());
+        }
+        let forbidding = self.shared().flags_of(id)? & PROTECTING;
+        if forbidding & InodeFlags::IMMUTABLE != 0 {
+            return Err(Errno::PERM);
+        }
+        if self.engine().is_in_read_only_subvolume(id) {
+            return Err(Errno::ROFS);
+        }
+        // By invariant 57; the kernel says so, too.
+        if writes && self.engine().has_verity(id) {
+            return Err(Errno::PERM);
+        }
+        let only_appends = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
+        if forbidding & InodeFlags::APPEND != 0 && !only_appends { Err(Errno::PERM) } else { Ok(()) }
     }
 
     /// Whether GETXATTR is the question, before a write, for capabilities that are to be removed,

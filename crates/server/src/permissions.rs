@@ -24,8 +24,8 @@ impl Shared {
         let is = self.shown(&attributes);
         let only_reads = wanted & WRITE == 0;
         if self.facts().unchecked
-            || powers.has(Capability::Override)
-            || only_reads && powers.has(Capability::ReadSearch)
+            || powers.has_for(Capability::Override, is.uid, is.gid)
+            || only_reads && powers.has_for(Capability::ReadSearch, is.uid, is.gid)
         {
             return Ok(());
         }
@@ -58,10 +58,13 @@ impl Shared {
     /// `EPERM` if the directory has the sticky bit, and neither it nor what is removed from it is
     /// the process's.
     pub(crate) fn check_sticky(&self, powers: &Powers, dir: InodeId, removed: InodeId) -> Result<(), Errno> {
-        let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
-        if attributes.mode & S_ISVTX == 0 || self.check_owner(powers, dir).is_ok() {
+        let shown = |id| self.engine.attributes(id).map(|is| self.shown(&is)).map_err(|error| errno(&error));
+        let is = shown(dir)?;
+        if self.facts().unchecked || is.mode & S_ISVTX == 0 || powers.is_user(is.uid) {
             return Ok(());
         }
-        self.check_owner(powers, removed)
+        let removed = shown(removed)?;
+        let may = powers.is_user(removed.uid) || powers.has_for(Capability::FileOwner, removed.uid, removed.gid);
+        if may { Ok(()) } else { Err(Errno::PERM) }
     }
 }

@@ -6,8 +6,11 @@
 //! the file open, for reading too. So each request that the kernel's driver would ask a capability
 //! or the owner for, and that FUSE passes on unchecked, is checked by the [`Powers`] of its caller.
 
-use ubtrfs_fuse::Caller;
+use std::ops::Range;
+
 use ubtrfs_fuse::abi::UNKNOWN_ID;
+use ubtrfs_fuse::caller_file::IdMaps;
+use ubtrfs_fuse::{Caller, Errno};
 
 /// What Linux calls the powers that some requests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +36,43 @@ pub(crate) struct Powers {
     user: Option<u32>,
     groups: Vec<u32>,
     capabilities: u64,
+    /// In a user namespace of its own.
+    inside: Inside,
+    /// How the mount shows ids through which it asks.
+    ids: IdMaps,
+}
+
+/// Capabilities in another user namespace. There they count for inodes whose ids it has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Inside {
+    capabilities: u64,
+    users: Vec<Range<u32>>,
+    groups: Vec<Range<u32>>,
+}
+
+impl Inside {
+    fn of(pid: u32, status: &str) -> Self {
+        let ids = |name: &str| mapped(&std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default());
+        Self { capabilities: capabilities(status), users: ids("uid_map"), groups: ids("gid_map") }
+    }
+
+    fn has(&self, capability: Capability, user: u32) -> bool {
+        self.capabilities & 1 << capability as u32 != 0 && self.users.iter().any(|ids| ids.contains(&user))
+    }
+
+    fn has_group(&self, group: u32) -> bool {
+        self.groups.iter().any(|ids| ids.contains(&group))
+    }
+}
+
+/// The ids of our user namespace in a map of `/proc`.
+fn mapped(map: &str) -> Vec<Range<u32>> {
+    let range = |line: &str| {
+        let mut numbers = line.split_whitespace().skip(1).map(str::parse);
+        let (first, count): (u32, u32) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(first..first.saturating_add(count))
+    };
+    map.lines().filter_map(range).collect()
 }
 
 impl Powers {
@@ -51,8 +91,17 @@ impl Powers {
             return Self { user: Some(caller.uid), ..Self::default() };
         }
         let groups = last_of_four(&status, "Gid:").into_iter().chain(numbers(&status, "Groups:")).collect();
-        let capabilities = if is_of_our_user_namespace(caller.pid) { capabilities(&status) } else { 0 };
-        Self { user, groups, capabilities }
+        let (capabilities, inside) = if is_of_our_user_namespace(caller.pid) {
+            (capabilities(&status), Inside::default())
+        } else {
+            (0, Inside::of(caller.pid, &status))
+        };
+        Self { user, groups, capabilities, inside, ids: IdMaps::default() }
+    }
+
+    /// The same through a mount that shows ids in this way.
+    pub(crate) fn on(caller: &Caller<'_>, ids: IdMaps) -> Self {
+        Self { ids, ..Self::of(caller) }
     }
 
     /// Whether it has a capability that counts on this mount.
@@ -60,9 +109,16 @@ impl Powers {
         self.capabilities & 1 << capability as u32 != 0
     }
 
+    /// Whether it has a capability that counts for an inode of these ids.
+    pub(crate) fn has_for(&self, capability: Capability, user: u32, group: u32) -> bool {
+        let (Some(user), Some(group)) = (self.ids.shown_user(user), self.ids.shown_group(group)) else { return false };
+        self.has(capability) || self.inside.has(capability, user) && self.inside.has_group(group)
+    }
+
     /// Whether it is `owner` or may do what only an owner may.
     pub(crate) fn owns(&self, owner: u32) -> bool {
-        self.user == Some(owner) || self.has(Capability::FileOwner)
+        let Some(shown) = self.ids.shown_user(owner) else { return false };
+        self.is_user(owner) || self.has(Capability::FileOwner) || self.inside.has(Capability::FileOwner, shown)
     }
 
     /// Whether it may do what concerns the whole volume. Who has mounted a volume without root has
@@ -72,19 +128,21 @@ impl Powers {
         self.has(Capability::Administrator) || !mounter.is_root() && self.user == Some(mounter.as_raw())
     }
 
-    /// User and group that a new file belongs to.
-    pub(crate) fn ids(&self) -> Option<(u32, u32)> {
-        Some((self.user?, *self.groups.first()?))
+    /// User and group that a new file belongs to. `EPERM` if the caller is not visible, `EOVERFLOW`
+    /// if the mount has nobody whom it would show as this one.
+    pub(crate) fn ids(&self) -> Result<(u32, u32), Errno> {
+        let (user, group) = self.user.zip(self.groups.first().copied()).ok_or(Errno::PERM)?;
+        self.ids.user(user).zip(self.ids.group(group)).ok_or(Errno::OVERFLOW)
     }
 
     /// Whether it is this user.
     pub(crate) fn is_user(&self, user: u32) -> bool {
-        self.user == Some(user)
+        self.user.is_some() && self.user == self.ids.shown_user(user)
     }
 
     /// Whether it is in this group.
     pub(crate) fn is_in_group(&self, group: u32) -> bool {
-        self.groups.contains(&group)
+        self.ids.shown_group(group).is_some_and(|shown| self.groups.contains(&shown))
     }
 
     /// Whether it leaves set-group-id on a file of this group that the group may not execute.
@@ -167,7 +225,34 @@ mod tests {
 
     #[test]
     fn an_owner_without_capabilities_owns_its_files() {
-        let owner = Powers { user: Some(7), groups: vec![8], capabilities: 0 };
+        let owner = Powers { user: Some(7), groups: vec![8], ..Powers::default() };
         assert!(owner.owns(7) && !owner.owns(8) && owner.keeps_group_id(8) && !owner.keeps_group_id(7));
+    }
+
+    /// Invariant 54.
+    #[test]
+    fn through_an_idmapped_mount_the_ids_count_that_it_shows() {
+        let map = || ["0 5000 100"].into_iter();
+        let ids = IdMaps::parse(map(), map()).expect("a map");
+        let seven = Powers { user: Some(5007), groups: vec![5008], ids: ids.clone(), ..Powers::default() };
+        assert!(seven.owns(7) && !seven.owns(5007) && seven.is_in_group(8) && !seven.is_in_group(5008));
+        assert_eq!(seven.ids(), Ok((7, 8)));
+        let other = Powers { user: Some(7), groups: vec![8], ids: ids.clone(), ..Powers::default() };
+        assert!(!other.owns(7) && other.ids() == Err(Errno::OVERFLOW));
+        let root = Powers { user: Some(0), groups: vec![0], capabilities: u64::MAX, ids, ..Powers::default() };
+        assert!(root.owns(7) && root.has_for(Capability::Override, 7, 8));
+        assert!(!root.owns(200) && !root.has_for(Capability::Override, 7, 200), "it shows nobody in their place");
+    }
+
+    #[test]
+    fn capabilities_of_another_user_namespace_count_for_the_ids_that_it_has() {
+        let inside =
+            Inside { capabilities: u64::MAX, users: mapped("0 1000 1\n1 2000 2\n"), groups: mapped("0 1000 1") };
+        let root_there = Powers { user: Some(1000), groups: vec![1000], inside, ..Powers::default() };
+        assert!(root_there.owns(2001) && !root_there.owns(2002) && !root_there.owns(0));
+        assert!(root_there.has_for(Capability::Override, 2000, 1000));
+        assert!(!root_there.has_for(Capability::Override, 2000, 2000), "the group is not there");
+        assert!(!root_there.has(Capability::FileOwner) && !root_there.administers());
+        assert_eq!(mapped("odd"), []);
     }
 }

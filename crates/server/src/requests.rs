@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs::{InodeId, RenameFlags};
+use ubtrfs_fuse::caller_file::copies_durably;
 use ubtrfs_fuse::reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatFs, ReplyStatx, ReplyWrite, ReplyXattr,
@@ -347,6 +348,12 @@ impl Filesystem for Server {
             engine.clone_range(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
         });
         match shared {
+            Ok(bytes) if bytes > 0 && self.copies_durably(caller, what.node_out) => {
+                self.sync_inode(what.node_out, false, move |result| match result {
+                    Ok(()) => reply.copied(bytes),
+                    Err(errno) => reply.error(errno),
+                });
+            }
             Ok(bytes) => reply.copied(bytes),
             Err(errno) => reply.error(errno),
         }
@@ -354,6 +361,14 @@ impl Filesystem for Server {
 }
 
 impl Server {
+    /// Whether what a caller copies into a file is to be durable when it has its answer.
+    fn copies_durably(&self, caller: &Caller<'_>, target: u64) -> bool {
+        self.inode(target).is_ok_and(|id| {
+            let is_target = |number| self.shared().numbers.shown_as(number) == Ok(id);
+            self.engine().is_synchronous(id) || copies_durably(caller.pid, &is_target)
+        })
+    }
+
     /// Finds a name. `.` is an inode itself and `..` its parent: the kernel looks these up for file
     /// handles.
     fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {

@@ -98,6 +98,11 @@ impl Request {
     }
 }
 
+/// Whether an argument of [`SCRUB`] asks for nothing to be rewritten.
+pub(crate) fn writes_nothing(data: &[u8]) -> bool {
+    u64_at(data, FLAGS).is_some_and(|flags| flags & READ_ONLY != 0)
+}
+
 /// The argument with what was done so far.
 fn encode_progress(device: DeviceId, progress: &ScrubProgress) -> Vec<u8> {
     let ScrubProgress { data, trees, parity, .. } = progress;

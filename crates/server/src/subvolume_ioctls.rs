@@ -50,39 +50,39 @@ pub(crate) enum SubvolumeIoctl {
 }
 
 /// `_IOW(0x94, 1, struct btrfs_ioctl_vol_args)`.
-const SNAP_CREATE: u32 = 0x5000_9401;
+pub(crate) const SNAP_CREATE: u32 = 0x5000_9401;
 /// `_IO(0x94, 8)`.
-const SYNC: u32 = 0x9408;
+pub(crate) const SYNC: u32 = 0x9408;
 /// `_IOW(0x94, 14, struct btrfs_ioctl_vol_args)`.
-const SUBVOL_CREATE: u32 = 0x5000_940e;
+pub(crate) const SUBVOL_CREATE: u32 = 0x5000_940e;
 /// `_IOW(0x94, 15, struct btrfs_ioctl_vol_args)`.
-const SNAP_DESTROY: u32 = 0x5000_940f;
+pub(crate) const SNAP_DESTROY: u32 = 0x5000_940f;
 /// `_IOWR(0x94, 18, struct btrfs_ioctl_ino_lookup_args)`.
 const INO_LOOKUP: u32 = 0xd000_9412;
 /// `_IOW(0x94, 19, __u64)`.
-const DEFAULT_SUBVOL: u32 = 0x4008_9413;
+pub(crate) const DEFAULT_SUBVOL: u32 = 0x4008_9413;
 /// `_IOW(0x94, 22, __u64)`.
 const WAIT_SYNC: u32 = 0x4008_9416;
 /// `_IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)`.
-const SNAP_CREATE_V2: u32 = 0x5000_9417;
+pub(crate) const SNAP_CREATE_V2: u32 = 0x5000_9417;
 /// `_IOR(0x94, 24, __u64)`.
 const START_SYNC: u32 = 0x8008_9418;
 /// `_IOW(0x94, 24, struct btrfs_ioctl_vol_args_v2)`.
-const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
+pub(crate) const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
 /// `_IOR(0x94, 25, __u64)`.
 const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
 /// `_IOW(0x94, 26, __u64)`.
-const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
+pub(crate) const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
 /// `_IOWR(0x94, 37, struct btrfs_ioctl_received_subvol_args)`.
-const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
+pub(crate) const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
 /// `_IOR(0x94, 60, struct btrfs_ioctl_get_subvol_info_args)`.
 const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
 /// `_IOWR(0x94, 61, struct btrfs_ioctl_get_subvol_rootref_args)`.
 const GET_SUBVOL_ROOTREF: u32 = 0xd000_943d;
 /// `_IOWR(0x94, 62, struct btrfs_ioctl_ino_lookup_user_args)`.
-const INO_LOOKUP_USER: u32 = 0xd000_943e;
+pub(crate) const INO_LOOKUP_USER: u32 = 0xd000_943e;
 /// `_IOW(0x94, 63, struct btrfs_ioctl_vol_args_v2)`.
-const SNAP_DESTROY_V2: u32 = 0x5000_943f;
+pub(crate) const SNAP_DESTROY_V2: u32 = 0x5000_943f;
 
 /// Flags of the arguments of version 2; the flag of a subvolume, too.
 pub(crate) const READ_ONLY: u64 = 1 << 1;

@@ -12,9 +12,10 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use ubtrfs::{InodeId, NewInode, Received, SubvolumeInfo};
 use ubtrfs_format::items::{FileType, RootRef, Timespec, inode_refs};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::ReplyIoctl;
-use ubtrfs_fuse::{Caller, Errno};
 
+use crate::admission::Admitted;
 use crate::permissions::{READ, SEARCH, WRITE};
 use crate::privileges::{Powers, umask};
 use crate::server::Server;
@@ -26,6 +27,8 @@ use crate::users_pool::User;
 const NAME_SIZE: usize = 256;
 const PATH_SIZE: usize = 4080;
 const USER_PATH_SIZE: usize = PATH_SIZE - NAME_SIZE;
+/// How often a subvolume that is deleted by its number may get another name meanwhile.
+const MOST_RENAMES: u32 = 1000;
 /// Subvolumes that one answer has room for.
 const MOST_CHILDREN: usize = 255;
 
@@ -37,24 +40,24 @@ struct Asked {
     powers: Powers,
     pid: u32,
     node: u64,
-    /// What a new subvolume's root directory is to be.
-    new: Option<NewInode>,
+    /// What a new subvolume's root directory is to be, or why the caller can make none.
+    new: Option<Result<NewInode, Errno>>,
 }
 
 impl Server {
     /// Answers an ioctl about subvolumes, in a thread that may take its time.
     pub(crate) fn answer_about_subvolumes(
         &self,
-        caller: &Caller<'_>,
+        admitted: &Admitted<'_>,
         node: u64,
         what: SubvolumeIoctl,
         mut reply: ReplyIoctl,
     ) {
-        let asked = match self.asked(caller, node, &what) {
+        let asked = match self.asked(admitted, node, &what) {
             Ok(asked) => asked,
             Err(errno) => return reply.error(errno),
         };
-        let (shared, user) = (Arc::clone(self.shared()), User::of(caller));
+        let (shared, user) = (Arc::clone(self.shared()), User::of(admitted.caller));
         if what.changes_names()
             && let Err(errno) = shared.changed_names.check(user)
         {
@@ -72,7 +75,11 @@ impl Server {
             return reply.error(Errno::BUSY);
         }
         self.long.run(user, move || {
-            let changed = shared.change_subvolumes(&asked, &what);
+            let changed = shared.change_subvolumes(&asked, &what).map_err(|errno| match errno {
+                // In a subvolume that was deleted, or of one, as the kernel's driver has it.
+                Errno::STALE if what.makes_subvolume() => Errno::NOENT,
+                errno => errno,
+            });
             let (result, name) = match changed {
                 Ok(name) => (Ok((0, Vec::new())), name),
                 Err(errno) => (Err(errno), None),
@@ -89,19 +96,21 @@ impl Server {
         });
     }
 
-    fn asked(&self, caller: &Caller<'_>, node: u64, what: &SubvolumeIoctl) -> Result<Asked, Errno> {
-        let powers = Powers::of(caller);
-        let mut new = None;
-        if matches!(what, SubvolumeIoctl::Create { .. }) {
+    fn asked(&self, admitted: &Admitted<'_>, node: u64, what: &SubvolumeIoctl) -> Result<Asked, Errno> {
+        let (caller, powers) = (admitted.caller, admitted.powers());
+        let new = if matches!(what, SubvolumeIoctl::Create { .. }) {
             let dir = self.inode(node)?;
             // Requests that create nothing, as the kernel sees them, need not say whose they are.
             let owner = if self.shared().ownership().fakeroot {
-                self.shared().ownership().maker(caller)
+                Ok(self.shared().ownership().maker(caller))
             } else {
-                powers.ids().ok_or(Errno::PERM)?
+                powers.ids()
             };
-            new = Some(self.shared().new_subvolume_root(dir, owner, umask(caller.pid))?);
-        }
+            let root = |owner| self.shared().new_subvolume_root(dir, owner, umask(caller.pid));
+            Some(owner.and_then(root))
+        } else {
+            None
+        };
         Ok(Asked { powers, pid: caller.pid, node, new })
     }
 }
@@ -117,6 +126,11 @@ impl SubvolumeIoctl {
                 | Self::DeleteById(_)
                 | Self::Reset { .. }
         )
+    }
+
+    /// Whether it makes a subvolume.
+    fn makes_subvolume(&self) -> bool {
+        matches!(self, Self::Create { .. } | Self::Snapshot { .. })
     }
 
     /// Whether what programs have written has to be here first.
@@ -178,7 +192,7 @@ impl Shared {
         match what {
             SubvolumeIoctl::Create { name } => {
                 self.check_new_entry(asked, id, name)?;
-                let new = asked.new.as_ref().ok_or(Errno::INVAL)?;
+                let new = asked.new.as_ref().ok_or(Errno::INVAL)?.as_ref().map_err(|errno| *errno)?;
                 self.engine.create_subvolume_with(id, name, new).map_err(|error| errno(&error))?;
                 Ok(Some((asked.node, name.clone())))
             }
@@ -190,7 +204,7 @@ impl Shared {
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::Delete { name } => {
-                self.delete_subvolume(asked, id, name)?;
+                self.delete_subvolume(asked, id, name, None)?;
                 Ok(Some((asked.node, name.clone())))
             }
             SubvolumeIoctl::Reset { source, name } => {
@@ -202,9 +216,7 @@ impl Shared {
                 if subvolume.0 < Ino::FIRST_FREE.0 {
                     return Err(Errno::INVAL);
                 }
-                let (dir, name) = self.subvolume_info(*subvolume)?.entry.ok_or(Errno::NOENT)?;
-                self.delete_subvolume(asked, dir, &name)?;
-                Ok(Some((self.numbers.node(dir), name)))
+                self.delete_by_number(asked, *subvolume).map(Some)
             }
             SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| None),
             _ => Err(Errno::NOTTY),
@@ -228,6 +240,10 @@ impl Shared {
             }
             Err(error) if error.errno() == Errno::NOENT => {}
             Err(error) => return Err(errno(&error)),
+        }
+        if !self.facts().unchecked {
+            // As by the kernel's driver, whether an owner is chosen or copied.
+            asked.powers.ids()?;
         }
         self.check_access(&asked.powers, dir, WRITE | SEARCH)
     }
@@ -270,16 +286,34 @@ impl Shared {
         Ok((source.subvolume, opened))
     }
 
+    /// Deletes the subvolume with this number, by the name that it has now; returns that, with the
+    /// node of its directory. `EBUSY` if the name changes all the time.
+    fn delete_by_number(&self, asked: &Asked, subvolume: TreeId) -> Result<(u64, Vec<u8>), Errno> {
+        for _ in 0..MOST_RENAMES {
+            let (dir, name) = self.subvolume_info(subvolume)?.entry.ok_or(Errno::NOENT)?;
+            match self.delete_subvolume(asked, dir, &name, Some(subvolume)) {
+                Err(Errno::AGAIN) => {}
+                done => return done.map(|()| (self.numbers.node(dir), name)),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
     /// Deletes a subvolume. Who may not do everything needs the mount's permission for that, and
-    /// must be able to change the subvolume's root directory.
-    fn delete_subvolume(&self, asked: &Asked, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+    /// must be able to change the subvolume's root directory. `EAGAIN` if `wanted` has this name no
+    /// more.
+    fn delete_subvolume(&self, asked: &Asked, dir: InodeId, name: &[u8], wanted: Option<TreeId>) -> Result<(), Errno> {
         self.check_is_directory(dir)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::ACCESS);
         }
         loop {
-            let found = self.engine.lookup(dir, name).map_err(|error| errno(&error))?;
-            let checked = self.check_deletion(asked, dir, found);
+            let found = self.engine.lookup(dir, name).map_err(|error| match error.errno() {
+                Errno::NOENT if wanted.is_some() => Errno::AGAIN,
+                _ => errno(&error),
+            })?;
+            let is_wanted = wanted.is_none_or(|wanted| found == InodeId::root_of(wanted));
+            let checked = if is_wanted { self.check_deletion(asked, dir, found) } else { Err(Errno::AGAIN) };
             self.engine.forget(found, 1);
             checked?;
             match self.engine.delete_subvolume_if(dir, name, found.subvolume) {

@@ -7,7 +7,7 @@ use ubtrfs::{Errno, Filesystem, InodeId, VerityParameters};
 use crate::shared::errno;
 
 /// `FS_IOC_ENABLE_VERITY`
-const ENABLE: u32 = 0x4080_6685;
+pub(crate) const ENABLE: u32 = 0x4080_6685;
 /// Bytes of `struct fsverity_enable_arg`; the kernel puts salt and signature behind it.
 const ENABLE_SIZE: usize = 128;
 /// `FS_IOC_MEASURE_VERITY`

@@ -27,6 +27,11 @@ fn is_plain(name: &[u8]) -> Result<bool, Errno> {
     }
 }
 
+/// `EOPNOTSUPP` for the placeholder of a subvolume, which can have none.
+fn check_takes_xattrs(id: InodeId) -> Result<(), Errno> {
+    if id.is_placeholder() { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+}
+
 impl Shared {
     pub(crate) fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         if name.starts_with(control::NAMESPACE) {
@@ -55,6 +60,7 @@ impl Shared {
     }
 
     pub(crate) fn set_xattr(&self, id: InodeId, what: &SetXattr<'_>) -> Result<(), Errno> {
+        check_takes_xattrs(id)?;
         let mode = if what.flags.contains(XattrFlags::CREATE | XattrFlags::REPLACE) {
             // It may neither be there nor not be there: one of the two modes fails.
             if self.xattr(id, what.name)?.is_some() { XattrMode::Create } else { XattrMode::Replace }
@@ -78,6 +84,7 @@ impl Shared {
     }
 
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
+        check_takes_xattrs(id)?;
         match name {
             acl::ACCESS | acl::DEFAULT => self.remove_acl(id, name),
             name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, b"", XattrMode::Replace),

@@ -44,6 +44,8 @@ pub struct Changes {
     compression: Option<String>,
     /// By how many threads.
     threads: Option<String>,
+    /// Why the server writes no more after an error.
+    aborted: Option<String>,
 }
 
 impl Changes {
@@ -59,7 +61,8 @@ impl Changes {
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
         let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
         let threads = each(options).filter(|option| is_threads(option)).last().map(str::to_owned);
-        Ok(Self { point, mounted, flags, before, compression: compression(each(options)), threads })
+        let compression = compression(each(options));
+        Ok(Self { point, mounted, flags, before, compression, threads, aborted: report.aborted })
     }
 }
 
@@ -121,9 +124,12 @@ impl Changes {
         let shown = self.point.display();
         let was_stopped = self.before.contains(MountFlags::RDONLY);
         control::write_again(&self.point).map_err(|errno| match errno {
-            Errno::ROFS => Failure::new(format!(
-                "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
-            )),
+            Errno::ROFS => Failure::new(match &self.aborted {
+                Some(reason) => format!("{shown} turned read-only after an error and stays so: {reason}"),
+                None => format!(
+                    "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
+                ),
+            }),
             errno => control::failure(&self.point, errno),
         })?;
         remount(&self.point, self.flags).map_err(|error| {

@@ -112,7 +112,8 @@ static uint64_t number_of(const char *name) {
 }
 
 static int destroy_by_number(uint64_t number) {
-    struct btrfs_ioctl_vol_args_v2 argument = { .flags = BTRFS_SUBVOL_SPEC_BY_ID, .subvolid = number };
+    /* One that is not there has a number that no other has. */
+    struct btrfs_ioctl_vol_args_v2 argument = { .flags = BTRFS_SUBVOL_SPEC_BY_ID, .subvolid = number ? number : 999999 };
     return ioctl(directory, BTRFS_IOC_SNAP_DESTROY_V2, &argument);
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod answers_as_the_kernels;
 mod as_people_mount;
 mod block_devices;
 mod caching;
@@ -19,6 +20,7 @@ mod fs_verity;
 mod harness;
 mod held_directories;
 mod hostile_servers;
+mod ioctls_through_mounts;
 mod killed_servers;
 mod lifecycle;
 mod listings;

@@ -115,6 +115,7 @@ fn a_remount_that_fails_leaves_the_mount_as_it_was() {
     let point = format!(" {} ", volume.point.display());
     let line = table.lines().find(|line| line.contains(&point)).unwrap();
     assert!(line.contains(" rw,") && !line.contains(" ro,"), "{line}");
+    fails(&remount(&volume, "rw"), "turned read-only after an error and stays so: ");
     fails(&volume.try_umount(), "is unmounted, but had turned read-only after an error");
     image.write_all_at(&[0], PLACE).unwrap();
     volume.check();

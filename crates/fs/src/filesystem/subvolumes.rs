@@ -101,6 +101,12 @@ impl Filesystem {
         self.ops.deleted_subvolumes()
     }
 
+    /// Commits if the tree of roots lacks what was deleted or has got another name: for programs
+    /// that list subvolumes by [`search_tree`](Self::search_tree).
+    pub fn commit_subvolume_entries(&self) -> Result<()> {
+        self.ops.commit_subvolume_entries()
+    }
+
     /// Makes all changes up to those of this generation durable.
     pub fn wait_for_generation(&self, generation: Generation) -> Result<()> {
         self.committer.commit_through(generation)

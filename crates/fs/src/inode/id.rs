@@ -23,6 +23,12 @@ impl InodeId {
         Self { subvolume, ino }
     }
 
+    /// Whether it is only the placeholder of a subvolume that is elsewhere: an empty directory that
+    /// nothing can change.
+    pub fn is_placeholder(self) -> bool {
+        self.ino == EMPTY_SUBVOLUME_INO
+    }
+
     /// The root directory of a subvolume.
     pub fn root_of(subvolume: TreeId) -> Self {
         Self { subvolume, ino: Ino::ROOT_DIR }

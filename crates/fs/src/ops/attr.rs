@@ -254,6 +254,10 @@ impl Operations {
         with: Option<&ModeAndXattr<'_>>,
     ) -> Result<Attributes> {
         self.info.check_writable(id.subvolume)?;
+        if id.is_placeholder() && changes.size.is_none() {
+            // As by the kernel's driver, this succeeds and leaves nothing.
+            return self.attributes(id);
+        }
         check_real(id)?;
         // To set both to the present is what everybody may who may write; to set one is not.
         let times = [changes.atime, changes.mtime];

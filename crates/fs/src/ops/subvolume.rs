@@ -337,6 +337,20 @@ impl Operations {
         })
     }
 
+    /// Commits if a subvolume was deleted or moved since the last commit.
+    pub(crate) fn commit_subvolume_entries(&self) -> Result<()> {
+        if self.info.is_read_only() {
+            return Ok(());
+        }
+        let has_entries = |open: &&Arc<Transaction>| {
+            let changes = open.subvolumes();
+            !changes.deleted.is_empty() || !changes.moved.is_empty()
+        };
+        let open = self.info.open_transactions();
+        let newest = open.iter().filter(has_entries).map(|open| open.generation).max();
+        newest.map_or(Ok(()), |generation| self.committer.commit_through(generation))
+    }
+
     /// All subvolumes that are there, by number.
     pub(crate) fn subvolumes(&self) -> Vec<TreeId> {
         let committed = self.info.committed();

@@ -1,0 +1,176 @@
+//! The mount through which a caller has a file open.
+//!
+//! FUSE tells a server who asks for an ioctl, and not through which mount: a bind mount may be
+//! read-only, or show other ids. Where the caller's descriptor can't be seen, all descriptors of
+//! the file count, and where these can't, all mounts of the filesystem that the caller sees: what
+//! any of them forbids is forbidden (invariant 54).
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+
+use super::id_map::IdMaps;
+use super::{arguments, statmount};
+
+/// What a mount allows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CallerMount {
+    /// Nothing may be changed through it.
+    pub read_only: bool,
+    /// How it shows ids.
+    pub ids: IdMaps,
+}
+
+/// Which file is meant.
+pub struct Asked<'a> {
+    /// The caller's thread.
+    pub pid: u32,
+    /// The ioctl's number.
+    pub command: u32,
+    /// The device number of the filesystem, major and minor.
+    pub device: (u32, u32),
+    /// Whether the file has this inode number.
+    pub is_file: &'a dyn Fn(u64) -> bool,
+}
+
+/// The mount by which a caller has the file open that it asks an ioctl of. `None` if that can't be
+/// found out, or if several are possible that show ids differently.
+pub fn mount_of(asked: &Asked<'_>) -> Option<CallerMount> {
+    let found = match descriptors(asked) {
+        Some(open) => open.into_iter().map(|open| mount_of_open(asked, &open)).collect::<Option<Vec<_>>>()?,
+        None => all_mounts(asked)?,
+    };
+    let ids = found.first()?.ids.clone();
+    let read_only = found.iter().any(|mount| mount.read_only);
+    found.iter().all(|mount| mount.ids == ids).then_some(CallerMount { read_only, ids })
+}
+
+/// The descriptors of the file that the caller may have meant, each as one of ours, which sends the
+/// filesystem no request and keeps the mount what it is. `None` if the caller's can't be seen.
+fn descriptors(asked: &Asked<'_>) -> Option<Vec<OwnedFd>> {
+    let open = |number: &str| -> Option<OwnedFd> {
+        let link = format!("/proc/{}/fd/{number}", asked.pid);
+        let open = rustix::fs::openat(CWD, link, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(&open, "", flags, StatxFlags::INO).ok()?;
+        let is_file = (found.stx_dev_major, found.stx_dev_minor) == asked.device && (asked.is_file)(found.stx_ino);
+        is_file.then_some(open)
+    };
+    let line = fs::read_to_string(format!("/proc/{}/syscall", asked.pid)).unwrap_or_default();
+    if let Some(number) = descriptor_in(&line, asked.command)
+        && let Some(open) = open(&number.to_string())
+    {
+        return Some(vec![open]);
+    }
+    let all = fs::read_dir(format!("/proc/{}/fd", asked.pid)).ok()?;
+    Some(all.flatten().filter_map(|entry| open(entry.file_name().to_str()?)).collect())
+}
+
+/// The descriptor that an ioctl is asked of, by the line in which `/proc` shows a system call.
+fn descriptor_in(line: &str, command: u32) -> Option<u32> {
+    let mut arguments = arguments(line);
+    let (descriptor, asked) = (arguments.next()?, arguments.next()?);
+    // Of both the kernel takes 32 bits.
+    (asked as u32 == command).then_some(descriptor as u32)
+}
+
+/// What the mount of an open file allows.
+fn mount_of_open(asked: &Asked<'_>, open: &OwnedFd) -> Option<CallerMount> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let number = rustix::fs::statx(open, "", flags, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
+    let is_it = |mount: &Listed| mount.number == number;
+    // A caller that has changed its root does not see the mounts that are not below that.
+    let listed = [asked.pid.to_string(), "self".to_owned()]
+        .iter()
+        .find_map(|process| table(process)?.into_iter().find(is_it))?;
+    let ids = if listed.is_idmapped { statmount::id_maps(open.as_fd(), asked.pid)? } else { IdMaps::default() };
+    Some(CallerMount { read_only: listed.read_only, ids })
+}
+
+/// What the mounts of the filesystem allow that the caller sees.
+fn all_mounts(asked: &Asked<'_>) -> Option<Vec<CallerMount>> {
+    let of_device = table(&asked.pid.to_string())?.into_iter().filter(|mount| mount.device == asked.device);
+    let plain = |mount: Listed| {
+        (!mount.is_idmapped).then(|| CallerMount { read_only: mount.read_only, ..CallerMount::default() })
+    };
+    of_device.map(plain).collect()
+}
+
+/// A line of a table of mounts.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    number: u64,
+    device: (u32, u32),
+    read_only: bool,
+    is_idmapped: bool,
+}
+
+/// The mounts that a process sees.
+fn table(process: &str) -> Option<Vec<Listed>> {
+    let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
+    Some(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
+}
+
+fn parse(line: &[u8]) -> Option<Listed> {
+    let line = String::from_utf8_lossy(line);
+    let (own, rest) = line.split_once(" - ")?;
+    let mut fields = own.split(' ');
+    let number = fields.next()?.parse().ok()?;
+    let (major, minor) = fields.nth(1)?.split_once(':')?;
+    let options = fields.nth(2)?;
+    let of_filesystem = rest.split(' ').nth(2).unwrap_or_default();
+    let has = |options: &str, wanted: &str| options.split(',').any(|option| option == wanted);
+    Some(Listed {
+        number,
+        device: (major.parse().ok()?, minor.parse().ok()?),
+        read_only: has(options, "ro") || has(of_filesystem, "ro"),
+        is_idmapped: has(options, "idmapped"),
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn lines_of_the_table_are_read() {
+        let line = b"74 31 0:52 / /mnt/a\\040b ro,nosuid,idmapped shared:38 - fuse.ubtrfs /x.img rw,user_id=7";
+        let listed = parse(line).unwrap();
+        assert_eq!(listed, Listed { number: 74, device: (0, 52), read_only: true, is_idmapped: true });
+        let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root ro,errors=continue").unwrap();
+        assert!(other.read_only && !other.is_idmapped);
+        assert!(!parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap().read_only);
+        assert_eq!((parse(b""), parse(b"nonsense"), parse(b"1 2 3 - x")), (None, None, None));
+    }
+
+    #[test]
+    fn the_descriptor_of_an_ioctl_is_read() {
+        let line = "16 0x5 0x5000940e 0x7ffe 0x0 0x0 0x0 0x7ffe 0x7f00\n";
+        assert_eq!(descriptor_in(line, 0x5000_940e), Some(5));
+        assert_eq!(descriptor_in("16 0x5 0xffffffff5000940e 0x7ffe", 0x5000_940e), Some(5));
+        for other in [line, "running", "", "16 0x5", "-1 0x7ffe 0x7f00"] {
+            assert_eq!(descriptor_in(other, 0x9408), None, "{other}");
+        }
+    }
+
+    /// Invariant 54.
+    #[test]
+    fn a_file_that_the_caller_has_not_open_is_on_no_mount_of_its() {
+        let file = tempfile::tempfile().unwrap();
+        let (number, ino) = (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
+        let device = (rustix::fs::major(number), rustix::fs::minor(number));
+        let asked = |pid, ino| {
+            let is_file = move |number| number == ino;
+            mount_of(&Asked { pid, command: 1, device, is_file: &is_file })
+        };
+        assert_eq!(asked(std::process::id(), ino), Some(CallerMount::default()));
+        assert_eq!(asked(std::process::id(), u64::MAX), None);
+        assert_eq!(asked(0, ino), None, "a process that is not visible");
+        drop(file);
+        assert_eq!(asked(std::process::id(), ino), None);
+    }
+}
