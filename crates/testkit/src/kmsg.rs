@@ -11,11 +11,17 @@ const INFO: u32 = 6;
 
 /// Messages that the kernel logs about a feature, not about the volume, so they are no complaints.
 /// Nor is the note that repeated messages were left out: the ones before it show their kind.
-const NO_COMPLAINT: [&str; 3] = [
+const NO_COMPLAINT: [&str; 8] = [
     "space cache v1 is being deprecated",
     "callbacks suppressed",
     // A loop device has had another volume before, which the kernel still lists.
     "maj:min changed from 0:0",
+    // Mount options that tests beside this one try out: the messages name no device.
+    "Unknown parameter '",
+    "Bad value for '",
+    "Deprecated parameter '",
+    "is deprecated, use 'rescue=",
+    "invalid value 0 for thread_pool",
 ];
 
 /// Reads the kernel's log from its creation on.

@@ -209,6 +209,7 @@ fn copies_into_files_that_are_open_for_durable_writes_are_durable() {
         let source = File::create_new(volume.point.join("source")).unwrap();
         source.write_all_at(&content, 0).unwrap();
         source.sync_all().unwrap();
+        drop(source);
         let source = File::open(volume.point.join("source")).unwrap();
         let mut target = OpenOptions::new();
         let target = target.write(true).create(true).truncate(true).custom_flags(flags);
@@ -220,7 +221,8 @@ fn copies_into_files_that_are_open_for_durable_writes_are_durable() {
         let copy = volume.dir.path().join("copy");
         fs::copy(&volume.image, &copy).unwrap();
         assert_eq!(cat(&copy, "/target").len(), content.len(), "flags {flags:o}");
-        drop((source, target));
+        drop(source);
+        drop(target);
         volume.umount();
     }
 }
