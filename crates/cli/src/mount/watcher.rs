@@ -60,8 +60,21 @@ impl Lifeline {
     }
 }
 
+/// Leaves all signals to the other threads: a handler writes to a pipe of the process, which this
+/// thread's table of descriptors does not have, so a signal that it got would be lost.
+fn leave_signals() -> io::Result<()> {
+    // SAFETY: the set is filled before it is used, and only the mask of this thread changes.
+    let failed = unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut())
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+}
+
 /// Gives this thread a table of descriptors of its own, in which only this one is left.
 fn hold_only(number: RawFd) -> io::Result<()> {
+    leave_signals()?;
     // SAFETY: no descriptor is closed for the other threads by that; what is closed below is closed
     // in this thread's copy of the table, of which it uses nothing.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES)? };
