@@ -11,7 +11,7 @@ const INFO: u32 = 6;
 
 /// Messages that the kernel logs about a feature, not about the volume, so they are no complaints.
 /// Nor is the note that repeated messages were left out: the ones before it show their kind.
-const NO_COMPLAINT: [&str; 8] = [
+const NO_COMPLAINT: [&str; 9] = [
     "space cache v1 is being deprecated",
     "callbacks suppressed",
     // A loop device has had another volume before, which the kernel still lists.
@@ -22,6 +22,7 @@ const NO_COMPLAINT: [&str; 8] = [
     "Deprecated parameter '",
     "is deprecated, use 'rescue=",
     "invalid value 0 for thread_pool",
+    "failed to parse compression option",
 ];
 
 /// Reads the kernel's log from its creation on.

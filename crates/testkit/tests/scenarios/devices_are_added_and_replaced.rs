@@ -45,7 +45,7 @@ fn wait_for_the_middle(directory: &Path) {
 
 /// Begins a slow replacement of the second device, and leaves it alone.
 fn begin_slowly(old: &str, new: &Path, place: &Path) -> Child {
-    let mut line = command_of(&["replace", "start", "--limit", "4M", old], &[new, place]);
+    let mut line = command_of(&["replace", "start", "-f", "--limit", "4M", old], &[new, place]);
     line.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 

@@ -78,7 +78,7 @@ const DEVICES: &str = r#"
     "$1" device usage "$3"
     "$1" umount "$3"
     trap - EXIT
-    "$1" device add image c --device d
+    "$1" device add -f image c --device d
     "$1" balance start c --device d --device image
     "$1" device remove 2 c --device d --device image
     "$1" scrub start c image
