@@ -1,7 +1,7 @@
 //! The room for a step, and the copies of its data.
 
 use ubtrfs_format::items::BlockGroupFlags;
-use ubtrfs_format::{Logical, TreeId};
+use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 use ubtrfs_volume::{Buffer, CompletedWrites, Data, Write};
 
 use super::Relocator;
@@ -28,7 +28,7 @@ pub(super) struct Prepared {
 }
 
 impl Relocator {
-    /// Reserves what a step needs, and copies its data.
+    /// Reserves what a step needs, and copies its data. `EAGAIN` if an extent of it is gone.
     pub(super) fn prepare(&self, batch: Batch) -> Result<Prepared> {
         let Batch { data, nodes, moving_nodes, edits } = batch;
         let most_nodes = 2 * moving_nodes + MORE_NODES;
@@ -93,6 +93,11 @@ impl Relocator {
     fn copy(&self, from: Logical, length: u64, to: Logical) -> Result<CompletedWrites<Data>> {
         let (committed, volume) = (self.info.committed(), &self.info.volume);
         let (checksum, sector) = (volume.checksum(), volume.sector_size());
+        // What was freed since the step was chosen may be discarded, and its chunk may be gone.
+        // What these roots have stays as long as they are held.
+        if committed.tree(TreeId::EXTENT)?.get(&Key::new(from.0, ItemType::EXTENT_ITEM, length))?.is_none() {
+            return Err(Errno::AGAIN.into());
+        }
         let sums = sum_runs(&committed.tree(TreeId::CSUM)?, from, length, checksum, sector)?;
         let mut tickets = Vec::new();
         let mut at = 0;

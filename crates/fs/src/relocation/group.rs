@@ -72,6 +72,10 @@ impl Relocator {
                     (last, most_extents) = (None, extents / 2);
                     continue;
                 }
+                Err(error) if error.errno() == Errno::AGAIN && tries < TRIES => {
+                    tries += 1;
+                    continue;
+                }
                 prepared => prepared?,
             };
             let reserved = step.reserved;
