@@ -38,6 +38,7 @@ profile:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --package ubtrfs-interleavings --features shuttle --all-targets -- -D warnings
 	@tests/shipped.sh
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	cargo run -q -p ubtrfs-lint

@@ -23,6 +23,8 @@ tests/install-packages.sh \
 export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}
 proof=(--profile proof)
+# Engine and server with a scheduler in place of real threads.
+scheduled=(--package ubtrfs-interleavings --features shuttle)
 log=$(mktemp)
 export logs=$target/test-logs
 export UBTRFS_SKIP_LOG
@@ -35,6 +37,7 @@ mkdir -p "$logs"
 lint() {
     set -e
     cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings
+    cargo clippy "${scheduled[@]}" --all-targets "${proof[@]}" -- -D warnings
     tests/shipped.sh "${proof[@]}"
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 }
@@ -42,9 +45,10 @@ lint() {
 # The test programs: the directory of the package, the source, and the program. Those that take
 # longest come first.
 programs() {
-    cargo test --workspace --no-run "${proof[@]}" --message-format=json 2>/dev/null |
+    { cargo test --workspace --no-run "${proof[@]}" --message-format=json
+        cargo test "${scheduled[@]}" --no-run "${proof[@]}" --message-format=json; } 2>/dev/null |
         sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml".*"src_path":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p' |
-        awk -F '\t' '{ print ($2 ~ /\/(simulator|fs)\/tests/ ? 1 : $2 ~ /\/(testkit|cli)\/tests/ ? 2 : 3) "\t" $0 }' |
+        awk -F '\t' '{ print ($2 ~ /\/(interleavings|simulator|fs)\/tests/ ? 1 : $2 ~ /\/(testkit|cli)\/tests/ ? 2 : 3) "\t" $0 }' |
         sort -s -n -k 1,1 | cut -f 2-
 }
 
@@ -69,6 +73,7 @@ fi
 say 'build'
 # With the programs, which are the same for all tests.
 cargo test --workspace --no-run "${proof[@]}"
+cargo test "${scheduled[@]}" --no-run "${proof[@]}"
 export UBTRFS_BIN=$target/proof/ubtrfs
 if [ "$mode" = test ]; then
     cargo run -q "${proof[@]}" -p ubtrfs-lint

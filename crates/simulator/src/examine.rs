@@ -29,7 +29,7 @@ pub struct Judge {
 }
 
 /// The faults of a volume, as a sentence; and how many inodes it has.
-pub(crate) fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
+pub fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
     let options = ubtrfs_check::Options { keep: 6, ..ubtrfs_check::Options::default() };
     let report =
         ubtrfs_check::check(&forks(devices), &options).map_err(|error| format!("check could not check: {error}"))?;

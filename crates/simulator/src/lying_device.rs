@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES};
+use ubtrfs_threads::Mutex;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, RecordingDevice, SharedBuffer};
 
 /// How a device lies.

@@ -11,18 +11,18 @@ pub(crate) fn forks(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
 }
 
 /// Opens the volume on these devices, though some of its devices may be missing.
-pub(crate) fn open_volume(devices: Vec<Arc<dyn Device>>, read_only: bool) -> Result<Arc<Volume>, String> {
+pub fn open_volume(devices: Vec<Arc<dyn Device>>, read_only: bool) -> Result<Arc<Volume>, String> {
     let volume = Volume::open_degraded(devices, OpenOptions { read_only });
     volume.map(Arc::new).map_err(|error| format!("the volume does not open: {error}"))
 }
 
 /// Opens the engine on a volume.
-pub(crate) fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesystem>, String> {
+pub fn mount(volume: Arc<Volume>, options: Options) -> Result<Arc<Filesystem>, String> {
     Filesystem::open(volume, options).map_err(|error| format!("the volume does not mount: {error}"))
 }
 
 /// Opens the engine on devices.
-pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Filesystem>, String> {
+pub fn open(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Filesystem>, String> {
     mount(open_volume(devices, options.read_only)?, options)
 }
 

@@ -6,13 +6,13 @@
 //! with each other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{io, slice};
 
-use parking_lot::Mutex;
 use ubtrfs::{Errno, Filesystem, NewInode, Options};
 use ubtrfs_format::Physical;
+use ubtrfs_threads::atomic::{AtomicBool, Ordering};
+use ubtrfs_threads::{Mutex, thread};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
 
 use crate::examine::{check, shown_when_mounted};
@@ -80,14 +80,14 @@ impl Device for SlowDevice {
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         let ticket = self.0.submit(writes);
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
         ticket
     }
 
     fn flush(&self) -> io::Result<()> {
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
         self.0.flush()?;
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
         Ok(())
     }
 
@@ -231,7 +231,7 @@ pub(crate) fn work(
         fault();
     }
     let habits = Habits { remount: false, privileges: false, ..history.habits };
-    let results: Vec<Result<(), String>> = std::thread::scope(|scope| {
+    let results: Vec<Result<(), String>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads as usize)
             .map(|number| {
                 let generator = Generator::new(seed ^ (number as u64 + 1) << 40, habits);
@@ -239,7 +239,7 @@ pub(crate) fn work(
                 scope.spawn(move || one_thread(part, fs, recording, generator, length))
             })
             .collect();
-        let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+        let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
         joined.map(|result| result.unwrap_or_else(|_| Err("a thread panicked".into()))).collect()
     });
     let mut parts: Vec<Part> = parts.into_iter().map(Mutex::into_inner).collect();

@@ -7,11 +7,11 @@ mod subvolumes;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{Errno, Filesystem, InodeId};
 use ubtrfs_format::items::Timespec;
+use ubtrfs_threads::mpsc::channel;
 
 use crate::model::Touched;
 use crate::{Compare, Model, Operation, Times, What, compare};

@@ -1,0 +1,252 @@
+//! What happens beside the writers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ubtrfs::scheduling::may_block;
+use ubtrfs::{Compression, CompressionMode, Defragmentation, Errno, ScrubOptions};
+use ubtrfs_format::TreeId;
+use ubtrfs_format::items::{BalanceFlags, BalanceItem};
+use ubtrfs_server::Pool;
+use ubtrfs_simulator::Random;
+use ubtrfs_threads::mpsc::channel;
+use ubtrfs_threads::thread;
+
+use crate::files::Versions;
+use crate::stage::Stage;
+use crate::writer::{read, sync_all};
+
+/// A job is done at most so often: writers that hang are blocked when all jobs have ended.
+const MOST: u64 = 60;
+
+/// A thread beside the writers, which repeats something as long as they work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Makes a snapshot, looks whether it is what there was, and deletes it.
+    Snapshot,
+    /// Makes and deletes subvolumes that hold a file.
+    Subvolume,
+    /// Makes a subvolume read-only and writable again, beside another thread that does the same.
+    ReadOnly,
+    /// Scrubs.
+    Scrub,
+    /// Balances data and metadata.
+    Balance,
+    /// Discards all free space.
+    Trim,
+    /// Defragments files.
+    Defragment,
+    /// Changes how data is compressed.
+    Compress,
+    /// Remounts read-only and read-write.
+    Remount,
+    /// Syncs all, by jobs of the pool that leads fsyncs.
+    Sync,
+    /// Keeps what a commit had.
+    Keep,
+    /// Creates, renames and unlinks files.
+    Names,
+}
+
+impl Job {
+    /// Those of which the seed of a mixture chooses.
+    pub const ALL: &[Self] = &[
+        Self::Snapshot,
+        Self::Subvolume,
+        Self::Scrub,
+        Self::Balance,
+        Self::Trim,
+        Self::Defragment,
+        Self::Compress,
+        Self::Remount,
+        Self::Sync,
+        Self::Keep,
+        Self::Names,
+    ];
+
+    /// Does it as long as writers work, at least once and at most [`MOST`] times.
+    pub(crate) fn work(self, stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
+        for number in 0..MOST {
+            stage.notes.add(format!("{self:?} {number}"));
+            match self {
+                Self::Snapshot => snapshot(stage, number, random.one_in(2)),
+                Self::Subvolume => subvolume(stage, number),
+                Self::ReadOnly => read_only(stage, random),
+                Self::Scrub => scrub(stage),
+                Self::Balance => balance(stage),
+                Self::Trim => drop(stage.succeeds("a trim", stage.fs.trim(0, u64::MAX, 0), &[])),
+                Self::Defragment => defragment(stage, random),
+                Self::Compress => compress(stage, random),
+                Self::Remount => remount(stage),
+                Self::Sync => sync(stage, pool, random),
+                Self::Keep => keep(stage),
+                Self::Names => names(stage, random),
+            }
+            stage.notes.add(format!("{self:?} {number} is done"));
+            if !stage.goes_on() || stage.fs.abort_reason().is_some() {
+                return;
+            }
+        }
+    }
+}
+
+fn snapshot(stage: &Stage, number: u64, read_only: bool) {
+    let name = format!("snapshot {number}").into_bytes();
+    let least: Vec<usize> = stage.files.iter().map(|(_, file)| file.done()).collect();
+    let made = stage.fs.snapshot(TreeId::FS, stage.dir, &name, read_only);
+    let Some(id) = stage.succeeds("a snapshot", made, &[]) else { return };
+    let versions: Vec<Versions> =
+        stage.files.iter().zip(least).map(|((_, file), least)| Versions { least, ..file.now() }).collect();
+    let mut seen = Vec::new();
+    for look in 0..2 {
+        for (at, ((inode, file), versions)) in stage.files.iter().zip(&versions).enumerate() {
+            let inode = ubtrfs::InodeId { subvolume: id, ..*inode };
+            let Some(found) = stage.succeeds("a read of a snapshot", read(&stage.fs, inode), &[]) else { return };
+            match file.judge(&found, *versions) {
+                Ok(version) if look == 0 => seen.push(version),
+                Ok(version) => assert_eq!(version, seen[at], "a snapshot changed"),
+                Err(what) => panic!("in snapshot {number}: {what}"),
+            }
+        }
+    }
+    stage.succeeds("deleting a snapshot", stage.fs.delete_subvolume(stage.dir, &name), &[]);
+}
+
+fn subvolume(stage: &Stage, number: u64) {
+    let name = format!("subvolume {number}").into_bytes();
+    let made = stage.fs.create_subvolume(stage.dir, &name, 0o755, (0, 0));
+    let Some(id) = stage.succeeds("making a subvolume", made, &[]) else { return };
+    let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
+    let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
+    if let Some(file) = stage.succeeds("a creation", stage.fs.create(root, b"file", &new), &[]) {
+        let data = Random::data(number, 9000);
+        stage.succeeds("a write", stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &data, false), &[]);
+        stage.succeeds("an fsync", stage.fs.fsync(file), &[]);
+        stage.fs.forget(file, 1);
+    }
+    stage.succeeds("deleting a subvolume", stage.fs.delete_subvolume(stage.dir, &name), &[]);
+}
+
+/// Two threads toggle the same subvolume, and a third writes there.
+fn read_only(stage: &Arc<Stage>, random: &mut Random) {
+    let name = b"toggled";
+    let id = if let Ok(root) = stage.fs.lookup(stage.dir, name) {
+        root.subvolume
+    } else {
+        let made = stage.fs.create_subvolume(stage.dir, name, 0o755, (0, 0));
+        let Some(id) = stage.succeeds("making a subvolume", made, &[]) else { return };
+        id
+    };
+    let toggles: Vec<Vec<bool>> = (0..2).map(|_| (0..4).map(|_| random.one_in(2)).collect()).collect();
+    thread::scope(|scope| {
+        for toggles in toggles {
+            scope.spawn(move || {
+                for read_only in toggles {
+                    let result = stage.fs.set_subvolume_read_only(id, read_only);
+                    stage.succeeds("a change of a subvolume's flag", result, &[]);
+                }
+            });
+        }
+    });
+    // Nobody changes it now: a file can be made there or not, as it says.
+    let Ok(info) = stage.fs.subvolume_info(id) else { return };
+    let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
+    let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
+    match stage.fs.create(root, b"file", &new) {
+        Ok(file) => {
+            assert!(!info.read_only, "a file was made in a read-only subvolume");
+            stage.fs.forget(file, 1);
+            stage.succeeds("an unlink", stage.fs.unlink(root, b"file"), &[]);
+        }
+        Err(error) if error.errno() == Errno::ROFS && info.read_only => {}
+        Err(error) => drop(stage.succeeds::<()>("a creation", Err(error), &[Errno::EXIST])),
+    }
+}
+
+fn scrub(stage: &Stage) {
+    let result = stage.fs.scrub(ScrubOptions::default(), &mut |_| true);
+    if let Some(found) = stage.succeeds("a scrub", result, &[]) {
+        assert!(stage.fails || found.errors() == 0, "a scrub found errors: {found:?}");
+    }
+}
+
+fn balance(stage: &Stage) {
+    let all = BalanceItem { flags: BalanceFlags::DATA | BalanceFlags::METADATA, ..BalanceItem::default() };
+    let result = stage.fs.start_balance(&all, &|_| true);
+    // A small volume may have no other place for a block group, and a change of the trees may
+    // outrun a step.
+    stage.succeeds("a balance", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS]);
+}
+
+fn defragment(stage: &Stage, random: &mut Random) {
+    if let Some((id, _)) = random.pick(&stage.files) {
+        let how = Defragmentation { unshare: random.one_in(2), ..Defragmentation::default() };
+        stage.succeeds("a defragmentation", stage.fs.defragment(*id, &how), &[]);
+    }
+    thread::sleep(Duration::from_micros(50));
+}
+
+fn compress(stage: &Stage, random: &mut Random) {
+    let algorithm = random.one_of([None, Some(Compression::Zstd), Some(Compression::Lzo)]);
+    let mode = algorithm.map(|algorithm| CompressionMode { algorithm, level: 0, force: true });
+    stage.fs.set_compression(mode);
+    thread::sleep(Duration::from_micros(random.below(500)));
+}
+
+fn remount(stage: &Stage) {
+    let events_before: Vec<usize> = stage.files.iter().map(|(_, file)| file.done()).collect();
+    if stage.succeeds("a remount", stage.fs.stop_writing(), &[]).is_some() {
+        let events = stage.events();
+        for ((_, file), version) in stage.files.iter().zip(events_before) {
+            file.promise(events, version);
+        }
+    }
+    thread::sleep(Duration::from_micros(200));
+    stage.succeeds("a remount", stage.fs.write_again(), &[]);
+    thread::sleep(Duration::from_millis(1));
+}
+
+/// As many syncs as the pool has threads, and more.
+fn sync(stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
+    debug_assert!(may_block());
+    let (sender, all) = channel();
+    let count = 1 + random.below(4);
+    for _ in 0..count {
+        let (stage, sender) = (Arc::clone(stage), sender.clone());
+        pool.run(move || {
+            sync_all(&stage);
+            let _ = sender.send(());
+        });
+    }
+    for _ in 0..count {
+        assert!(all.recv().is_ok(), "a job of the pool was not done");
+    }
+}
+
+fn keep(stage: &Stage) {
+    let kept = stage.fs.keep_commit();
+    thread::sleep(Duration::from_micros(300));
+    drop(kept);
+    thread::sleep(Duration::from_micros(100));
+}
+
+fn names(stage: &Stage, random: &mut Random) {
+    let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
+    let (one, other) = (format!("name {}", random.below(4)), format!("name {}", random.below(4)));
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let expected = [Errno::EXIST, Errno::NOENT];
+    match random.below(3) {
+        0 => {
+            if let Some(id) = stage.succeeds("a creation", stage.fs.create(stage.dir, one, &new), &expected) {
+                let data = Random::data(random.number(), 6000);
+                stage.succeeds("a write", stage.fs.write(id, ubtrfs::WriteAt::Offset(0), &data, false), &[]);
+                stage.fs.forget(id, 1);
+            }
+        }
+        1 => drop(stage.succeeds("an unlink", stage.fs.unlink(stage.dir, one), &expected)),
+        _ => {
+            let result = stage.fs.rename(stage.dir, one, stage.dir, other, ubtrfs::RenameFlags::default());
+            stage.succeeds("a rename", result, &expected);
+        }
+    }
+}

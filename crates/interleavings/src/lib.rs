@@ -1,0 +1,25 @@
+//! Engine and server under a scheduler: one seed decides which thread goes on at each step.
+//!
+//! A run makes a volume in memory, on which a few threads work: writers, and [`Job`]s such as
+//! snapshots, scrubs, balances and remounts, as the seed says. `ubtrfs_threads` interleaves them,
+//! so the same seed always makes the same run. A run fails if threads wait for each other, if one
+//! panics, if an operation fails without a reason, if a counter is not back where it began, or if
+//! the volume is not as promised: after the last commit, when it is mounted again, and after
+//! crashes at random points in time.
+//!
+//! The crate is empty without its feature `shuttle`.
+
+#![cfg(feature = "shuttle")]
+
+mod files;
+mod history;
+mod jobs;
+mod mixture;
+pub mod seeds;
+mod stage;
+mod verdict;
+mod writer;
+
+pub use history::run_history;
+pub use jobs::Job;
+pub use mixture::Mixture;

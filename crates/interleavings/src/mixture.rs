@@ -1,0 +1,169 @@
+//! A run: what works on the volume at the same time, as a seed says.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ubtrfs::testing::Faults;
+use ubtrfs::{Filesystem, FreeingLimits, NewInode, Options};
+use ubtrfs_mkfs::Profile;
+use ubtrfs_server::Pool;
+use ubtrfs_simulator::{Random, VolumePlan, make_volume, mount, open_volume};
+use ubtrfs_threads::atomic::{AtomicBool, AtomicUsize};
+use ubtrfs_threads::scheduler::{Plan, Summary, run};
+use ubtrfs_threads::thread;
+use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice};
+
+use crate::files::File;
+use crate::jobs::Job;
+use crate::stage::{Notes, Stage, done};
+use crate::verdict;
+use crate::writer::write;
+
+/// What works on a volume at the same time.
+#[derive(Clone, Debug)]
+pub struct Mixture {
+    /// Everything follows from it, and the schedule, too.
+    pub seed: u64,
+    /// Threads that write.
+    pub writers: usize,
+    /// Operations of each.
+    pub operations: usize,
+    /// What else happens.
+    pub jobs: Vec<Job>,
+    /// The device fails at some time.
+    pub fails: bool,
+    /// Bytes of the volume, if they are not as the seed says.
+    pub bytes: Option<u64>,
+    /// Empty files that are there from the beginning.
+    pub ballast: usize,
+    /// Threads that lead fsyncs.
+    pub leaders: usize,
+    /// What goes wrong on purpose.
+    pub faults: Faults,
+    /// Crashes that are examined.
+    pub crashes: usize,
+}
+
+impl Mixture {
+    /// The mixture of this seed.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x6d69_7874);
+        let mut jobs: Vec<Job> = Vec::new();
+        for _ in 0..=random.below(4) {
+            jobs.extend(random.pick(Job::ALL).copied().filter(|job| !jobs.contains(job)));
+        }
+        Self {
+            seed,
+            writers: 1 + random.below(3) as usize,
+            operations: 6 + random.below(20) as usize,
+            jobs,
+            fails: random.one_in(6),
+            bytes: None,
+            ballast: 0,
+            leaders: 1 + random.below(3) as usize,
+            faults: Faults::default(),
+            crashes: 6,
+        }
+    }
+
+    /// Runs it. A failure says what happened, and all that is needed to run it again.
+    pub fn run(&self) -> Result<Summary, String> {
+        let (this, notes) = (self.clone(), Arc::new(Mutex::new(Notes::default())));
+        let shown = Arc::clone(&notes);
+        let result = run(Plan::new(self.seed), move || {
+            let of_run = Notes::default();
+            *shown.lock().unwrap_or_else(PoisonError::into_inner) = of_run.clone();
+            this.body(of_run);
+        });
+        result.map_err(|what| {
+            let notes = notes.lock().unwrap_or_else(PoisonError::into_inner).last(60);
+            format!("{self:?}\n{:?}\nthe last of what happened:\n  {notes}\n{what}", Plan::new(self.seed))
+        })
+    }
+
+    fn options(&self, random: &mut Random) -> Options {
+        let few = 1 + random.below(4);
+        let freeing = if random.one_in(2) {
+            FreeingLimits { at_once: 4096, per_transaction: few, at_the_end: few, queue: 4 }
+        } else {
+            FreeingLimits::default()
+        };
+        Options {
+            memory: random.one_of([256 << 10, 1 << 20, 64 << 20]),
+            max_inline: random.one_of([0, 2048]),
+            commit_interval: Duration::from_millis(random.one_of([1, 30, 5000])),
+            compression: None,
+            compression_threads: 2,
+            discard: random.one_in(3),
+            freeing,
+            faults: self.faults.clone(),
+            ..Options::default()
+        }
+    }
+
+    fn body(&self, notes: Notes) {
+        let mut random = Random::new(self.seed);
+        let mut plan = VolumePlan::random(&mut random);
+        plan.options.mixed = false;
+        plan.options.metadata_profile = Some(Profile::Single);
+        plan.options.node_size = plan.options.node_size.map(|size| size.min(16384));
+        plan.options.total_bytes = self.bytes.unwrap_or((64 + random.below(64)) << 20);
+        let options = self.options(&mut random);
+        let recording = Arc::new(RecordingDevice::new(make_volume(&plan.options)));
+        let faulty = Arc::new(FaultyDevice::new(recording.clone()));
+        let fs = done(open_volume(vec![faulty.clone() as Arc<dyn Device>], false));
+        let fs = done(mount(fs, options.clone()));
+        let stage = Arc::new(self.set(&mut random, fs, recording, notes));
+        if self.fails {
+            let operation = random.one_of([Operation::Write, Operation::Write, Operation::Flush]);
+            let lasting = if random.one_in(2) { Lasting::Once } else { Lasting::Forever };
+            faulty.fail(operation, random.below(60), libc::EIO, lasting);
+        }
+        let pool = Arc::new(Pool::new(self.leaders));
+        let mut threads = Vec::new();
+        for writer in 0..self.writers {
+            let (stage, pool, seed, operations) = (stage.clone(), pool.clone(), self.seed, self.operations);
+            let work = move || write(&stage, &pool, writer, seed, operations);
+            threads.push(done(thread::Builder::new().name(format!("writer {writer}")).spawn(work)));
+        }
+        for (number, job) in self.jobs.iter().enumerate() {
+            let (stage, pool, job, seed) = (stage.clone(), pool.clone(), *job, self.seed ^ (number as u64) << 50);
+            let work = move || job.work(&stage, &pool, &mut Random::new(seed));
+            threads.push(done(thread::Builder::new().name(format!("{job:?}")).spawn(work)));
+        }
+        for thread in threads {
+            assert!(thread.join().is_ok(), "a thread panicked");
+        }
+        drop(pool);
+        verdict::at_the_end(&stage, &options, self.seed, self.crashes);
+    }
+
+    /// Makes the files.
+    fn set(&self, random: &mut Random, fs: Arc<Filesystem>, recording: Arc<RecordingDevice>, notes: Notes) -> Stage {
+        let dir = fs.root();
+        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+        let mut files = Vec::new();
+        for writer in 0..self.writers {
+            for number in 0..=random.below(3) as usize {
+                let length = random.one_of([700, 5000, 20_000, 70_000, 300_000]);
+                let file = File::new(writer, number, length, recording.len());
+                files.push((done(fs.create(dir, &file.name(), &new)), file));
+            }
+        }
+        for number in 0..self.ballast {
+            fs.forget(done(fs.create(dir, format!("a file among many, {number}").as_bytes(), &new)), 1);
+        }
+        done(fs.sync());
+        Stage {
+            fs,
+            recording,
+            dir,
+            files,
+            fails: self.fails,
+            is_tight: self.bytes.is_some(),
+            is_remounted: AtomicBool::new(self.jobs.contains(&Job::Remount)),
+            working: AtomicUsize::new(self.writers),
+            notes,
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What the threads of a run share: the mounted volume, its devices, and the files.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ubtrfs::{Errno, Error, Filesystem, InodeId};
+use ubtrfs_threads::atomic::{AtomicBool, AtomicUsize, Ordering};
+use ubtrfs_volume::RecordingDevice;
+
+use crate::files::File;
+
+/// What the threads of a run share.
+pub(crate) struct Stage {
+    pub(crate) fs: Arc<Filesystem>,
+    pub(crate) recording: Arc<RecordingDevice>,
+    /// The directory of the writers' files.
+    pub(crate) dir: InodeId,
+    pub(crate) files: Vec<(InodeId, File)>,
+    /// The device fails at some time.
+    pub(crate) fails: bool,
+    /// The volume is full at times.
+    pub(crate) is_tight: bool,
+    /// The mount may be read-only for a while, until all threads have ended.
+    pub(crate) is_remounted: AtomicBool,
+    /// Writers that have not ended: jobs go on as long.
+    pub(crate) working: AtomicUsize,
+    /// What each thread did, for reports.
+    pub(crate) notes: Notes,
+}
+
+/// What was done, in its order.
+#[derive(Clone, Default)]
+pub(crate) struct Notes(Arc<Mutex<Vec<String>>>);
+
+impl Notes {
+    pub(crate) fn add(&self, note: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+    }
+
+    /// The last of them.
+    pub(crate) fn last(&self, count: usize) -> String {
+        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        notes[notes.len().saturating_sub(count)..].join("\n  ")
+    }
+}
+
+impl Stage {
+    /// Events of the device so far.
+    pub(crate) fn events(&self) -> usize {
+        self.recording.len()
+    }
+
+    /// Whether writers still work.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.working.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether an operation succeeded.
+    ///
+    /// # Panics
+    ///
+    /// If it failed without a reason.
+    pub(crate) fn succeeds<T>(&self, what: &str, result: Result<T, Error>, allowed: &[Errno]) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        let errno = error.errno();
+        self.notes.add(format!("{what}: {errno:?}"));
+        let has_reason = allowed.contains(&errno)
+            || (self.fails && matches!(errno, Errno::IO | Errno::ROFS))
+            || (self.is_tight && errno == Errno::NOSPC)
+            || (errno == Errno::ROFS && self.is_remounted.load(Ordering::Acquire));
+        let is_aborted = self.fs.abort_reason();
+        assert!(has_reason, "{what} failed: {error} ({errno:?}); read-only: {is_aborted:?}");
+        assert!(
+            self.fails || is_aborted.is_none(),
+            "{what} failed: {error}; read-only without a reason: {is_aborted:?}"
+        );
+        None
+    }
+}
+
+/// What cannot fail.
+pub(crate) fn done<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,106 @@
+//! Whether a run ended as promised.
+
+use std::slice;
+use std::sync::Arc;
+
+use ubtrfs::{Filesystem, Options};
+use ubtrfs_format::TreeId;
+use ubtrfs_simulator::{Crashes, check, mount, open_volume};
+use ubtrfs_threads::atomic::Ordering;
+use ubtrfs_threads::thread;
+use ubtrfs_volume::OverlayDevice;
+
+use crate::files::Versions;
+use crate::stage::{Stage, done};
+use crate::writer::{read, sync_all};
+
+/// Holds what there is at the end of a run, and what crashes during it may have left, against what
+/// was promised.
+pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: usize) {
+    stage.is_remounted.store(false, Ordering::Release);
+    sync_all(stage);
+    let is_aborted = stage.fs.abort_reason();
+    assert!(is_aborted.is_none() || stage.fails, "read-only without a reason: {is_aborted:?}");
+    if is_aborted.is_none() {
+        counters_are_back(stage);
+    }
+    let flags = subvolume_flags(&stage.fs);
+    for (id, file) in &stage.files {
+        if let Some(found) = stage.succeeds("a read at the end", read(&stage.fs, *id), &[]) {
+            done(file.judge(&found, file.now()));
+        }
+    }
+    if stage.succeeds("closing", stage.fs.close(), &[]).is_some() && is_aborted.is_none() {
+        let device = stage.recording.current();
+        done(check(slice::from_ref(&device)));
+        let fs = remount(&device, options);
+        judge_files(stage, &fs, |number| stage.files[number].1.now(), "mounted again");
+        assert_eq!(subvolume_flags(&fs), flags, "subvolumes are read-only on the volume as they were in memory");
+    }
+    for (point, device) in Crashes::new(&stage.recording, seed, crashes) {
+        let context = format!("after a crash at {point:?}");
+        if let Err(what) = check(slice::from_ref(&device)) {
+            panic!("{context}: {what}");
+        }
+        let fs = remount(&device, options);
+        judge_files(stage, &fs, |number| stage.files[number].1.after_crash(point.event), &context);
+    }
+}
+
+fn remount(device: &OverlayDevice, options: &Options) -> Arc<Filesystem> {
+    let volume = done(open_volume(vec![Arc::new(device.fork())], true));
+    done(mount(volume, Options { read_only: true, ..options.clone() }))
+}
+
+fn judge_files(stage: &Stage, fs: &Filesystem, versions: impl Fn(usize) -> Versions, context: &str) {
+    for (number, (_, file)) in stage.files.iter().enumerate() {
+        let found = fs.lookup(stage.dir, &file.name()).and_then(|id| read(fs, id));
+        let found = match found {
+            Ok(found) => found,
+            // It was made before the run begins, but the crash may have been earlier still.
+            Err(error) => {
+                assert!(versions(number).most == 0, "{context}: {error}");
+                continue;
+            }
+        };
+        if let Err(what) = file.judge(&found, versions(number)) {
+            panic!("{context}: {what}");
+        }
+    }
+}
+
+/// Which subvolumes are read-only.
+fn subvolume_flags(fs: &Filesystem) -> Vec<(TreeId, bool)> {
+    let mut flags: Vec<_> = fs
+        .subvolumes()
+        .into_iter()
+        .filter_map(|id| fs.subvolume_info(id).ok())
+        .map(|info| (info.id, info.read_only))
+        .collect();
+    flags.sort_unstable();
+    flags
+}
+
+/// Nothing is reserved, dirty or in flight when nobody works and all is durable.
+fn counters_are_back(stage: &Stage) {
+    let mut left = String::new();
+    // What is freed in steps ends in a while.
+    for _ in 0..200 {
+        let stats = stage.fs.stats();
+        let counters = [
+            ("dirty bytes", stats.dirty_bytes),
+            ("bytes in flight", stats.bytes_in_flight),
+            ("bytes reserved for data", stats.space.data_reserved),
+            ("bytes of changes", stats.changed_bytes),
+        ];
+        let off: Vec<String> =
+            counters.iter().filter(|(_, value)| *value != 0).map(|(name, value)| format!("{value} {name}")).collect();
+        if off.is_empty() {
+            return;
+        }
+        left = off.join(", ");
+        thread::sleep(std::time::Duration::from_millis(50));
+        let _ = stage.fs.sync();
+    }
+    panic!("a counter is off: {left}");
+}
