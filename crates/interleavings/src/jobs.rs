@@ -44,6 +44,9 @@ pub enum Job {
     Sync,
     /// Keeps what a commit had.
     Keep,
+    /// Makes snapshots with leaves of their own until space is short, keeps what a commit had, and
+    /// deletes them.
+    Fill,
     /// Creates, renames and unlinks files.
     Names,
 }
@@ -53,6 +56,7 @@ impl Job {
     pub const ALL: &[Self] = &[
         Self::Snapshot,
         Self::Subvolume,
+        Self::ReadOnly,
         Self::Scrub,
         Self::Balance,
         Self::Trim,
@@ -80,6 +84,7 @@ impl Job {
                 Self::Remount => remount(stage),
                 Self::Sync => sync(stage, pool, random),
                 Self::Keep => keep(stage),
+                Self::Fill => fill(stage),
                 Self::Names => names(stage, random),
             }
             stage.notes.add(format!("{self:?} {number} is done"));
@@ -228,6 +233,64 @@ fn keep(stage: &Stage) {
     thread::sleep(Duration::from_micros(300));
     drop(kept);
     thread::sleep(Duration::from_micros(100));
+}
+
+/// What is held back while a commit is kept must not be spent when subvolumes are dropped.
+fn fill(stage: &Stage) {
+    const MOST_SNAPSHOTS: u64 = 400;
+    let Some(source) = tree_of_some_leaves(stage) else { return };
+    let mut names = Vec::new();
+    for number in 0..MOST_SNAPSHOTS {
+        let name = format!("filling {number}").into_bytes();
+        let made = stage.fs.snapshot(source, stage.dir, &name, false);
+        let Some(id) = stage.succeeds("a snapshot", made, &[]) else { break };
+        names.push(name);
+        let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
+        if !has_own_leaves(stage, root) || stage.succeeds("a sync", stage.fs.sync(), &[]).is_none() {
+            break;
+        }
+    }
+    let kept = stage.fs.keep_commit();
+    for name in names {
+        stage.succeeds("deleting a snapshot", stage.fs.delete_subvolume(stage.dir, &name), &[]);
+        stage.succeeds("a sync", stage.fs.sync(), &[]);
+    }
+    for _ in 0..10 {
+        stage.succeeds("a sync", stage.fs.sync(), &[]);
+    }
+    drop(kept);
+    stage.succeeds("a sync", stage.fs.sync(), &[]);
+}
+
+const FILES_OF_SOURCE: usize = 120;
+
+/// A subvolume of files with inline data.
+fn tree_of_some_leaves(stage: &Stage) -> Option<TreeId> {
+    let name = b"source";
+    if let Ok(root) = stage.fs.lookup(stage.dir, name) {
+        return Some(root.subvolume);
+    }
+    let id = stage.succeeds("making a subvolume", stage.fs.create_subvolume(stage.dir, name, 0o755, (0, 0)), &[])?;
+    let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
+    let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
+    for number in 0..FILES_OF_SOURCE {
+        let made = stage.fs.create(root, format!("file {number}").as_bytes(), &new);
+        let file = stage.succeeds("a creation", made, &[])?;
+        stage.succeeds("a write", stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &[1; 1500], false), &[]);
+        stage.fs.forget(file, 1);
+    }
+    Some(id)
+}
+
+/// Changes each leaf of a snapshot of [`tree_of_some_leaves`]. Whether there was room.
+fn has_own_leaves(stage: &Stage, root: ubtrfs::InodeId) -> bool {
+    (0..FILES_OF_SOURCE).step_by(7).all(|number| {
+        let Ok(file) = stage.fs.lookup(root, format!("file {number}").as_bytes()) else { return true };
+        let written = stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &[2; 1500], false);
+        let has_room = stage.succeeds("a write", written, &[]).is_some();
+        stage.fs.forget(file, 1);
+        has_room
+    })
 }
 
 fn names(stage: &Stage, random: &mut Random) {

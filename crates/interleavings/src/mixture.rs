@@ -45,6 +45,9 @@ pub struct Mixture {
 }
 
 impl Mixture {
+    /// Bytes of a volume that [`Job::Fill`] fills.
+    pub const SMALL_VOLUME: u64 = 48 << 20;
+
     /// The mixture of this seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x6d69_7874);
@@ -52,15 +55,22 @@ impl Mixture {
         for _ in 0..=random.below(4) {
             jobs.extend(random.pick(Job::ALL).copied().filter(|job| !jobs.contains(job)));
         }
+        let writers = 1 + random.below(3) as usize;
+        let operations = 6 + random.below(20) as usize;
+        let fails = random.one_in(6);
+        let leaders = 1 + random.below(3) as usize;
+        // It takes as long as many other runs.
+        let is_filled = random.one_in(48);
+        jobs.extend(is_filled.then_some(Job::Fill));
         Self {
             seed,
-            writers: 1 + random.below(3) as usize,
-            operations: 6 + random.below(20) as usize,
+            writers,
+            operations,
             jobs,
-            fails: random.one_in(6),
-            bytes: None,
+            fails,
+            bytes: is_filled.then_some(Self::SMALL_VOLUME),
             ballast: 0,
-            leaders: 1 + random.below(3) as usize,
+            leaders,
             faults: Faults::default(),
             crashes: 6,
         }

@@ -1,6 +1,6 @@
 //! Faults that were mended are found by a few seeds where they are put back, and only there.
 
-use ubtrfs::testing::{Faults, LogFault};
+use ubtrfs::testing::{CommitFault, Faults, LogFault};
 use ubtrfs_interleavings::{Job, Mixture};
 
 /// Seeds that are tried.
@@ -30,6 +30,35 @@ fn a_log_that_only_a_job_of_a_full_pool_publishes() {
         writers: 2,
         leaders: 1,
         fails: false,
+        crashes: 0,
+        ..Mixture::new(seed)
+    });
+}
+
+/// The flag that one thread has put on the volume is overwritten in memory by another that was
+/// slower.
+#[test]
+fn a_flag_in_memory_that_does_not_follow_the_published_roots() {
+    let faults = Faults { commit: Some(CommitFault::ReadOnlyAfterPublish), ..Faults::default() };
+    is_found(&faults, "made in a read-only subvolume", |seed| Mixture {
+        jobs: vec![Job::ReadOnly],
+        writers: 1,
+        fails: false,
+        crashes: 0,
+        ..Mixture::new(seed)
+    });
+}
+
+/// Subvolumes are dropped with space that a reader holds back.
+#[test]
+fn space_that_a_commit_does_not_have_yet() {
+    let faults = Faults { commit: Some(CommitFault::FreeUnreserved), ..Faults::default() };
+    is_found(&faults, "no space for metadata", |seed| Mixture {
+        jobs: vec![Job::Fill],
+        writers: 1,
+        operations: 4,
+        fails: false,
+        bytes: Some(Mixture::SMALL_VOLUME),
         crashes: 0,
         ..Mixture::new(seed)
     });
