@@ -4,6 +4,7 @@ help:
 	@echo 'make demo    build, make a volume, mount it, do some real work on it, unmount, check'
 	@echo 'make test    lint, build and run all tests (15 minutes on 2 cores at the most)'
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
+	@echo 'make kernels the checks of ubtrfs on kernels of Debian, emulated by qemu: 6.1 and 6.12 (docs/kernels.md)'
 	@echo 'make suites  the test suites of coreutils, SQLite and git on a mount, compared with the kernel (SUITES="git …", FULL=1)'
 	@echo 'make fuzz    each fuzz target for ten minutes (FUZZ_SECONDS)'
 	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", "--guard", workloads, …)'
@@ -22,6 +23,10 @@ test:
 
 soak:
 	@tests/run.sh soak
+
+kernels:
+	@cargo build --profile proof -p ubtrfs-cli
+	@UBTRFS_BIN=$(TARGET)/proof/ubtrfs tests/kernels.sh --write
 
 suites:
 	@tests/suites.sh $(SUITES)
@@ -72,4 +77,4 @@ BUILT = $(or $(BIN),$(TARGET)/release/ubtrfs)
 LINKED = $(if $(filter $(PREFIX)/sbin,$(SBINDIR)),../bin,$(PREFIX)/bin)
 WORKLOAD ?= dbench-16
 
-.PHONY: help demo test soak suites fuzz bench profile lint fmt install deb
+.PHONY: help demo test soak kernels suites fuzz bench profile lint fmt install deb

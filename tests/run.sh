@@ -126,12 +126,17 @@ if [ "$mode" = test ]; then
 fi
 cargo test --workspace --doc --no-fail-fast "${proof[@]}" -- "${words[@]}" 2>&1 | tee -a "$log" || status=1
 
+if [ "$mode" = soak ] && [ "$(id -u)" -eq 0 ]; then
+    say 'kernels'
+    tests/kernels.sh 2>&1 | tee -a "$log" || status=1
+fi
+
 if [ -s "$UBTRFS_SKIP_LOG" ]; then
     say 'skipped'
     sort -u "$UBTRFS_SKIP_LOG"
 fi
 say 'summary'
-grep -E '^(test .* FAILED|error: .*: exit status [0-9]+)$' "$log" | sort -u || true
+grep -E '^(test .* FAILED|check .*: FAILED.*|error: .*: exit status [0-9]+)$' "$log" | sort -u || true
 awk '/^ +(Running|Doc-tests) / { name = ($1 == "Running") ? $2 " " $3 : "doc " $2 } /^test result/ { print name ": " $0 }' "$log" |
     sed -E 's/ \([^)]*\)//'
 grep -E '^test result' "$log" | awk '{ passed += $4; failed += $6; ignored += $8 }

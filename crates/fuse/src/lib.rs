@@ -26,6 +26,7 @@
 //! The protocol spoken is FUSE 7.45, down to kernels of 7.31.
 
 pub mod abi;
+mod arrivals;
 pub mod attributes;
 pub mod caller_file;
 pub mod device;
@@ -39,6 +40,7 @@ pub mod reply;
 pub mod request;
 mod ring;
 mod session;
+mod sync_device;
 
 pub use abi::flags::{Capabilities, OpenFlags};
 pub use attributes::{Attributes, Entry, StatFs, Statx, Timestamp};
@@ -51,6 +53,7 @@ pub use ring::{HopCounters, Hops, NoRing};
 pub use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 pub use rustix::io::Errno;
 pub use session::{Session, SessionError, Way};
+pub use sync_device::SyncDevice;
 
 /// The node number of the root directory; the kernel looks it up never and forgets it never.
 pub const ROOT: u64 = 1;

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use crate::abi::flags::EXPIRE_ONLY;
-use crate::abi::messages::{DeleteOut, InvalEntryOut, InvalInodeOut};
+use crate::abi::messages::{DeleteOut, InvalEntryOut, InvalInodeOut, RetrieveOut};
 use crate::abi::opcode::notify;
+use crate::arrivals::Arrivals;
 use crate::device::Device;
 
 /// Invalidates caches of the kernel. Cheap to clone; any thread may use it.
@@ -21,11 +22,48 @@ use crate::device::Device;
 pub struct Notifier {
     /// The connection ends with the session, however long this lives.
     device: Weak<Device>,
+    /// What arrives over `/dev/fuse`, and how many requests in the background at a time.
+    arrivals: Arc<Arrivals>,
+    most_in_background: u64,
 }
 
 impl Notifier {
-    pub(crate) fn new(device: &Arc<Device>) -> Self {
-        Self { device: Arc::downgrade(device) }
+    pub(crate) fn new(device: &Arc<Device>, arrivals: Arc<Arrivals>, most_in_background: u16) -> Self {
+        Self { device: Arc::downgrade(device), arrivals, most_in_background: most_in_background.into() }
+    }
+
+    /// Waits until all dirty pages that the kernel takes for written are: before Linux 6.16 their
+    /// WRITEs may not even have arrived. Only where requests arrive over `/dev/fuse`, and not for
+    /// the threads that serve them. `files` finds regular files that the kernel may know; it is
+    /// asked where no file is known that was written.
+    pub fn settle<I: IntoIterator<Item = u64>>(&self, files: impl Fn() -> I) -> Result<(), Errno> {
+        self.arrivals.settle(self.most_in_background, |number| {
+            if let Some(node) = self.arrivals.remembered()
+                && self.mark(node, number)?
+            {
+                return Ok(true);
+            }
+            for node in files() {
+                if self.mark(node, number)? {
+                    self.arrivals.remember(node);
+                    return Ok(true);
+                }
+            }
+            // Without a file there is no page.
+            Ok(false)
+        })
+    }
+
+    /// Has the kernel queue the answer to a question for nothing, by that number; returns whether
+    /// it knows the file.
+    fn mark(&self, node: u64, number: u64) -> Result<bool, Errno> {
+        let out = RetrieveOut { notify_unique: number, nodeid: node, ..RetrieveOut::default() };
+        let device = self.device.upgrade().ok_or(Errno::NODEV)?;
+        match device.write(0, notify::RETRIEVE, &[IoSlice::new(out.as_bytes())]) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT | Errno::INVAL) => Ok(false),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Attributes and cached data of `node` are stale: the data from `offset` on, `length` bytes

@@ -13,6 +13,7 @@ use zerocopy::IntoBytes;
 use crate::Capabilities;
 use crate::abi::messages::InitOut;
 use crate::abi::opcode;
+use crate::arrivals::Arrivals;
 use crate::device::{self, Device};
 use crate::dispatch;
 use crate::filesystem::Filesystem;
@@ -78,6 +79,8 @@ pub struct Session<F> {
     /// Until it runs.
     rings: Mutex<Option<Rings>>,
     threads: usize,
+    /// What arrives over `/dev/fuse`.
+    arrivals: Arc<Arrivals>,
     /// Threads that serve a request of `/dev/fuse`, not over rings.
     serving: AtomicUsize,
     destroyed: AtomicBool,
@@ -119,9 +122,11 @@ impl<F: Filesystem> Session<F> {
                     send_init(reply, &out);
                     tracing::debug!(?granted, ?way, "mount begins");
                     let (threads, rings) = (config.threads.max(1), Mutex::new(rings));
+                    let arrivals = Arc::new(Arrivals::default());
                     return Ok(Self {
                         filesystem,
-                        notifier: Notifier::new(&device),
+                        notifier: Notifier::new(&device, Arc::clone(&arrivals), config.max_background),
+                        arrivals,
                         device: Mutex::new(Some(device)),
                         granted,
                         way,
@@ -212,19 +217,39 @@ impl<F: Filesystem> Session<F> {
         let form = self.granted.form();
         let size = buffer_size(self.granted.max_write as usize, rustix::param::page_size());
         let mut buffer = vec![0; size];
+        let entered = self.arrivals.enter();
         while let Some(length) = device.receive(&mut buffer)? {
             let message = buffer.get(..length).unwrap_or_default();
-            let serve = || dispatch::message(&self.filesystem, || self.destroy(), message, form, &responder);
-            self.serving.fetch_add(1, Ordering::Relaxed);
-            // A reply lost in the panic has been answered by its drop.
-            if catch_unwind(AssertUnwindSafe(serve)).is_err() {
-                let opcode = crate::request::header(message).map_or(0, |header| header.opcode);
-                tracing::error!(request = opcode::name(opcode), "the filesystem panicked");
+            let header = crate::request::header(message).unwrap_or_default();
+            let opcode = header.opcode;
+            match opcode {
+                opcode::NOTIFY_REPLY => {
+                    self.arrivals.marker(header.unique);
+                    continue;
+                }
+                opcode::WRITE => self.arrivals.remember(header.nodeid),
+                _ => {}
             }
+            let serve =
+                || dispatch::message(&self.filesystem, || self.destroy_when_written(), message, form, &responder);
+            self.serving.fetch_add(1, Ordering::Relaxed);
+            entered.serving(opcode == opcode::WRITE, || {
+                // A reply lost in the panic has been answered by its drop.
+                if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                    tracing::error!(request = opcode::name(opcode), "the filesystem panicked");
+                }
+            });
             self.serving.fetch_sub(1, Ordering::Relaxed);
         }
         self.filesystem.disconnected(self.serving.load(Ordering::Relaxed) > 0);
         Ok(())
+    }
+
+    /// The kernel's last request, before which WRITEs of pages came that other threads may still
+    /// serve.
+    fn destroy_when_written(&self) {
+        self.arrivals.wait_for_writes();
+        self.destroy();
     }
 
     /// Notifies the filesystem, the first time only, that the mount has ended.

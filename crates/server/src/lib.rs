@@ -34,6 +34,7 @@ mod flags;
 mod ioctls;
 mod listings;
 mod long_ioctls;
+mod mapped_pages;
 pub mod merge_records;
 mod nodes;
 mod nonblocking;

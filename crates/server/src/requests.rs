@@ -1,6 +1,7 @@
 //! Requests, one method each.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ubtrfs::{InodeId, RenameFlags};
@@ -239,9 +240,16 @@ impl Filesystem for Server {
         self.sync_inode(node, data_only, |result| answer(reply, result));
     }
 
-    fn syncfs(&self, _: &Caller<'_>, node: u64, reply: ReplyEmpty) {
+    fn syncfs(&self, caller: &Caller<'_>, _: u64, reply: ReplyEmpty) {
         let _timed = self.count(Kind::SyncFs);
-        self.slowly(node, reply, |engine, _| engine.sync());
+        if self.shared().mapped_pages.is_own(caller.pid) {
+            return reply.ok();
+        }
+        let (shared, caller) = (Arc::clone(self.shared()), caller.pid);
+        self.syncing.run(move || {
+            shared.mapped_pages.write(caller, || shared.take_pages(&AtomicU64::new(0)));
+            answer(reply, shared.engine().sync().map_err(|error| errno(&error)));
+        });
     }
 
     fn setxattr(&self, _: &Caller<'_>, node: u64, what: &SetXattr<'_>, reply: ReplyEmpty) {

@@ -19,12 +19,10 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::{Scheduling, may_block};
 use ubtrfs::{Filesystem as Engine, InodeId};
-use ubtrfs_fuse::reply::ReplyEmpty;
 use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
 use ubtrfs_threads::Mutex;
 use ubtrfs_threads::time::Instant;
 
-use crate::answers::answer;
 use crate::counters::{Kind, Timed};
 use crate::listings::Drops;
 use crate::pool::Pool;
@@ -38,6 +36,8 @@ const SLOW_THREADS: usize = 16;
 const LONG_OF_EACH: usize = 4;
 /// Files of one user's requests whose pages are waited for.
 const NOTIFYING_OF_EACH: usize = 4;
+/// Threads that serve syncs, which wait for the kernel and for commits.
+const SYNCING_THREADS: usize = 4;
 
 /// The session's configuration for a [`Server`] that `threads` threads serve. Without `checked` the
 /// kernel checks no permissions.
@@ -45,7 +45,8 @@ pub fn config(threads: usize, transport: Transport, checked: bool) -> Config {
     let wanted = Config::FULL | Capabilities::ALLOW_IDMAP | Capabilities::EXPORT_SUPPORT;
     // Both turn the kernel's checks on, or need them.
     let wanted = if checked { wanted } else { wanted - Capabilities::POSIX_ACL - Capabilities::ALLOW_IDMAP };
-    Config { wanted, threads, transport, ..Config::default() }
+    // A congested file system would leave dirty pages unwritten when a sync wants them written.
+    Config { wanted, threads, transport, congestion_threshold: u16::MAX, ..Config::default() }
 }
 
 /// The server of one mount. The kernel checks permissions (`default_permissions`), not the server;
@@ -58,6 +59,8 @@ pub struct Server {
     /// For what takes as long as a user wants: he chooses how large a file is that is defragmented,
     /// and how many pages a subvolume has that the kernel writes before a snapshot.
     pub(crate) long: UsersPool,
+    /// For SYNCFS.
+    pub(crate) syncing: Pool,
     /// For invalidations of files, before which the kernel writes dirty pages back. They wait for
     /// requests that other threads serve. A page of a file is locked while we answer for it, and
     /// not while a program's memory is waited for; but the kernel goes through all pages from the
@@ -84,6 +87,7 @@ impl Server {
             shared,
             long: UsersPool::new(LONG_OF_EACH),
             notifying: UsersPool::new(NOTIFYING_OF_EACH),
+            syncing: Pool::new(SYNCING_THREADS),
             listings: Drops::new(),
             streams: Arc::new(Streams::new()),
             invalidating: UsersPool::new(1),
@@ -110,21 +114,7 @@ impl Server {
 
     /// Whether requests that take long are not answered yet.
     pub(crate) fn is_busy_with_slow_requests(&self) -> bool {
-        self.slow.is_busy() || self.long.is_busy()
-    }
-
-    /// Runs what may wait for a commit in a thread of its own, and answers from there.
-    pub(crate) fn slowly(
-        &self,
-        node: u64,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Engine, InodeId) -> ubtrfs::Result<()> + Send + 'static,
-    ) {
-        let shared = Arc::clone(&self.shared);
-        self.slow.run(move || {
-            let result = shared.inode(node).and_then(|id| work(&shared.engine, id).map_err(|error| errno(&error)));
-            answer(reply, result);
-        });
+        self.slow.is_busy() || self.long.is_busy() || self.syncing.is_busy()
     }
 
     /// Most fsyncs wait for the write of another: no thread is held up by that.

@@ -17,9 +17,10 @@ use ubtrfs_threads::{Mutex, OnceLock};
 use crate::attributes;
 use crate::changed_names::ChangedNames;
 use crate::control::Report;
-use crate::counters::Counters;
+use crate::counters::{Counters, Kind};
 use crate::devices::{Devices, Opener};
 use crate::long_ioctls::LongIoctls;
+use crate::mapped_pages::MappedPages;
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
 use crate::refusals::Refusals;
@@ -64,6 +65,8 @@ pub struct MountFacts {
     pub threads: usize,
     /// The longest time from a change to its commit.
     pub commit_interval: Duration,
+    /// Whether sync(2), syncfs(2) and remounts by the kernel alone arrive, and how.
+    pub syncs: String,
     /// When this process started, in the clock ticks of `/proc/PID/stat`.
     pub pid_started: u64,
     /// How files show.
@@ -95,6 +98,7 @@ pub struct Shared {
     pub(crate) counters: Counters,
     pub(crate) scrubs: Scrubs,
     pub(crate) long_ioctls: LongIoctls,
+    pub(crate) mapped_pages: Arc<MappedPages>,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) changed_names: ChangedNames,
     pub(crate) granted: OnceLock<Granted>,
@@ -115,6 +119,8 @@ pub struct Shared {
     force_expected: Mutex<Option<Instant>>,
     /// Has devices that are away fail soon.
     stop_waiting: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// What is to happen after the last commit, before the kernel hears of it.
+    on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Shared {
@@ -140,6 +146,8 @@ impl Shared {
             engine,
             scrubs: Scrubs::default(),
             long_ioctls: LongIoctls::default(),
+            mapped_pages: Arc::default(),
+            on_end: OnceLock::new(),
         }
     }
 
@@ -193,12 +201,19 @@ impl Shared {
     ///
     /// Directories are left out: a process that lists one may lock its pages without a limit.
     pub fn take_pages(&self, done: &AtomicU64) {
-        for id in self.engine.referenced() {
-            if self.engine.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Regular) {
-                self.invalidate_pages(self.numbers.node(id));
-            }
+        for node in self.regular_files() {
+            self.invalidate_pages(node);
             done.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Nodes of the regular files that the kernel remembers.
+    fn regular_files(&self) -> impl Iterator<Item = u64> {
+        self.engine
+            .referenced()
+            .into_iter()
+            .filter(|id| self.engine.attributes(*id).is_ok_and(|of| of.file_type == FileType::Regular))
+            .map(|id| self.numbers.node(id))
     }
 
     /// Gives the server the handle to invalidate the kernel's caches.
@@ -290,6 +305,27 @@ impl Shared {
         let _ = self.stop_waiting.set(Box::new(stop));
     }
 
+    /// Sets what happens after the last commit, before the kernel hears of it.
+    pub fn on_end(&self, action: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_end.set(Box::new(action));
+    }
+
+    /// Sets what has the kernel write all dirty pages of the mount; it sends a SYNCFS for that from
+    /// the thread in which it is called.
+    pub fn on_mapped_pages(&self, write_all: impl Fn() -> std::io::Result<()> + Send + Sync + 'static) {
+        self.mapped_pages.set(write_all);
+    }
+
+    /// A sync of the kernel's that comes by another way than SYNCFS, which over `/dev/fuse` may be
+    /// ahead of pages that it includes.
+    pub fn sync(&self) -> Result<(), Errno> {
+        let _timed = self.counters.count(Kind::SyncFs);
+        if let Some(notifier) = self.notifier.get() {
+            notifier.settle(|| self.regular_files())?;
+        }
+        self.engine.sync().map_err(|error| errno(&error))
+    }
+
     /// No program of the mount waits any more, so neither need requests for devices that are away.
     pub fn stop_waiting(&self) {
         if let Some(stop) = self.stop_waiting.get() {
@@ -320,7 +356,14 @@ impl Shared {
     /// Commits for the last time and ends the engine; the first call does, later ones return its
     /// result.
     pub fn end(&self) -> Result<(), String> {
-        self.ended.lock().get_or_insert_with(|| self.engine.close().map_err(|error| error.chain())).clone()
+        let end = || {
+            let closed = self.engine.close().map_err(|error| error.chain());
+            if let Some(on_end) = self.on_end.get() {
+                on_end();
+            }
+            closed
+        };
+        self.ended.lock().get_or_insert_with(end).clone()
     }
 
     /// Whether the last commit has been requested.
@@ -358,6 +401,7 @@ impl Shared {
             options: self.options_in_force(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),
+            syncs: self.facts.syncs.clone(),
             transport: self.transport.get().map_or("/dev/fuse", |transport| transport.name).into(),
             transport_fallback: self.transport.get().and_then(|transport| transport.why.clone()),
             threads: self.facts.threads as u64,

@@ -56,3 +56,35 @@ pub fn write_and(file: &File, bytes: &[u8], meanwhile: impl FnOnce()) -> io::Res
     unsafe { munmap(address, length)? };
     Ok(())
 }
+
+/// The beginning of a file, mapped as long as this lives.
+pub struct Mapping {
+    address: *mut u8,
+    length: usize,
+}
+
+impl Mapping {
+    /// Maps `length` bytes, which the file must have; it must not be truncated in the meantime.
+    pub fn new(file: &File, length: usize) -> io::Result<Self> {
+        assert!(length as u64 <= file.metadata()?.len(), "the range to map is not in the file");
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh shared mapping at an address of the kernel's choice, which is unmapped
+        // when this is dropped.
+        let address = unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0)? };
+        Ok(Self { address: address.cast(), length })
+    }
+
+    /// Stores bytes at the beginning.
+    pub fn store(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.length, "they are more than is mapped");
+        // SAFETY: `address` maps `length` writable bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address, bytes.len()) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made by `new`, which nobody refers to any more.
+        let _ = unsafe { munmap(self.address.cast(), self.length) };
+    }
+}

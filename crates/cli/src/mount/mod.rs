@@ -11,6 +11,7 @@ mod options;
 mod protect;
 mod remount;
 mod serve;
+mod syncs;
 mod tied;
 mod watcher;
 

@@ -23,6 +23,7 @@ use ubtrfs_volume::{
 };
 
 use super::options::{MountRequest, NewFiles};
+use super::syncs::Syncs;
 use super::tied::Tied;
 use super::watcher::{Lifeline, Watcher};
 use super::{ending, notify, protect};
@@ -57,7 +58,8 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
     let devices = std::mem::take(&mut opened.devices);
     let engine = open_volume(job, devices.clone(), &options)?;
 
-    let mount_options = mount_options(job, root);
+    let mut mount_options = mount_options(job, root);
+    let syncs = Syncs::prepare(&mut mount_options, root);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
         // The kernel claims the device for the mount.
         opened.claims.clear();
@@ -71,7 +73,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             opened.claims.push(claim(&descriptor(block))?);
         }
     }
-    run(job, &mount, fuse, (engine, devices), lifeline.as_ref(), ready)
+    run(job, &mount, fuse, (engine, devices), lifeline.as_ref(), syncs, ready)
 }
 
 /// The session of a mount.
@@ -81,6 +83,7 @@ fn run(
     fuse: FuseDevice,
     (engine, devices): (Arc<Filesystem>, Vec<Arc<dyn Device>>),
     lifeline: Option<&Lifeline>,
+    syncs: Syncs,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let threads = job.request.threads.unwrap_or_else(usual_threads);
@@ -90,6 +93,7 @@ fn run(
         options: job.options.clone(),
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
+        syncs: syncs.sentence(mount, job.request.read_only),
         threads,
         commit_interval: engine_options(&job.request).commit_interval,
         pid_started: process::started("self").unwrap_or_default(),
@@ -108,15 +112,21 @@ fn run(
     shared.on_stop_waiting(move || volume.stop_waiting());
     let timeout = job.request.timeout;
     shared.on_new_devices(Box::new(move |path| open_new(path, timeout)));
-    let session =
-        Session::establish(fuse, server, &config(threads, job.request.transport, job.request.checks_permissions()))
-            .map_err(|error| Failure::of(&error))?;
+    let transport = syncs.transport(job.request.transport);
+    let session = Session::establish(fuse, server, &config(threads, transport, job.request.checks_permissions()))
+        .map_err(|error| Failure::of(&error))?;
     mount.read_far_ahead();
     shared.set_notifier(session.notifier());
     shared.set_way(session.way());
     if let Way::Device { why: Some(why) } = session.way() {
         tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
     }
+    if syncs.is_worse_than_usual(mount, rustix::process::geteuid().is_root(), job.request.read_only) {
+        tracing::warn!("{}", syncs.sentence(mount, job.request.read_only));
+    } else {
+        tracing::info!("{}", syncs.sentence(mount, job.request.read_only));
+    }
+    syncs.begin(mount, &session, job.request.read_only);
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
     let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;

@@ -38,5 +38,6 @@ mod snapshots_keep_pages;
 mod space;
 mod subvolume_parity;
 mod subvolumes;
+mod syncs;
 mod trouble;
 mod users_mount;

@@ -28,6 +28,8 @@ mod posix;
 mod space;
 #[path = "../mounted/subvolumes.rs"]
 mod subvolumes;
+#[path = "../mounted/syncs.rs"]
+mod syncs;
 #[path = "../mounted/trouble.rs"]
 mod trouble;
 #[path = "../mounted/users_mount.rs"]

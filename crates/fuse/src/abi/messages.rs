@@ -386,6 +386,14 @@ messages! {
         off: i64, "From where; negative: only attributes.";
         len: i64, "How much; zero or less: to the end.";
     }
+    /// Notification: what is cached of a file is wanted.
+    RetrieveOut {
+        notify_unique: u64, "Number that the answer shall have.";
+        nodeid: u64, "Node.";
+        offset: u64, "From where.";
+        size: u32, "How much at the most.";
+        padding: u32, "Zero.";
+    }
     /// Notification: a name is stale; it follows.
     InvalEntryOut {
         parent: u64, "Directory.";

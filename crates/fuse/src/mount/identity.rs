@@ -36,6 +36,15 @@ pub fn is_listed(number: u64) -> bool {
     table.map_or(true, |table| table.lines().any(|line| line.starts_with(&beginning)))
 }
 
+/// Whether the table of mounts lists one by this number whose file system is read-only.
+pub fn is_listed_read_only(number: u64) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let beginning = format!("{number} ");
+    let line = table.lines().find(|line| line.starts_with(&beginning));
+    let options = line.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.rsplit(' ').next());
+    options.is_some_and(|options| options.split(',').any(|option| option == "ro"))
+}
+
 /// The device number of the mounted filesystem, major and minor.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))

@@ -63,7 +63,7 @@ struct LoopStatus {
 #[derive(Debug)]
 pub struct LoopDevice {
     path: String,
-    _open: File,
+    open: File,
 }
 
 impl LoopDevice {
@@ -84,14 +84,14 @@ impl LoopDevice {
     }
 
     /// Attaches a file, which `name` stands for in the status of the device.
-    fn attach_file(file: &File, name: &OsStr, read_only: bool) -> io::Result<Self> {
+    pub(crate) fn attach_file(file: &File, name: &OsStr, read_only: bool) -> io::Result<Self> {
         let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..ATTEMPTS {
             let number = free_number(&control)?;
             let path = format!("/dev/loop{number}");
             let device = OpenOptions::new().read(true).write(!read_only).open(&path)?;
             match configure(&device, file, name, read_only) {
-                Ok(()) => return Ok(Self { path, _open: device }),
+                Ok(()) => return Ok(Self { path, open: device }),
                 Err(Errno::BUSY) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -102,6 +102,11 @@ impl LoopDevice {
     /// The device.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// The device, opened.
+    pub(crate) fn file(&self) -> &File {
+        &self.open
     }
 }
 

@@ -23,12 +23,13 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::ioctl::{NoArg, ioctl};
 pub use rustix::mount::MountFlags;
 use rustix::mount::UnmountFlags;
 
 use crate::device::Device;
 pub use error::{MountError, Unmount};
-use loop_device::LoopDevice;
+pub(crate) use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
 use name_of_device::NameOfDevice;
 pub use options::{MountOptions, Source};
@@ -51,11 +52,19 @@ pub enum MountKind {
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
+    how: How,
+    id: Option<u64>,
+    listed_as: Option<u64>,
+}
+
+/// How it was made.
+#[derive(Debug)]
+struct How {
     kind: MountKind,
     source: String,
     fallback: Option<String>,
-    id: Option<u64>,
-    listed_as: Option<u64>,
+    /// A path to the block device that is the source, where its pages may have to be written by it.
+    block: Option<PathBuf>,
 }
 
 impl Mount {
@@ -70,18 +79,19 @@ impl Mount {
             let device = fusermount::mount(&path, options)?;
             let source = options.shown_name().to_owned();
             let fallback = options.source.wants_block().then(|| "only root mounts fuseblk".to_owned());
-            return Ok((Self::mounted(path, MountKind::Fusermount, source, fallback), device));
+            let how = How { kind: MountKind::Fusermount, source, fallback, block: None };
+            return Ok((Self::mounted(path, how), device));
         }
-        let (kind, source, fallback, device) = mount_as_root(&path, &point, options)?;
-        Ok((Self::mounted(path, kind, source, fallback), device))
+        let (how, device) = mount_as_root(&path, &point, options)?;
+        Ok((Self::mounted(path, how), device))
     }
 
-    fn mounted(path: PathBuf, kind: MountKind, source: String, fallback: Option<String>) -> Self {
-        if let Some(reason) = &fallback {
+    fn mounted(path: PathBuf, how: How) -> Self {
+        if let Some(reason) = &how.fallback {
             tracing::info!(reason, "mounted as plain fuse");
         }
         let (id, listed_as) = (identity::of(&path), identity::listed_as(&path));
-        Self { path, kind, source, fallback, id, listed_as }
+        Self { path, how, id, listed_as }
     }
 
     /// Where.
@@ -91,18 +101,18 @@ impl Mount {
 
     /// How.
     pub fn kind(&self) -> MountKind {
-        self.kind
+        self.how.kind
     }
 
     /// What the mount table shows as the source: the block device (of an image, its loop device),
     /// the URI or the name.
     pub fn source(&self) -> &str {
-        &self.source
+        &self.how.source
     }
 
     /// Why it isn't `fuseblk` although there is a device, an image or a URI.
     pub fn fallback(&self) -> Option<&str> {
-        self.fallback.as_deref()
+        self.how.fallback.as_deref()
     }
 
     /// The device number that its files show, major and minor.
@@ -115,13 +125,29 @@ impl Mount {
         self.id.is_some() && self.id == identity::of(&self.path)
     }
 
+    /// Has the kernel write all dirty pages of a `fuseblk` mount, and waits until the session has
+    /// served that. A SYNCFS comes with it, from this thread. Waits for a remount in progress, and
+    /// keeps no mount busy, as a call by a path would.
+    pub fn write_pages(&self) -> io::Result<()> {
+        /// `BLKFLSBUF`: syncs what is mounted from a block device.
+        const FLUSH: rustix::ioctl::Opcode = 0x1261;
+        let block = File::open(self.how.block.as_ref().ok_or(Errno::NODEV)?)?;
+        // SAFETY: the command takes no argument and changes no memory of the process.
+        Ok(unsafe { ioctl(&block, NoArg::<FLUSH>::new()) }?)
+    }
+
+    /// Whether the mount table lists the mount, and it is read-only for everybody.
+    pub fn is_listed_read_only(&self) -> bool {
+        self.listed_as.is_some_and(identity::is_listed_read_only)
+    }
+
     /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in
     /// order: 4 MiB instead of FUSE's 128 KiB. To be called once the session is established, when
     /// the kernel has set its own value. Only root may: for anybody else it stays at that.
     pub fn read_far_ahead(&self) {
         const READ_AHEAD_KIB: &str = "4096";
         let Some((major, minor)) = self.device_number() else { return };
-        let suffix = if self.kind == MountKind::Block { "-fuseblk" } else { "" };
+        let suffix = if self.how.kind == MountKind::Block { "-fuseblk" } else { "" };
         let setting = format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb");
         if let Err(error) = std::fs::write(&setting, READ_AHEAD_KIB) {
             tracing::debug!(%error, setting, "the kernel reads ahead no further than it does by itself");
@@ -202,26 +228,24 @@ fn open_point(path: &Path) -> Result<File, MountError> {
 }
 
 /// As `fuseblk` if the options name something for it and nothing is in the way; else as `fuse`.
-fn mount_as_root(
-    path: &Path,
-    point: &File,
-    options: &MountOptions,
-) -> Result<(MountKind, String, Option<String>, Device), MountError> {
+fn mount_as_root(path: &Path, point: &File, options: &MountOptions) -> Result<(How, Device), MountError> {
     let fallback = match block_source(options) {
         None => None,
         Some(Err(reason)) => Some(reason),
         Some(Ok(block)) => match mount_block(&block, path, point, options) {
             Ok(device) => {
                 refuse_shared(path, &block.name, &device)?;
-                return Ok((MountKind::Block, block.name, None, device));
+                let how = How { kind: MountKind::Block, source: block.name, fallback: None, block: block.device };
+                return Ok((how, device));
             }
             Err(MountError::Mount(_, error)) => Some(format!("fuseblk from {}: {error}", block.name)),
             Err(error) => return Err(error),
         },
     };
     let name = options.shown_name();
-    let device = mount_type("fuse", name, path, point, options)?;
-    Ok((MountKind::Plain, name.to_owned(), fallback, device))
+    let device = Device::open().map_err(MountError::Device)?;
+    mount_type("fuse", name, path, (point, &path_of(point)), options, &device)?;
+    Ok((How { kind: MountKind::Plain, source: name.to_owned(), fallback, block: None }, device))
 }
 
 /// Of a block device that another server has mounted already as `fuseblk`, mount(2) just shows that
@@ -235,11 +259,18 @@ fn refuse_shared(path: &Path, source: &str, device: &Device) -> Result<(), Mount
 }
 
 fn mount_block(block: &BlockSource, path: &Path, point: &File, options: &MountOptions) -> Result<Device, MountError> {
-    let mount = || mount_type("fuseblk", &block.name, path, point, options);
+    let device = Device::open().map_err(MountError::Device)?;
+    let mount = |target: &str| mount_type("fuseblk", &block.name, path, (point, target), options, &device);
     match &block.name_of {
-        Some(name) => name.with(mount).map_err(|error| MountError::Mount(path.into(), error))?,
-        None => mount(),
-    }
+        Some(name) => name.with(point, mount).map_err(|error| MountError::Mount(path.into(), error))?,
+        None => mount(&path_of(point)),
+    }?;
+    Ok(device)
+}
+
+/// A path to what is open.
+fn path_of(point: &File) -> String {
+    format!("/proc/self/fd/{}", point.as_raw_fd())
 }
 
 /// A block device to mount from.
@@ -247,6 +278,8 @@ struct BlockSource {
     /// Its path, or a name that refers to it.
     name: String,
     name_of: Option<NameOfDevice>,
+    /// A path to it, where its pages may have to be written by it.
+    device: Option<PathBuf>,
     /// Held until the mount holds it; after that it detaches itself when the mount ends.
     _attached: Option<LoopDevice>,
 }
@@ -256,21 +289,42 @@ fn block_source(options: &MountOptions) -> Option<Result<BlockSource, String>> {
     let found = match &options.source {
         Source::Name(_) => return None,
         Source::BlockDevice(device) => match std::fs::metadata(device) {
-            Ok(metadata) if metadata.file_type().is_block_device() => {
-                Ok(BlockSource { name: device.display().to_string(), name_of: None, _attached: None })
-            }
+            Ok(metadata) if metadata.file_type().is_block_device() => Ok(BlockSource {
+                name: device.display().to_string(),
+                name_of: None,
+                device: Some(device.clone()),
+                _attached: None,
+            }),
             Ok(_) => Err(format!("{}: not a block device", device.display())),
             Err(error) => Err(format!("{}: {error}", device.display())),
         },
         Source::Image(image) => LoopDevice::attach(image, options.read_only)
-            .map(|attached| BlockSource { name: attached.path().to_owned(), name_of: None, _attached: Some(attached) })
+            .map(|attached| BlockSource {
+                name: attached.path().to_owned(),
+                name_of: None,
+                device: Some(attached.path().into()),
+                _attached: Some(attached),
+            })
             .map_err(|error| format!("no loop device for {}: {error}", image.display())),
         Source::Uri(uri) => LoopDevice::attach_nothing(uri)
             .and_then(|attached| {
                 let name_of = NameOfDevice::new(uri, attached.path())?;
-                Ok(BlockSource { name: name_of.as_str().to_owned(), name_of: Some(name_of), _attached: Some(attached) })
+                Ok(BlockSource {
+                    name: name_of.as_str().to_owned(),
+                    name_of: Some(name_of),
+                    device: Some(attached.path().into()),
+                    _attached: Some(attached),
+                })
             })
             .map_err(|error| format!("no loop device for {uri}: {error}")),
+        Source::Served { device, name } => {
+            let path = device.display().to_string();
+            let name_of = NameOfDevice::new(name, &path)
+                .inspect_err(|error| tracing::debug!(%error, name, "the mount table shows the device instead"))
+                .ok();
+            let name = name_of.as_ref().map_or(path, |name| name.as_str().to_owned());
+            Ok(BlockSource { name, name_of, device: None, _attached: None })
+        }
     };
     Some(found)
 }
@@ -279,11 +333,11 @@ fn mount_type(
     kind: &str,
     source: &str,
     path: &Path,
-    point: &File,
+    (point, target): (&File, &str),
     options: &MountOptions,
-) -> Result<Device, MountError> {
+    device: &Device,
+) -> Result<(), MountError> {
     let failed = |error: io::Error| MountError::Mount(path.into(), error);
-    let device = Device::open().map_err(MountError::Device)?;
     let mode = point.metadata().map_err(|error| MountError::MountPoint(path.into(), error))?.mode();
     let kind_of_root = mode & rustix::fs::FileType::Directory.as_raw_mode();
     let data = options.kernel_data(device.as_fd().as_raw_fd(), kind_of_root, kind == "fuseblk")?;
@@ -292,8 +346,5 @@ fn mount_type(
         "" => kind.to_owned(),
         subtype => format!("{kind}.{subtype}"),
     };
-    let target = format!("/proc/self/fd/{}", point.as_raw_fd());
-    rustix::mount::mount(source, target, kind, options.flags(), data.as_c_str())
-        .map_err(|errno| failed(errno.into()))?;
-    Ok(device)
+    rustix::mount::mount(source, target, kind, options.flags(), data.as_c_str()).map_err(|errno| failed(errno.into()))
 }

@@ -1,23 +1,27 @@
 //! A name for a block device that is no path to it.
 //!
 //! The kernel looks the source of a `fuseblk` mount up as a path, and shows it in the mount table
-//! as it was given. So that a URI can be the source, a mount of tmpfs that is nowhere in the tree
-//! has the URI as a relative path, which ends in a symbolic link to the device. It is gone when it
-//! is closed.
+//! as it was given. So that something else can be the source, a mount of tmpfs that is nowhere in
+//! the tree has the device by that name: a relative one, such as a URI, from the working directory
+//! of the thread that mounts, an absolute one from its root directory. It is gone when it is
+//! closed.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::symlink;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::thread;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::{chroot, fchdir};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// A name that refers to a block device within [`with`](Self::with).
 pub struct NameOfDevice {
     name: String,
+    is_absolute: bool,
     directory: OwnedFd,
 }
 
@@ -26,19 +30,26 @@ impl NameOfDevice {
     /// since only a directory may have one. A name with `..` can't be had.
     pub fn new(name: &str, device: &str) -> io::Result<Self> {
         let name = name.trim_end_matches('/');
-        let parts: Vec<_> = Path::new(name).components().collect();
+        let relative = name.strip_prefix('/');
+        let (is_absolute, relative) = (relative.is_some(), relative.unwrap_or(name));
+        let parts: Vec<_> = Path::new(relative).components().collect();
         if parts.is_empty() || parts.iter().any(|part| !matches!(part, Component::Normal(_))) {
             return Err(io::Error::new(ErrorKind::InvalidInput, "it can't be the source of a mount"));
         }
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&context)?;
         let directory = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-        let link = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-        if let Some(parent) = link.parent() {
+        let node = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(relative);
+        if let Some(parent) = node.parent() {
             fs::create_dir_all(parent)?;
         }
-        symlink(device, &link)?;
-        Ok(Self { name: name.to_owned(), directory })
+        if is_absolute {
+            let number = fs::metadata(device)?.rdev();
+            mknodat(CWD, &node, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, number)?;
+        } else {
+            symlink(device, &node)?;
+        }
+        Ok(Self { name: name.to_owned(), is_absolute, directory })
     }
 
     /// The name.
@@ -46,15 +57,22 @@ impl NameOfDevice {
         &self.name
     }
 
-    /// Calls `action` in a thread in whose working directory the name refers to the device.
-    pub fn with<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
+    /// Calls `action` in a thread in which the name refers to the device. There `point`, a
+    /// directory, has the path that `action` gets.
+    pub fn with<T: Send>(&self, point: impl AsFd + Sync, action: impl FnOnce(&str) -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
-                // SAFETY: from now on this thread, which ends here, has a working directory and a
-                // umask of its own; nothing relies on its having those of the process.
+                // SAFETY: from now on this thread, which ends here, has a working directory, a root
+                // directory and a umask of its own; nothing relies on its having those of the
+                // process.
                 unsafe { unshare_unsafe(UnshareFlags::FS) }?;
-                rustix::process::fchdir(&self.directory)?;
-                Ok(action())
+                fchdir(&self.directory)?;
+                if self.is_absolute {
+                    chroot(".")?;
+                    fchdir(&point)?;
+                    return Ok(action("."));
+                }
+                Ok(action(&format!("/proc/self/fd/{}", point.as_fd().as_raw_fd())))
             });
             there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
@@ -67,7 +85,7 @@ mod tests {
 
     #[test]
     fn names_that_lead_elsewhere_are_refused() {
-        for name in ["", "/", "/dev/null", "..", "nbd+unix:///?socket=/run/../x"] {
+        for name in ["", "/", "..", "/dev/../null", "//", "nbd+unix:///?socket=/run/../x"] {
             let refused = NameOfDevice::new(name, "/dev/null").map(drop);
             assert!(refused.is_err_and(|error| error.kind() == ErrorKind::InvalidInput), "{name}");
         }

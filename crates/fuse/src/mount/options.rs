@@ -20,6 +20,13 @@ pub enum Source {
     /// The URI of what the kernel has no device of: `fuseblk` by this name, from a loop device with
     /// nothing in it.
     Uri(String),
+    /// A block device that this process serves, by the name of something else: a path or a URI.
+    Served {
+        /// The device.
+        device: PathBuf,
+        /// What the mount table shows.
+        name: String,
+    },
 }
 
 impl Source {
@@ -90,7 +97,7 @@ impl MountOptions {
             return &self.name;
         }
         match &self.source {
-            Source::Name(name) | Source::Uri(name) => name,
+            Source::Name(name) | Source::Uri(name) | Source::Served { name, .. } => name,
             Source::BlockDevice(path) | Source::Image(path) => path.to_str().unwrap_or("fuse"),
         }
     }

@@ -9,4 +9,5 @@ mod harness;
 mod listings;
 mod memfs;
 mod mounting;
+mod syncs;
 mod trial;

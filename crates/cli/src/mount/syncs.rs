@@ -1,0 +1,188 @@
+//! How sync(2), syncfs(2) and a remount by the kernel alone reach a mount, which is a matter of the
+//! kernel.
+//!
+//! | Linux | on root's mounts | on others |
+//! |---|---|---|
+//! | 6.18 and later | the kernel sends SYNCFS to servers of `fuseblk` | nothing arrives |
+//! | before | the device that is the mount's source is written to ([`SyncDevice`]) | nothing arrives |
+//!
+//! Where nothing arrives, a remount to read-only can be seen in the mount table, afterwards.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags};
+use ubtrfs_fuse::mount::{Mount, MountKind, MountOptions, Source};
+use ubtrfs_fuse::{Granted, Session, SyncDevice, Transport};
+use ubtrfs_server::{Server, Shared};
+
+/// From this version on the kernel sends SYNCFS to all servers of `fuseblk`.
+const SENDS_SYNCFS: Release = Release(6, 18);
+/// The version of the protocol that came with it.
+const MINOR_WITH_SYNCFS: u32 = 45;
+/// From this version on a dirty page is written when its WRITE is answered, not when it is queued.
+const WAITS_FOR_WRITES: Release = Release(6, 16);
+
+/// A version of Linux.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Release(u32, u32);
+
+impl Release {
+    /// That of the kernel that runs. One that has no numbers counts as the oldest.
+    fn running() -> Self {
+        Self::parse(&rustix::system::uname().release().to_string_lossy())
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut numbers = text.split(|letter: char| !letter.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
+        Self(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+}
+
+/// The ways by which they may arrive, before it is known which of them the kernel takes.
+pub struct Syncs {
+    release: Release,
+    device: Option<Arc<SyncDevice>>,
+    /// Why there is no device although one is needed.
+    lacks: Option<String>,
+}
+
+impl Syncs {
+    /// Has the mount that these options describe made so that syncs arrive.
+    pub fn prepare(options: &mut MountOptions, root: bool) -> Self {
+        let release = Release::running();
+        let mut syncs = Self { release, device: None, lacks: None };
+        if !root || options.read_only || release >= SENDS_SYNCFS {
+            return syncs;
+        }
+        let name = match &options.source {
+            Source::BlockDevice(path) | Source::Image(path) => path.display().to_string(),
+            Source::Uri(uri) => uri.clone(),
+            Source::Name(_) | Source::Served { .. } => return syncs,
+        };
+        match SyncDevice::new(name.as_ref()) {
+            Ok(device) => {
+                options.source = Source::Served { device: PathBuf::from(device.path()), name };
+                syncs.device = Some(Arc::new(device));
+            }
+            Err(error) => syncs.lacks = Some(format!("no loop device for that: {error}")),
+        }
+        syncs
+    }
+
+    /// How requests may arrive, if by any way. Over rings nobody can wait for the WRITEs that a
+    /// kernel has only queued.
+    pub fn transport(&self, wanted: Transport) -> Transport {
+        match wanted {
+            Transport::Auto if self.device.is_some() && self.release < WAITS_FOR_WRITES => Transport::Device,
+            wanted => wanted,
+        }
+    }
+
+    /// What users are to know, once the volume is mounted.
+    pub fn sentence(&self, mount: &Mount, read_only: bool) -> String {
+        const ALL: &str = "sync(2), syncfs(2) and remounts by the kernel alone";
+        match (mount.kind(), &self.device) {
+            _ if read_only => "nothing is written".into(),
+            (MountKind::Block, Some(device)) => {
+                format!("{ALL} commit, by writing to {} (Linux before 6.18 sends no SYNCFS)", device.path())
+            }
+            (MountKind::Block, None) if self.release >= SENDS_SYNCFS => {
+                format!("{ALL} commit (Linux sends SYNCFS since 6.18)")
+            }
+            (MountKind::Fusermount, _) => {
+                format!(
+                    "{ALL} do not commit, as root has not mounted it: 'ubtrfs sync {}' does",
+                    mount.path().display()
+                )
+            }
+            _ => {
+                let why = self.lacks.as_deref().or(mount.fallback()).unwrap_or("Linux before 6.18 sends no SYNCFS");
+                format!("{ALL} do not commit ({why}): 'ubtrfs sync {}' does", mount.path().display())
+            }
+        }
+    }
+
+    /// Lets them arrive, once the session is established.
+    pub fn begin(self, mount: &Arc<Mount>, session: &Session<Server>, read_only: bool) {
+        let server = session.filesystem().shared();
+        let is_block = mount.kind() == MountKind::Block;
+        if let Some(device) = self.device.clone() {
+            server.on_end(move || device.end());
+        }
+        if read_only {
+            return;
+        }
+        match &self.device {
+            Some(device) if is_block => {
+                let syncing = Arc::clone(server);
+                if let Err(error) = device.begin(move || syncing.sync()) {
+                    tracing::error!("syncs do not arrive: {error}");
+                }
+            }
+            None if is_block && sends_syncfs(session.granted()) => {
+                let source = Arc::clone(mount);
+                server.on_mapped_pages(move || source.write_pages());
+            }
+            _ => watch(mount, server),
+        }
+    }
+
+    /// Whether root's mount has less than it might.
+    pub fn is_worse_than_usual(&self, mount: &Mount, root: bool, read_only: bool) -> bool {
+        root && !read_only && (mount.kind() != MountKind::Block || self.device.is_none() && self.release < SENDS_SYNCFS)
+    }
+}
+
+fn sends_syncfs(granted: &Granted) -> bool {
+    granted.minor >= MINOR_WITH_SYNCFS
+}
+
+/// Commits when the mount table shows that the mount has become read-only.
+fn watch(mount: &Arc<Mount>, server: &Arc<Shared>) {
+    let (mount, server) = (Arc::clone(mount), Arc::clone(server));
+    let started = thread::Builder::new().name("mount-table".into()).spawn(move || {
+        let Ok(table) = File::open("/proc/self/mountinfo") else { return };
+        let mut was_read_only = false;
+        loop {
+            // The first time it is "changed".
+            let mut poll = [PollFd::new(&table, PollFlags::PRI)];
+            let polled = rustix::event::poll(&mut poll, None);
+            if server.is_ending() || polled.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+                return;
+            }
+            let is_read_only = mount.is_listed_read_only();
+            if is_read_only
+                && !was_read_only
+                && let Err(error) = server.engine().sync()
+            {
+                tracing::error!("the commit of a remount failed: {}", error.chain());
+            }
+            was_read_only = is_read_only;
+        }
+    });
+    if let Err(error) = started {
+        tracing::debug!(%error, "remounts by the kernel alone are not noticed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_compared_by_number() {
+        for (text, release) in [
+            ("6.1.0-56-cloud-amd64", Release(6, 1)),
+            ("6.12.117+deb12-amd64", Release(6, 12)),
+            ("6.18.44-fc-v669", Release(6, 18)),
+            ("7.0-rc1", Release(7, 0)),
+            ("strange", Release(0, 0)),
+        ] {
+            assert_eq!(Release::parse(text), release, "{text}");
+        }
+        assert!(Release(6, 2) < SENDS_SYNCFS && Release(6, 18) >= SENDS_SYNCFS && Release(10, 0) >= SENDS_SYNCFS);
+    }
+}

@@ -1,0 +1,158 @@
+//! Syncs that arrive by a device, whatever the kernel sends besides.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use rustix::mount::MountFlags;
+use ubtrfs_fuse::mount::{MountKind, MountOptions, Source, Unmount, remount};
+use ubtrfs_fuse::{Config, Errno, ROOT, SyncDevice, Transport};
+
+use crate::harness::{Mounted, TRANSPORT, possible, possible_as_root};
+use crate::memfs::Behaviour;
+
+fn mounted_from(device: &SyncDevice, name: &str) -> Mounted {
+    let source = Source::Served { device: PathBuf::from(device.path()), name: name.into() };
+    let options = MountOptions { source, subtype: "ubtrfs".into(), ..MountOptions::default() };
+    Mounted::new(Behaviour::default(), &options, &Config::default())
+}
+
+fn sync_root(mounted: &Mounted) -> Result<(), Errno> {
+    rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap())
+}
+
+/// Invariant 62: each sync has one made that begins after it.
+#[test]
+fn each_sync_of_the_mount_is_one_of_its_device() {
+    if !possible_as_root("each_sync_of_the_mount_is_one_of_its_device") {
+        return;
+    }
+    let device = SyncDevice::new("/some/image".as_ref()).unwrap();
+    let mut mounted = mounted_from(&device, "/some/image");
+    assert_eq!((mounted.mount.kind(), mounted.mount.source()), (MountKind::Block, "/some/image"));
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(table.lines().any(|line| line.contains(" - fuseblk.ubtrfs /some/image ")), "{table}");
+    let (began, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let fails = Arc::new(AtomicU32::new(0));
+    let (beginning, ending, failing) = (Arc::clone(&began), Arc::clone(&ended), Arc::clone(&fails));
+    device
+        .begin(move || {
+            beginning.fetch_add(1, SeqCst);
+            std::thread::sleep(Duration::from_millis(20));
+            ending.fetch_add(1, SeqCst);
+            if failing.load(SeqCst) > 0 { Err(Errno::NOSPC) } else { Ok(()) }
+        })
+        .unwrap();
+    for _ in 0..20 {
+        let before = began.load(SeqCst);
+        sync_root(&mounted).unwrap();
+        assert!(ended.load(SeqCst) > before, "it waits for a sync that began after it");
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let before = began.load(SeqCst);
+                    sync_root(&mounted).unwrap();
+                    // Another one may have begun just before.
+                    assert!(ended.load(SeqCst) > before);
+                }
+            });
+        }
+    });
+    fails.store(1, SeqCst);
+    assert_eq!(sync_root(&mounted), Err(Errno::IO), "who syncs hears of failures");
+    fails.store(0, SeqCst);
+    sync_root(&mounted).unwrap();
+    let before = began.load(SeqCst);
+    remount(mounted.dir.path(), MountFlags::RDONLY).unwrap();
+    assert!(ended.load(SeqCst) > before, "a remount waits, too");
+    mounted.mount.unmount(Unmount::Now).unwrap();
+    mounted.ended().unwrap();
+    let attached = device.path().to_owned();
+    device.end();
+    assert!(detaches(&attached));
+}
+
+fn detaches(device: &str) -> bool {
+    let shown = format!("/sys/block/{}/loop", device.trim_start_matches("/dev/"));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Path::new(&shown).exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    !Path::new(&shown).exists()
+}
+
+/// A flush of a block device alone is what sync(2) does with each.
+#[test]
+fn a_flush_of_the_device_is_a_sync_and_the_end_of_it_is_none() {
+    if !possible_as_root("a_flush_of_the_device_is_a_sync_and_the_end_of_it_is_none") {
+        return;
+    }
+    let device = SyncDevice::new("nbd+unix:///?socket=/run/x".as_ref()).unwrap();
+    let syncs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&syncs);
+    let sync = move || {
+        counted.fetch_add(1, SeqCst);
+        Ok(())
+    };
+    device.begin(sync).unwrap();
+    for expected in 1..=3 {
+        assert!(Command::new("sync").arg(device.path()).status().unwrap().success());
+        assert_eq!(syncs.load(SeqCst), expected);
+    }
+    device.end();
+    assert_eq!(syncs.load(SeqCst), 3);
+    assert!(detaches(device.path()));
+}
+
+/// What has been queued before is served when that returns, whoever is busy.
+#[test]
+fn queued_requests_can_be_waited_for() {
+    if !possible("queued_requests_can_be_waited_for") || TRANSPORT == Transport::Ring {
+        return;
+    }
+    let mounted = Mounted::plain();
+    let notifier = mounted.session.notifier();
+    let settle = || notifier.settle(|| [ROOT, 2, 3, 4, 5]).unwrap();
+    for _ in 0..100 {
+        settle();
+    }
+    let stop = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (stop, path) = (&stop, mounted.path(&format!("file{number}")));
+            scope.spawn(move || {
+                while stop.load(SeqCst) == 0 {
+                    fs::write(&path, [7; 8192]).unwrap();
+                }
+            });
+        }
+        for _ in 0..100 {
+            settle();
+        }
+        stop.store(1, SeqCst);
+    });
+}
+
+/// All dirty pages are written by one flush of the source, and no call by a path is made for that.
+#[test]
+fn a_mount_can_have_its_dirty_pages_written() {
+    if !possible_as_root("a_mount_can_have_its_dirty_pages_written") {
+        return;
+    }
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(16 << 20).unwrap();
+    let options = MountOptions {
+        source: Source::Image(image.path().into()),
+        subtype: "ubtrfs".into(),
+        ..MountOptions::default()
+    };
+    let mut mounted = Mounted::new(Behaviour::default(), &options, &Config::default());
+    mounted.mount.write_pages().unwrap();
+    mounted.mount.unmount(Unmount::Now).unwrap();
+    mounted.ended().unwrap();
+}
