@@ -20,7 +20,7 @@ use rustix::io::Errno;
 /// The pause between two looks at a thread.
 const PAUSE: Duration = Duration::from_micros(200);
 /// How long a marker is waited for before the end of the session is looked for.
-const PATIENCE: Duration = Duration::from_millis(100);
+const TIMEOUT: Duration = Duration::from_millis(100);
 /// More rounds than the kernel's queue for the background can need: each takes what it may have
 /// under way at a time.
 const MOST_ROUNDS: u32 = 1 << 14;
@@ -109,7 +109,7 @@ impl Arrivals {
             if self.ended.load(SeqCst) {
                 return Err(Errno::NOTCONN);
             }
-            self.changed.wait_for(&mut arrived, PATIENCE);
+            self.changed.wait_for(&mut arrived, TIMEOUT);
         }
         Ok(())
     }

@@ -25,16 +25,18 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
+use crate::abi::flags::Capabilities;
 use crate::attributes::Attributes;
+use crate::device::Device;
 use crate::filesystem::Filesystem;
 use crate::mount::LoopDevice;
 use crate::negotiate::{Config, Transport};
 use crate::reply::{ReplyAttr, ReplyData, ReplyEmpty, ReplyWrite};
 use crate::request::{Caller, Read, Write};
 use crate::session::Session;
-use crate::{Capabilities, Device, Errno, ROOT};
 
 /// The mode of the file: a regular one.
 const MODE: u32 = 0o100_600;
@@ -156,7 +158,7 @@ impl Filesystem for Page {
     fn getattr(&self, _: &Caller<'_>, _: u64, _: Option<u64>, reply: ReplyAttr) {
         let size = SIZE as u32;
         let attributes =
-            Attributes { ino: ROOT, size: SIZE as u64, mode: MODE, nlink: 1, blksize: size, ..Attributes::default() };
+            Attributes { ino: 1, size: SIZE as u64, mode: MODE, nlink: 1, blksize: size, ..Attributes::default() };
         reply.attributes(&attributes, TTL);
     }
 

@@ -177,8 +177,7 @@ pub struct Report {
     pub mount_type: String,
     /// Why it is not `fuseblk`, where it might be.
     pub mount_fallback: Option<String>,
-    /// Whether sync(2), syncfs(2) and a remount by the kernel alone reach the server, and from which
-    /// Linux on.
+    /// Whether sync(2), syncfs(2) and a remount by the kernel alone reach the server, and how.
     #[serde(default)]
     pub syncs: String,
     /// How requests arrive: over `io_uring` or `/dev/fuse`.

@@ -86,13 +86,13 @@ mod tests {
 
     #[test]
     fn the_call_that_a_thread_is_in_is_known_while_it_sleeps() {
-        let (tell, told) = channel();
+        let (sender, numbers) = channel();
         let (end, ended) = channel::<()>();
         let thread = thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()).unwrap();
             let _ = ended.recv();
         });
-        let id = told.recv().unwrap();
+        let id = numbers.recv().unwrap();
         while is_in_sync(id).is_none() {
             thread::sleep(Duration::from_millis(1));
         }

@@ -109,7 +109,7 @@ fn a_flush_of_the_device_is_a_sync_and_the_end_of_it_is_none() {
     assert!(detaches(device.path()));
 }
 
-/// What has been queued before is served when that returns, whoever is busy.
+/// What has been queued before is served when that returns, also beside writers.
 #[test]
 fn queued_requests_can_be_waited_for() {
     if !possible("queued_requests_can_be_waited_for") || TRANSPORT == Transport::Ring {
