@@ -8,7 +8,7 @@
 //! answer says how that ended. The kernel writes the page by itself, too, when it has been dirty
 //! for half a minute (`vm.dirty_expire_centisecs`); nobody waits for that sync.
 //!
-//! Invariant 62: the page is dirty again before the sync that its WRITE requests begins. A sync
+//! The page is dirty again before the sync that its WRITE requests begins. A sync
 //! that finds the page clean therefore waits for a WRITE whose sync has not begun, or has another
 //! WRITE made; either covers all that was done before it.
 //!
@@ -136,7 +136,7 @@ impl State {
     /// The page is written: somebody syncs.
     fn written(&self) -> Result<(), Errno> {
         let Some(sync) = self.sync.get().filter(|_| !self.ended.load(Ordering::SeqCst)) else { return Ok(()) };
-        // Invariant 62.
+        // Before the sync begins: one that comes meanwhile has another made.
         if let Err(errno) = self.dirty() {
             tracing::error!(%errno, "syncs of the kernel no longer arrive");
             return Err(errno);

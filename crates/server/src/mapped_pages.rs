@@ -4,13 +4,13 @@
 //! writeback of a FUSE mount and does not wait for it, so SYNCFS may be here before the pages are.
 //! (syncfs(2) and remounts have written them by then.) So the server has the kernel write dirty
 //! pages before it commits: all of them at once, by a sync of the block device that is the mount's
-//! source. Where no page is dirty that costs some 50 µs, and no clean page is dropped.
+//! source. No clean page is dropped by that.
 //!
 //! Such a sync needs a lock that a remount or the end of the mount may wait for, which themselves
 //! wait for the sync(2) that is being served. If it does not get through soon, pages are taken file
 //! by file instead.
 //!
-//! Invariant 63: no commit that answers SYNCFS begins before the pages that were dirty when SYNCFS
+//! So no commit that answers SYNCFS begins before the pages that were dirty when SYNCFS
 //! was sent have been written.
 
 use std::collections::HashSet;
@@ -62,7 +62,6 @@ impl MappedPages {
             pages.own.lock().remove(&own);
             let _ = done.send(written);
         });
-        // Invariant 63.
         if started.is_err() || is_done.recv_timeout(TIME_TO_WRITE) != Ok(true) {
             tracing::debug!("dirty pages are taken file by file");
             take_all();

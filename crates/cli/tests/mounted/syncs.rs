@@ -27,11 +27,11 @@ fn after_a_crash(volume: &Volume, into: &Path) {
     ubtrfs(&["restore".as_ref(), copy.as_os_str(), into.as_os_str()]).ok();
 }
 
-/// Invariant 63. The kernel only wakes the writeback of so many files, and sends SYNCFS meanwhile.
+/// The kernel only wakes the writeback of so many files, and sends SYNCFS meanwhile.
 #[test]
 fn stores_to_live_mappings_are_part_of_a_sync() {
-    require!(Need::Root, FUSE);
     const FILES: usize = 400;
+    require!(Need::Root, FUSE);
     let volume = Volume::new();
     volume.mount("commit=1000");
     let path = |number: usize| volume.point.join(number.to_string());
@@ -44,7 +44,9 @@ fn stores_to_live_mappings_are_part_of_a_sync() {
     let rounds = if std::env::var_os("UBTRFS_SOAK").is_some() { 100 } else { 4 };
     for round in 0..rounds {
         let stored = format!("round {round:04}");
-        mappings.iter().for_each(|mapping| mapping.store(stored.as_bytes()));
+        for mapping in &mappings {
+            mapping.store(stored.as_bytes());
+        }
         if !sync() {
             eprintln!("sync(2) does not come back on this machine: nothing can be learned from it");
             return;

@@ -24,7 +24,7 @@ fn sync_root(mounted: &Mounted) -> Result<(), Errno> {
     rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap())
 }
 
-/// Invariant 62: each sync has one made that begins after it.
+/// Each sync has one made that begins after it.
 #[test]
 fn each_sync_of_the_mount_is_one_of_its_device() {
     if !possible_as_root("each_sync_of_the_mount_is_one_of_its_device") {
