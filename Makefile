@@ -4,7 +4,7 @@ help:
 	@echo 'make demo    build, make a volume, mount it, do some real work on it, unmount, check'
 	@echo 'make test    lint, build and run all tests (15 minutes on 2 cores at the most)'
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
-	@echo 'make kernels the checks of ubtrfs on kernels of Debian, emulated by qemu: 6.1 and 6.12 (docs/kernels.md)'
+	@echo 'make kernels the checks of ubtrfs on kernels of Debian, emulated by qemu: 6.1, 6.12 and 6.17 (docs/kernels.md)'
 	@echo 'make suites  the test suites of coreutils, SQLite and git on a mount, compared with the kernel (SUITES="git …", FULL=1)'
 	@echo 'make fuzz    each fuzz target for ten minutes (FUZZ_SECONDS)'
 	@echo 'make bench   the same workloads on ubtrfs, the kernel, and the bound of FUSE (BENCH="--quick", "--full", "--guard", workloads, …)'

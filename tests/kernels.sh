@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Boots Debian's kernels in qemu, emulated in software, and has each do what tests/kernels/guest.sh says, with ubtrfs over
 # /dev/fuse and with the btrfs of that kernel; at last the kernel of this machine, without qemu. With --write the result goes
-# into docs/kernels.md with date and versions. Kernels are downloaded, not installed.
+# into docs/kernels.md with date and versions. Kernels are downloaded, not installed; those that apt does not know come from
+# the backports of the next Debian.
 #
-# usage: kernels.sh [--write] [SERIES...]   (as root; by default 6.1, 6.12 and "host"; UBTRFS_BIN names the program, and ONLY
+# usage: kernels.sh [--write] [SERIES...]   (as root; by default 6.1, 6.12, 6.17 and "host"; UBTRFS_BIN names the program, and ONLY
 #        has commands of guest.sh to run instead of all checks)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ubtrfs=$(realpath "${UBTRFS_BIN:-target/proof/ubtrfs}")
 write=false
 [ "${1:-}" != --write ] || { write=true; shift; }
-[ $# -gt 0 ] || set -- 6.1 6.12 host
+[ $# -gt 0 ] || set -- 6.1 6.12 6.17 host
 tests/install-packages.sh qemu-system-x86_64=qemu-system-x86 cpio=cpio xz=xz-utils xfs_io=xfsprogs mkfs.btrfs=btrfs-progs fusermount3=fuse3 \
     setfattr=attr losetup=mount setpriv=util-linux pgrep=procps busybox=busybox-static depmod=kmod
 export PATH="$PATH:/usr/sbin:/sbin"
@@ -31,19 +32,47 @@ stop() {
     exit 1
 }
 
-# The newest kernel of a series that apt knows, unpacked; its place is then in $kernel.
+# The name of the newest kernel of a series that apt knows, with these options.
+newest() {
+    local series=$1
+    shift
+    apt-cache "$@" pkgnames linux-image- | grep -E "^linux-image-${series//./\\.}[.-].*-cloud-amd64(-unsigned)?$" | sort -V | tail -n 1
+}
+
+# The options by which apt knows the backports of the next Debian, and nothing of its state changes, are then in
+# ${backports[@]}.
+know_backports() {
+    local place=$cache/apt
+    backports=(-o "Dir::Etc::SourceList=$place/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::lists=$place/lists"
+        -o "Dir::Cache=$place/cache" -o APT::Sandbox::User=root)
+    [ ! -e "$place/sources.list" ] || return 0
+    local mirror
+    # Of its own mirrors, that of the main archive.
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' | grep -m 1 '/debian/$') || return 1
+    mkdir -p "$place/lists/partial" "$place/cache/archives/partial"
+    printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie-backports main\n' "$mirror" >"$place/new"
+    apt-get "${backports[@]}" -o "Dir::Etc::SourceList=$place/new" update >/dev/null && mv "$place/new" "$place/sources.list"
+}
+
+# The newest kernel of a series, unpacked; its place is then in $kernel.
 fetch() {
-    local package
-    package=$(apt-cache pkgnames linux-image- | grep -E "^linux-image-${1//./\\.}[.-].*-cloud-amd64-unsigned$" | sort -V | tail -n 1)
+    local package backports=()
+    package=$(newest "$1" || true)
+    if [ -z "$package" ]; then
+        know_backports || stop "the backports of the next Debian can't be had"
+        package=$(newest "$1" "${backports[@]}" || true)
+    fi
     [ -n "$package" ] || stop "apt knows no kernel of the series $1 (apt-get update?)"
     kernel=$cache/$package
     if [ ! -e "$kernel/boot" ]; then
         say "downloading $package"
         rm -rf "$kernel" "$kernel.new"
         mkdir -p "$kernel.new/deb"
-        (cd "$kernel.new/deb" && apt-get download "$package" >/dev/null 2>&1) || stop "$package can't be downloaded"
+        (cd "$kernel.new/deb" && apt-get "${backports[@]}" download "$package" >/dev/null 2>&1) || stop "$package can't be downloaded"
         dpkg-deb -x "$kernel.new"/deb/*.deb "$kernel.new"
         rm -r "$kernel.new/deb"
+        # Newer ones have merged directories.
+        [ -e "$kernel.new/lib" ] || ln -s usr/lib "$kernel.new/lib"
         mv "$kernel.new" "$kernel"
     fi
 }
@@ -68,7 +97,7 @@ make_base() {
     local program path
     for program in awk bash btrfs busybox cat chmod chown cmp cp cut date dd df diff env fallocate find findmnt flock \
         fusermount3 getfattr grep head id ln losetup ls mkdir mkfifo mkfs.btrfs mknod modprobe mount mv od pgrep readlink rm rmdir sed seq setfattr setpriv \
-        sha256sum sleep sort stat sync tail test touch tr true truncate umount uname wc xargs xfs_io yes; do
+        sha256sum sleep sort stat sync tail test timeout touch tr true truncate umount uname wc xargs xfs_io yes; do
         path=$(type -P "$program") || stop "$program is missing"
         install_program "$root" "$path" "$program"
     done
@@ -91,10 +120,10 @@ make_initramfs() {
     release=$(ls "$1/lib/modules")
     modules=lib/modules/$release
     mkdir -p "$root/$modules"
-    # These and what they need.
+    # These and what they need. Modules of checksums have names of their own in each series.
     depmod -b "$1" "$release"
     local name file
-    for name in btrfs fuse loop crc32c_generic crc32c-intel xxhash_generic blake2b_generic; do
+    for name in btrfs fuse loop crc32c_generic crc32c-intel crypto-crc32c crypto-xxhash64 crypto-blake2b-256; do
         { modprobe -d "$1" -S "$release" --show-depends "$name" 2>/dev/null || true; } | sed -n 's/^insmod //p'
     done | sort -u | while read -r file; do
         install -D "$file" "$root/$modules/${file#*"$modules/"}"

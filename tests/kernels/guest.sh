@@ -298,7 +298,7 @@ under_load() {
     done
     until [ -e done1 ] && [ -e done2 ] && [ -e done3 ] && [ -e done4 ]; do sleep 0.1; done
     for round in 1 2 3 4 5 6; do
-        for writer in 1 2 3 4; do cp "done$writer" "was$writer"; done
+        for writer in 1 2 3 4; do cat "done$writer" >"was$writer"; done
         if [ $((round % 2)) = 0 ]; then sync; else sync -f mnt; fi
         cp --sparse=always p.img copy.img
         for writer in 1 2 3 4; do
@@ -331,6 +331,72 @@ users_promises() {
     holds other after
     target=p.img
     wait_for_end
+}
+
+# Loop devices that are attached to anything.
+attached() { losetup -nO NAME | wc -l; }
+
+# How a mount ends, nobody who calls sync(2) waits then, and no device stays attached.
+ends() {
+    local how=$1 before server watcher waited
+    before=$(attached)
+    mount_as image
+    echo before >mnt/file
+    server=$("$ubtrfs" stats mnt | awk '$1 == "pid" { print $2 }')
+    watcher=$(pgrep -P "$server" -f '^ubtrfs mount --watcher')
+    # Two connections where syncs arrive by a device.
+    if "$ubtrfs" stats mnt | grep -q '^syncs .*writing to /dev/loop'; then
+        case $(readlink "/proc/$watcher/fd/2") in */abort) ;; *) fail 'the watcher does not abort the second connection' ;; esac
+    fi
+    case $how in
+        killed)
+            kill -KILL "$server"
+            timeout 60 sync || fail 'sync(2) does not come back'
+            umount -l mnt
+            ;;
+        lazily)
+            exec 8<mnt/file
+            umount -l mnt
+            timeout 60 sync || fail 'sync(2) does not come back'
+            is "$(cat <&8)" before
+            exec 8<&-
+            ;;
+        by-force)
+            (timeout 60 sync; timeout 60 sync) &
+            "$ubtrfs" umount --force mnt
+            wait $!
+            ;;
+        detached)
+            losetup -D
+            echo after >mnt/file
+            timeout 60 sync || fail 'sync(2) does not come back'
+            crash
+            holds file after
+            umount mnt
+            ;;
+        beside-syncs)
+            # The last sync and the last request at once, some times.
+            local round
+            for round in $(seq 20); do
+                (timeout 60 sync -f mnt || true; timeout 60 sync) &
+                timeout 60 umount mnt 2>/dev/null || { wait $!; timeout 60 umount mnt; }
+                wait $! || fail 'sync(2) does not come back'
+                wait_for_end
+                "$ubtrfs" mount -o commit=100000 p.img mnt
+                echo "$round" >mnt/file
+            done
+            umount mnt
+            ;;
+    esac
+    wait_for_end
+    timeout 60 sync || fail 'sync(2) does not come back after the end'
+    for waited in $(seq 100); do
+        [ "$(attached)" -gt "$before" ] || break
+        sleep 0.1
+    done
+    is "$(attached)" "$before"
+    "$ubtrfs" check p.img
+    [ "$how" = killed ] || "$ubtrfs" cat p.img file
 }
 
 # What a mount says of its syncs.
@@ -559,6 +625,9 @@ all() {
     done
     run 'stores to left mappings, umount' mapped_then_unmounted
     run 'syncs beside writers' under_load
+    for how in killed lazily by-force beside-syncs; do run "a mount that ends $how" ends "$how"; done
+    # It detaches devices of others, too.
+    if [ -n "${ALONE:-}" ]; then run 'losetup -D' ends detached; fi
     # Where they may not open it, there is nothing to try.
     if as_user test -w /dev/fuse; then
         run "fsync, ubtrfs sync and ubtrfs umount, a user's mount" users_promises

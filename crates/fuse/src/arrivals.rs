@@ -6,7 +6,8 @@
 //! The kernel gives requests out in the order in which it queued them. Once a marker that it was
 //! asked to queue has arrived, all that was queued before has been taken by a thread. What such a
 //! thread has taken shows when it begins to serve it; until then it is neither asleep in read(2)
-//! nor has it gone on.
+//! nor has it gone on. A thread that serves anything else is not waited for: what it waits for may
+//! be this very sync, as in the last request of a mount.
 
 use std::io;
 use std::sync::Arc;
@@ -43,9 +44,14 @@ pub struct Arrivals {
 #[derive(Debug)]
 pub struct Reader {
     thread: AtomicI32,
-    /// Odd while it serves a WRITE; grows with each request.
+    /// Grows with each request. Its remainder by [`DOINGS`] is what the thread does.
     rounds: AtomicU64,
 }
+
+/// How many things a thread can do: it reads, serves a WRITE, or serves another request.
+const DOINGS: u64 = 3;
+const READS: u64 = 0;
+const SERVES_A_WRITE: u64 = 1;
 
 impl Arrivals {
     /// Enters this thread.
@@ -121,7 +127,7 @@ impl Arrivals {
         let others = threads.iter().filter(|reader| reader.thread.load(SeqCst) != own);
         let seen: Vec<_> = others.map(|reader| (reader, reader.rounds.load(SeqCst))).collect();
         for (reader, rounds) in seen {
-            while reader.rounds.load(SeqCst) == rounds && !reader.has_nothing(rounds) {
+            while reader.rounds.load(SeqCst) == rounds && !reader.has_no_write(rounds) {
                 thread::sleep(PAUSE);
             }
         }
@@ -129,13 +135,15 @@ impl Arrivals {
 }
 
 impl Reader {
-    /// Whether the thread is seen asleep in a round in which it has begun no WRITE: it waits for a
-    /// request, or serves another one.
-    fn has_nothing(&self, rounds: u64) -> bool {
+    /// Whether the thread has no WRITE in this round: it serves another request, or is seen asleep
+    /// before one.
+    fn has_no_write(&self, rounds: u64) -> bool {
         let thread = self.thread.load(SeqCst);
-        rounds.is_multiple_of(2)
-            && (thread == 0 || is_asleep(thread).unwrap_or(true))
-            && self.rounds.load(SeqCst) == rounds
+        match rounds % DOINGS {
+            SERVES_A_WRITE => false,
+            READS => (thread == 0 || is_asleep(thread).unwrap_or(true)) && self.rounds.load(SeqCst) == rounds,
+            _ => true,
+        }
     }
 }
 
@@ -157,14 +165,10 @@ impl Entered {
     /// Serves a request that has been read.
     pub fn serving(&self, is_write: bool, serve: impl FnOnce()) {
         self.all.begun.fetch_add(1, SeqCst);
-        if is_write {
-            self.reader.rounds.fetch_add(1, SeqCst);
-            serve();
-            self.reader.rounds.fetch_add(1, SeqCst);
-        } else {
-            self.reader.rounds.fetch_add(2, SeqCst);
-            serve();
-        }
+        let doing = if is_write { SERVES_A_WRITE } else { SERVES_A_WRITE + 1 };
+        self.reader.rounds.fetch_add(doing, SeqCst);
+        serve();
+        self.reader.rounds.fetch_add(DOINGS - doing, SeqCst);
     }
 }
 
@@ -214,6 +218,33 @@ mod tests {
         go_on.send(()).unwrap();
         waiter.join().unwrap();
         thread.join().unwrap();
+    }
+
+    /// Such as the last one, which may itself wait for the sync that waits for WRITEs.
+    #[test]
+    fn a_thread_that_serves_something_else_is_not_looked_at() {
+        let arrivals = Arc::new(Arrivals::default());
+        let (other, stop) = (Arc::clone(&arrivals), Arc::new(AtomicBool::new(false)));
+        let (stops, (begun, has_begun)) = (Arc::clone(&stop), channel());
+        let busy = thread::spawn(move || {
+            other.enter().serving(false, || {
+                begun.send(()).unwrap();
+                // It never sleeps.
+                while !stops.load(SeqCst) {
+                    std::hint::spin_loop();
+                }
+            });
+        });
+        has_begun.recv().unwrap();
+        let (waiting, (done, is_done)) = (Arc::clone(&arrivals), channel());
+        thread::spawn(move || {
+            waiting.wait_for_writes();
+            done.send(()).unwrap();
+        });
+        let waited = is_done.recv_timeout(Duration::from_secs(20));
+        stop.store(true, SeqCst);
+        assert!(waited.is_ok());
+        busy.join().unwrap();
     }
 
     #[test]

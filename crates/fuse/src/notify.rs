@@ -22,30 +22,32 @@ use crate::device::Device;
 pub struct Notifier {
     /// The connection ends with the session, however long this lives.
     device: Weak<Device>,
-    /// What arrives over `/dev/fuse`, and how many requests in the background at a time.
-    arrivals: Arc<Arrivals>,
+    /// What arrives over `/dev/fuse`, unless requests arrive over rings; and how many requests in
+    /// the background at a time.
+    arrivals: Option<Arc<Arrivals>>,
     most_in_background: u64,
 }
 
 impl Notifier {
-    pub(crate) fn new(device: &Arc<Device>, arrivals: Arc<Arrivals>, most_in_background: u16) -> Self {
+    pub(crate) fn new(device: &Arc<Device>, arrivals: Option<Arc<Arrivals>>, most_in_background: u16) -> Self {
         Self { device: Arc::downgrade(device), arrivals, most_in_background: most_in_background.into() }
     }
 
     /// Waits until all dirty pages that the kernel takes for written are: before Linux 6.16 their
-    /// WRITEs may not even have arrived. Only where requests arrive over `/dev/fuse`, and not for
-    /// the threads that serve them. `files` finds regular files that the kernel may know; it is
-    /// asked where no file is known that was written.
+    /// WRITEs may not even have arrived. Not for the threads that serve requests. Over rings, where
+    /// no request is behind those of all rings, this waits for nothing. `files` finds regular files
+    /// that the kernel may know; it is asked where no file is known that was written.
     pub fn settle<I: IntoIterator<Item = u64>>(&self, files: impl Fn() -> I) -> Result<(), Errno> {
-        self.arrivals.settle(self.most_in_background, |number| {
-            if let Some(node) = self.arrivals.remembered()
+        let Some(arrivals) = &self.arrivals else { return Ok(()) };
+        arrivals.settle(self.most_in_background, |number| {
+            if let Some(node) = arrivals.remembered()
                 && self.mark(node, number)?
             {
                 return Ok(true);
             }
             for node in files() {
                 if self.mark(node, number)? {
-                    self.arrivals.remember(node);
+                    arrivals.remember(node);
                     return Ok(true);
                 }
             }

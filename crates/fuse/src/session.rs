@@ -123,9 +123,10 @@ impl<F: Filesystem> Session<F> {
                     tracing::debug!(?granted, ?way, "mount begins");
                     let (threads, rings) = (config.threads.max(1), Mutex::new(rings));
                     let arrivals = Arc::new(Arrivals::default());
+                    let settling = matches!(way, Way::Device { .. }).then(|| Arc::clone(&arrivals));
                     return Ok(Self {
                         filesystem,
-                        notifier: Notifier::new(&device, Arc::clone(&arrivals), config.max_background),
+                        notifier: Notifier::new(&device, settling, config.max_background),
                         arrivals,
                         device: Mutex::new(Some(device)),
                         granted,

@@ -8,17 +8,19 @@
 //! answer says how that ended. The kernel writes the page by itself, too, when it has been dirty
 //! for half a minute (`vm.dirty_expire_centisecs`); nobody waits for that sync.
 //!
-//! The page is dirty again before the sync that its WRITE requests begins. A sync
+//! The page is dirty again before the sync that its WRITE requests begins (invariant 62). A sync
 //! that finds the page clean therefore waits for a WRITE whose sync has not begun, or has another
 //! WRITE made; either covers all that was done before it.
 //!
-//! The file is the root of a mount that is nowhere in the tree.
+//! The file is the root of a mount that is nowhere in the tree, and which no user but root may
+//! enter. If the process that serves it can't end, the connection of that mount has to be aborted,
+//! or sync(2) would wait.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -52,6 +54,7 @@ type OnSync = Box<dyn Fn() -> Result<(), Errno> + Send + Sync>;
 pub struct SyncDevice {
     state: Arc<State>,
     path: String,
+    number: (u32, u32),
     /// Until it has ended; the mount may keep it attached a little longer.
     attached: Mutex<Option<LoopDevice>>,
 }
@@ -81,17 +84,24 @@ impl SyncDevice {
         let file = format!("/proc/self/fd/{}", place.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(file)?;
         // The kernel has to know its size before it makes a device of it.
-        file.metadata()?;
+        let number = file.metadata()?.dev();
         let attached = LoopDevice::attach_file(&file, name, false)?;
         if must_not_change_while_written(attached.path()) {
             return Err(io::Error::other("its pages can't be dirtied while they are written"));
         }
-        Ok(Self { state, path: attached.path().to_owned(), attached: Mutex::new(Some(attached)) })
+        let number = (rustix::fs::major(number), rustix::fs::minor(number));
+        Ok(Self { state, path: attached.path().to_owned(), number, attached: Mutex::new(Some(attached)) })
     }
 
     /// The path of the device, which is to be the source of the mount.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// The device number, major and minor, of the file system that the device's file is in. The
+    /// kernel's control file system has the connection by it.
+    pub fn number_of_file(&self) -> (u32, u32) {
+        self.number
     }
 
     /// From now on the kernel's syncs call `sync`, one after the other, and wait for its result. To
@@ -139,6 +149,7 @@ impl State {
         // Before the sync begins: one that comes meanwhile has another made.
         if let Err(errno) = self.dirty() {
             tracing::error!(%errno, "syncs of the kernel no longer arrive");
+            // Who syncs hears of it (invariant 62).
             return Err(errno);
         }
         sync()

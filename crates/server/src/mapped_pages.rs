@@ -42,9 +42,9 @@ impl MappedPages {
 
     /// Whether a SYNCFS of this process is the consequence of [`write`](Self::write).
     pub fn is_own(&self, caller: u32) -> bool {
-        let own = self.own.lock();
-        // The kernel knows each of them by a number, unless it knows nobody by one.
-        own.contains(&caller) || caller == 0 && !own.is_empty()
+        // The kernel names the threads of the process that has mounted. Processes without a number
+        // here, of other namespaces, have zero, and none of them is one of those.
+        self.own.lock().contains(&caller)
     }
 
     /// Has the kernel write what mappings have changed, before the SYNCFS of `caller` is served;
@@ -82,6 +82,31 @@ fn is_in_sync(thread: u32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_servers_own_threads_ask_in_vain() {
+        let (pages, asked) = (Arc::new(MappedPages::default()), Arc::new(Mutex::new(Vec::new())));
+        let (inner, seen) = (Arc::downgrade(&pages), Arc::clone(&asked));
+        pages.set(move || {
+            let pages = inner.upgrade().unwrap();
+            let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            // Processes of other namespaces are zero.
+            *seen.lock() = vec![pages.is_own(own), pages.is_own(own + 1), pages.is_own(0)];
+            Ok(())
+        });
+        pages.write(0, || panic!("all is written"));
+        assert_eq!(*asked.lock(), [true, false, false]);
+        pages.write(std::process::id(), || panic!("its caller is in no sync(2)"));
+    }
+
+    #[test]
+    fn pages_that_the_kernel_does_not_write_are_taken() {
+        let pages = Arc::new(MappedPages::default());
+        pages.set(|| Err(rustix::io::Errno::IO.into()));
+        let mut taken = false;
+        pages.write(0, || taken = true);
+        assert!(taken);
+    }
 
     #[test]
     fn the_call_that_a_thread_is_in_is_known_while_it_sleeps() {

@@ -65,8 +65,6 @@ pub struct MountFacts {
     pub threads: usize,
     /// The longest time from a change to its commit.
     pub commit_interval: Duration,
-    /// Whether sync(2), syncfs(2) and remounts by the kernel alone arrive, and how.
-    pub syncs: String,
     /// When this process started, in the clock ticks of `/proc/PID/stat`.
     pub pid_started: u64,
     /// How files show.
@@ -99,6 +97,7 @@ pub struct Shared {
     pub(crate) scrubs: Scrubs,
     pub(crate) long_ioctls: LongIoctls,
     pub(crate) mapped_pages: Arc<MappedPages>,
+    syncs: OnceLock<String>,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) changed_names: ChangedNames,
     pub(crate) granted: OnceLock<Granted>,
@@ -147,6 +146,7 @@ impl Shared {
             scrubs: Scrubs::default(),
             long_ioctls: LongIoctls::default(),
             mapped_pages: Arc::default(),
+            syncs: OnceLock::new(),
             on_end: OnceLock::new(),
         }
     }
@@ -219,6 +219,12 @@ impl Shared {
     /// Gives the server the handle to invalidate the kernel's caches.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
+    }
+
+    /// Sets whether sync(2), syncfs(2) and remounts by the kernel alone arrive, and how, which the
+    /// server shows.
+    pub fn set_syncs(&self, syncs: String) {
+        let _ = self.syncs.set(syncs);
     }
 
     /// Sets how requests arrive, which the server shows.
@@ -401,7 +407,7 @@ impl Shared {
             options: self.options_in_force(),
             mount_type: self.facts.mount_type.clone(),
             mount_fallback: self.facts.fallback.clone(),
-            syncs: self.facts.syncs.clone(),
+            syncs: self.syncs.get().cloned().unwrap_or_default(),
             transport: self.transport.get().map_or("/dev/fuse", |transport| transport.name).into(),
             transport_fallback: self.transport.get().and_then(|transport| transport.why.clone()),
             threads: self.facts.threads as u64,

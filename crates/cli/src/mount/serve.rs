@@ -73,7 +73,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             opened.claims.push(claim(&descriptor(block))?);
         }
     }
-    run(job, &mount, fuse, (engine, devices), lifeline.as_ref(), syncs, ready)
+    run(job, &mount, fuse, (engine, devices), lifeline.as_ref(), &syncs, ready)
 }
 
 /// The session of a mount.
@@ -83,7 +83,7 @@ fn run(
     fuse: FuseDevice,
     (engine, devices): (Arc<Filesystem>, Vec<Arc<dyn Device>>),
     lifeline: Option<&Lifeline>,
-    syncs: Syncs,
+    syncs: &Syncs,
     ready: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let threads = job.request.threads.unwrap_or_else(usual_threads);
@@ -93,7 +93,6 @@ fn run(
         options: job.options.clone(),
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
-        syncs: syncs.sentence(mount, job.request.read_only),
         threads,
         commit_interval: engine_options(&job.request).commit_interval,
         pid_started: process::started("self").unwrap_or_default(),
@@ -121,11 +120,6 @@ fn run(
     if let Way::Device { why: Some(why) } = session.way() {
         tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
     }
-    if syncs.is_worse_than_usual(mount, rustix::process::geteuid().is_root(), job.request.read_only) {
-        tracing::warn!("{}", syncs.sentence(mount, job.request.read_only));
-    } else {
-        tracing::info!("{}", syncs.sentence(mount, job.request.read_only));
-    }
     syncs.begin(mount, &session, job.request.read_only);
     ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
         .map_err(|error| Failure::about("signals can't be waited for", &error))?;
@@ -134,7 +128,7 @@ fn run(
         // The watcher inherits that.
         protect::from_shortage_of_memory();
     }
-    let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount));
+    let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
     ready()?;
     notify::ready(&list(&job.devices));
     tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
@@ -159,9 +153,11 @@ fn run(
 }
 
 /// Starts what aborts the connection when this process is killed.
-fn watch(lifeline: &Lifeline, mount: &Mount) -> Option<Watcher> {
+fn watch(lifeline: &Lifeline, mount: &Mount, syncs: &Syncs) -> Option<Watcher> {
     let connection = mount.device_number().map(Connection::of)?;
-    let started = connection.open_abort().and_then(|abort| Watcher::start(lifeline, abort));
+    let of_syncs = syncs.connection().map(|connection| connection.open_abort()).transpose();
+    let aborts = connection.open_abort().and_then(|abort| Ok((abort, of_syncs?)));
+    let started = aborts.and_then(|(abort, of_syncs)| Watcher::start(lifeline, abort, of_syncs));
     started.inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok()
 }
 

@@ -15,8 +15,10 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags};
 use ubtrfs_fuse::mount::{Mount, MountKind, MountOptions, Source};
-use ubtrfs_fuse::{Granted, Session, SyncDevice, Transport};
+use ubtrfs_fuse::{Session, SyncDevice, Transport, Way};
 use ubtrfs_server::{Server, Shared};
+
+use crate::connection::Connection;
 
 /// From this version on the kernel sends SYNCFS to all servers of `fuseblk`.
 const SENDS_SYNCFS: Release = Release(6, 18);
@@ -81,63 +83,87 @@ impl Syncs {
         }
     }
 
-    /// What users are to know, once the volume is mounted.
-    pub fn sentence(&self, mount: &Mount, read_only: bool) -> String {
+    /// The connection that sync(2) waits for besides that of the mount.
+    pub fn connection(&self) -> Option<Connection> {
+        self.device.as_ref().map(|device| Connection::of(device.number_of_file()))
+    }
+
+    /// Lets them arrive, once the session is established, and says how they do.
+    pub fn begin(&self, mount: &Arc<Mount>, session: &Session<Server>, read_only: bool) {
+        let server = session.filesystem().shared();
+        if let Some(device) = self.device.clone() {
+            server.on_end(move || device.end());
+        }
+        let way = if read_only { SyncWay::Needless } else { self.way(mount, session, server) };
+        let sentence = self.sentence(way, mount);
+        if matches!(way, SyncWay::Nothing | SyncWay::DeviceWithoutMappings) && mount.kind() != MountKind::Fusermount {
+            tracing::warn!("{sentence}");
+        } else {
+            tracing::info!("{sentence}");
+        }
+        server.set_syncs(sentence);
+    }
+
+    /// Takes the best way that there is.
+    fn way(&self, mount: &Arc<Mount>, session: &Session<Server>, server: &Arc<Shared>) -> SyncWay {
+        let is_block = mount.kind() == MountKind::Block;
+        match &self.device {
+            Some(device) if is_block => {
+                let syncing = Arc::clone(server);
+                match device.begin(move || syncing.sync()) {
+                    Ok(()) if self.release < WAITS_FOR_WRITES && matches!(session.way(), Way::Rings { .. }) => {
+                        return SyncWay::DeviceWithoutMappings;
+                    }
+                    Ok(()) => return SyncWay::Device,
+                    Err(error) => tracing::error!("{} can't be written to: {error}", device.path()),
+                }
+            }
+            None if is_block && self.release >= SENDS_SYNCFS && session.granted().minor >= MINOR_WITH_SYNCFS => {
+                let source = Arc::clone(mount);
+                server.on_mapped_pages(move || source.write_pages());
+                return SyncWay::SyncFs;
+            }
+            _ => {}
+        }
+        watch(mount, server);
+        SyncWay::Nothing
+    }
+
+    /// What users are to know.
+    fn sentence(&self, way: SyncWay, mount: &Mount) -> String {
         const ALL: &str = "sync(2), syncfs(2) and remounts by the kernel alone";
-        match (mount.kind(), &self.device) {
-            _ if read_only => "nothing is written".into(),
-            (MountKind::Block, Some(device)) => {
-                format!("{ALL} commit, by writing to {} (Linux before 6.18 sends no SYNCFS)", device.path())
-            }
-            (MountKind::Block, None) if self.release >= SENDS_SYNCFS => {
-                format!("{ALL} commit (Linux sends SYNCFS since 6.18)")
-            }
-            (MountKind::Fusermount, _) => {
-                format!(
-                    "{ALL} do not commit, as root has not mounted it: 'ubtrfs sync {}' does",
-                    mount.path().display()
-                )
-            }
-            _ => {
-                let why = self.lacks.as_deref().or(mount.fallback()).unwrap_or("Linux before 6.18 sends no SYNCFS");
+        let device = self.device.as_ref().map_or("", |device| device.path());
+        match way {
+            SyncWay::Needless => "nothing is written".into(),
+            SyncWay::SyncFs => format!("{ALL} commit (Linux sends SYNCFS since 6.18)"),
+            SyncWay::Device => format!("{ALL} commit, by writing to {device} (Linux before 6.18 sends no SYNCFS)"),
+            SyncWay::DeviceWithoutMappings => format!(
+                "{ALL} commit, by writing to {device} (Linux before 6.18 sends no SYNCFS), but before 6.16 may miss \
+                 stores to mappings over io_uring: 'transport=dev' does not"
+            ),
+            SyncWay::Nothing => {
+                let no_root = "root has not mounted it";
+                let why = if mount.kind() == MountKind::Fusermount { Some(no_root) } else { self.lacks.as_deref() };
+                let why = why.or(mount.fallback()).unwrap_or("Linux before 6.18 sends no SYNCFS");
                 format!("{ALL} do not commit ({why}): 'ubtrfs sync {}' does", mount.path().display())
             }
         }
     }
-
-    /// Lets them arrive, once the session is established.
-    pub fn begin(self, mount: &Arc<Mount>, session: &Session<Server>, read_only: bool) {
-        let server = session.filesystem().shared();
-        let is_block = mount.kind() == MountKind::Block;
-        if let Some(device) = self.device.clone() {
-            server.on_end(move || device.end());
-        }
-        if read_only {
-            return;
-        }
-        match &self.device {
-            Some(device) if is_block => {
-                let syncing = Arc::clone(server);
-                if let Err(error) = device.begin(move || syncing.sync()) {
-                    tracing::error!("syncs do not arrive: {error}");
-                }
-            }
-            None if is_block && sends_syncfs(session.granted()) => {
-                let source = Arc::clone(mount);
-                server.on_mapped_pages(move || source.write_pages());
-            }
-            _ => watch(mount, server),
-        }
-    }
-
-    /// Whether root's mount has less than it might.
-    pub fn is_worse_than_usual(&self, mount: &Mount, root: bool, read_only: bool) -> bool {
-        root && !read_only && (mount.kind() != MountKind::Block || self.device.is_none() && self.release < SENDS_SYNCFS)
-    }
 }
 
-fn sends_syncfs(granted: &Granted) -> bool {
-    granted.minor >= MINOR_WITH_SYNCFS
+/// The way by which they arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SyncWay {
+    /// Nothing can be synced.
+    Needless,
+    /// The kernel sends SYNCFS.
+    SyncFs,
+    /// By the device that is the mount's source.
+    Device,
+    /// The same, but pages that mappings have changed may come after it.
+    DeviceWithoutMappings,
+    /// By none.
+    Nothing,
 }
 
 /// Commits when the mount table shows that the mount has become read-only.
@@ -156,9 +182,9 @@ fn watch(mount: &Arc<Mount>, server: &Arc<Shared>) {
             let is_read_only = mount.is_listed_read_only();
             if is_read_only
                 && !was_read_only
-                && let Err(error) = server.engine().sync()
+                && let Err(errno) = server.sync()
             {
-                tracing::error!("the commit of a remount failed: {}", error.chain());
+                tracing::error!("the commit of a remount failed: {errno}");
             }
             was_read_only = is_read_only;
         }

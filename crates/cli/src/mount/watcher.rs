@@ -1,4 +1,4 @@
-//! The watcher: a process that outlives the server, and then aborts the connection.
+//! The watcher: a process that outlives the server, and then aborts its connections.
 //!
 //! The kernel aborts a connection by itself when the last descriptor of `/dev/fuse` is closed. A
 //! process that is killed closes its descriptors when its last thread has ended, and a thread that
@@ -12,7 +12,8 @@
 //! so it ends, and its table with it, as soon as the server is killed or exits. The watcher reads
 //! the other end. Apart from that it holds the file by which the connection is aborted, which was
 //! opened while the connection was there: it belongs to this connection alone, though a later one
-//! may have the same number, and keeps nothing of the volume in use.
+//! may have the same number, and keeps nothing of the volume in use. Where syncs arrive by a device
+//! (`mount/syncs`), sync(2) waits for the connection of that one, too: it is aborted as well.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -89,18 +90,23 @@ fn hold_only(number: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A watcher of one connection, for as long as this lives.
+/// A watcher of a mount's connections, for as long as this lives.
 pub struct Watcher {
     process: Child,
 }
 
 impl Watcher {
-    /// Has another process write to `abort` when this one has ended.
-    pub fn start(lifeline: &Lifeline, abort: File) -> io::Result<Self> {
+    /// Has another process write to `abort`, and to `other` if there is one, when this one has
+    /// ended.
+    pub fn start(lifeline: &Lifeline, abort: File, other: Option<File>) -> io::Result<Self> {
         process::keep_descriptors();
         let mut command = Command::new("/proc/self/exe");
         command.arg0("ubtrfs").args(["mount", "--watcher"]).process_group(0).current_dir("/");
-        let process = command.stdin(lifeline.end.try_clone()?).stdout(abort).stderr(Stdio::null()).spawn()?;
+        let process = command
+            .stdin(lifeline.end.try_clone()?)
+            .stdout(abort)
+            .stderr(other.map_or_else(Stdio::null, Stdio::from))
+            .spawn()?;
         Ok(Self { process })
     }
 }
@@ -113,8 +119,8 @@ impl Drop for Watcher {
     }
 }
 
-/// The watcher's process: its standard input ends with the server, its standard output aborts the
-/// connection.
+/// The watcher's process: its standard input ends with the server, its other standard streams abort
+/// connections.
 pub fn run() -> Result<()> {
     let _ = rustix::thread::set_name(c"ubtrfs-watcher");
     // They are sent to all processes of a service or a session, and meant for the server, which
@@ -132,5 +138,6 @@ pub fn run() -> Result<()> {
         }
     }
     let _ = io::stdout().write_all(b"1").and_then(|()| io::stdout().flush());
+    let _ = io::stderr().write_all(b"1");
     Ok(())
 }

@@ -98,7 +98,7 @@ fn a_users_mount_commits_when_root_remounts_it_read_only() {
     loop {
         fs::copy(&volume.image, &copy).unwrap();
         // A copy that was made during the commit may be no volume.
-        let listing = ubtrfs(&["ls".as_ref(), copy.as_os_str()]);
+        let listing = ubtrfs(&["ls".as_ref(), copy.as_os_str(), "/".as_ref()]);
         if listing.success() && listing.stdout.contains("file") {
             break;
         }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::MountFlags;
 use ubtrfs_fuse::mount::{MountKind, MountOptions, Source, Unmount, remount};
-use ubtrfs_fuse::{Config, Errno, ROOT, SyncDevice, Transport};
+use ubtrfs_fuse::{Config, Errno, ROOT, SyncDevice};
 
-use crate::harness::{Mounted, TRANSPORT, possible, possible_as_root};
+use crate::harness::{Mounted, possible, possible_as_root};
 use crate::memfs::Behaviour;
 
 fn mounted_from(device: &SyncDevice, name: &str) -> Mounted {
@@ -24,7 +24,7 @@ fn sync_root(mounted: &Mounted) -> Result<(), Errno> {
     rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap())
 }
 
-/// Each sync has one made that begins after it.
+/// Each sync has one made that begins after it (invariant 62).
 #[test]
 fn each_sync_of_the_mount_is_one_of_its_device() {
     if !possible_as_root("each_sync_of_the_mount_is_one_of_its_device") {
@@ -109,10 +109,38 @@ fn a_flush_of_the_device_is_a_sync_and_the_end_of_it_is_none() {
     assert!(detaches(device.path()));
 }
 
+/// A server that can't end must not keep all others from their sync(2).
+#[test]
+fn an_abort_of_the_connection_of_its_file_frees_who_syncs() {
+    if !possible_as_root("an_abort_of_the_connection_of_its_file_frees_who_syncs") {
+        return;
+    }
+    let device = SyncDevice::new("/some/image".as_ref()).unwrap();
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    device
+        .begin(move || {
+            begun.send(()).unwrap();
+            let _ = held.lock().unwrap().recv();
+            Ok(())
+        })
+        .unwrap();
+    let mut syncing = Command::new("sync").arg(device.path()).spawn().unwrap();
+    has_begun.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(syncing.try_wait().unwrap().is_none(), "it waits");
+    let (major, minor) = device.number_of_file();
+    fs::write(format!("/sys/fs/fuse/connections/{}/abort", major << 20 | minor), "1").unwrap();
+    assert!(!syncing.wait().unwrap().success(), "it hears that nothing is synced");
+    drop(release);
+    device.end();
+    assert!(detaches(device.path()));
+}
+
 /// What has been queued before is served when that returns, also beside writers.
 #[test]
 fn queued_requests_can_be_waited_for() {
-    if !possible("queued_requests_can_be_waited_for") || TRANSPORT == Transport::Ring {
+    if !possible("queued_requests_can_be_waited_for") {
         return;
     }
     let mounted = Mounted::plain();
