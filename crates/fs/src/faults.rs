@@ -51,6 +51,8 @@ pub enum CommitFault {
     FreeUnreserved,
     /// A subvolume becomes writable in memory by the operation that asked for it, after the commit.
     ReadOnlyAfterPublish,
+    /// Deleted subvolumes are released though somebody has something of them open.
+    ReleaseOpen,
 }
 
 /// How far a commit has come.

@@ -5,7 +5,6 @@
 //! invariant 2: readers get the roots of a commit when it is durable, by [`FsInfo::publish`]. In
 //! invariant 30: the features that compressed data needs are noted as it gets its place.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +20,7 @@ use crate::clock;
 use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::compression_mode::CompressionMode;
+use crate::deleted_subvolumes::DeletedSubvolumes;
 use crate::error::{Errno, Error, Result};
 use crate::exclusive_op::ExclusiveOp;
 use crate::faults::CommitFault;
@@ -60,8 +60,8 @@ impl Subvolume {
         self.read_only.store(read_only, Ordering::Release);
     }
 
-    /// Whether a commit that is to come puts another subvolume in its place: it can be read until
-    /// then, and nothing of it can be changed.
+    /// Whether a commit that is to come puts another subvolume in its place: until then its entry
+    /// stays where it is, and no subvolume comes into it.
     pub(crate) fn is_replaced(&self) -> bool {
         self.replaced.load(Ordering::Acquire)
     }
@@ -127,12 +127,7 @@ pub(crate) struct FsInfo {
     /// The extents that the commit in progress moves.
     moved: ArcSwapOption<MovedExtents>,
     subvolumes: ArcSwap<RedBlackTreeMapSync<TreeId, Arc<Subvolume>>>,
-    /// Subvolumes whose entries were removed: nothing of them is shown or changed any more.
-    deleted_subvolumes: RwLock<HashSet<TreeId>>,
-    /// Whether there are any.
-    has_deleted_subvolumes: AtomicBool,
-    /// Deleted ones whose trees can't be read to their ends: the next mount tries again.
-    undropped_subvolumes: RwLock<HashSet<TreeId>>,
+    pub(crate) deleted: DeletedSubvolumes,
     next_tree_id: Mutex<Option<u64>>,
     /// Changes are refused: from the beginning, after an error, or after a remount to read-only.
     read_only: AtomicBool,
@@ -176,14 +171,12 @@ impl FsInfo {
             counters: Counters::default(),
             commit_request: CommitRequest::default(),
             exclusive_op: ExclusiveOp::default(),
+            deleted: DeletedSubvolumes::found(&committed),
             committed: ArcSwap::from_pointee(committed),
             publishing: RwLock::default(),
             frozen: ArcSwapOption::empty(),
             moved: ArcSwapOption::empty(),
             subvolumes: ArcSwap::from_pointee(RedBlackTreeMapSync::new_sync()),
-            deleted_subvolumes: RwLock::default(),
-            has_deleted_subvolumes: AtomicBool::new(false),
-            undropped_subvolumes: RwLock::default(),
             next_tree_id: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             began_read_only: read_only,
@@ -393,46 +386,29 @@ impl FsInfo {
         self.aborted().map(|error| error.chain())
     }
 
-    /// Whether the subvolume was deleted in this mount.
+    /// Whether the subvolume was deleted.
     pub(crate) fn is_deleted(&self, subvolume: TreeId) -> bool {
-        // Each access to an inode asks: most mounts delete no subvolume, and take no lock.
-        self.has_deleted_subvolumes.load(Ordering::Acquire) && self.deleted_subvolumes.read().contains(&subvolume)
+        self.deleted.is_deleted(subvolume)
     }
 
-    /// Whether the subvolume was deleted by an earlier commit: nothing goes into its tree any more,
-    /// parts of which may be gone.
+    /// Whether it is the root directory of a deleted subvolume: its entries can be looked up, and
+    /// are neither listed nor changed, as in a directory that was removed. Stays so while the
+    /// directory is locked.
+    pub(crate) fn is_deleted_root(&self, dir: InodeId) -> bool {
+        dir.ino == Ino::ROOT_DIR && self.is_deleted(dir.subvolume)
+    }
+
+    /// Whether parts of the subvolume's tree may be gone, soon or already.
     pub(crate) fn is_being_dropped(&self, subvolume: TreeId) -> bool {
-        self.is_deleted(subvolume) && !self.committed().has_subvolume(subvolume)
-    }
-
-    /// Nothing of the subvolume is shown or changed from now on.
-    pub(crate) fn set_deleted(&self, subvolume: TreeId) {
-        let mut deleted = self.deleted_subvolumes.write();
-        deleted.insert(subvolume);
-        self.has_deleted_subvolumes.store(true, Ordering::Release);
-    }
-
-    /// The deleted subvolumes of a commit whose trees are dropped in this mount.
-    pub(crate) fn subvolumes_to_drop(&self, committed: &Committed) -> impl Iterator<Item = TreeId> {
-        committed.deleted_subvolumes().filter(|id| !self.undropped_subvolumes.read().contains(id))
-    }
-
-    /// Nothing more of the tree of a deleted subvolume is dropped in this mount.
-    pub(crate) fn leave_undropped(&self, subvolume: TreeId) {
-        self.undropped_subvolumes.write().insert(subvolume);
-    }
-
-    /// Deleted subvolumes of which this mount drops nothing more.
-    pub(crate) fn undropped_subvolumes(&self) -> usize {
-        self.undropped_subvolumes.read().len()
+        self.deleted.is_released(subvolume) && !self.committed().has_subvolume(subvolume)
     }
 
     /// The commit has been published, and its inodes have no batch of it any more: what subvolumes
-    /// it has put others in place of are gone. No log may be written before this.
+    /// it has put others in place of have no name from now on.
     pub(crate) fn end_replaced(&self, transaction: &Transaction) {
         let changes = transaction.subvolumes();
         for replaced in changes.new.iter().filter_map(|new| new.replaces) {
-            self.set_deleted(replaced);
+            self.deleted.add(replaced);
         }
     }
 
@@ -451,8 +427,8 @@ impl FsInfo {
             let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
             let last = self.committed().tree(TreeId::ROOT)?.last_at_or_before(&highest)?;
             // One that was deleted and is dropped already has left no item.
-            let deleted = self.deleted_subvolumes.read().iter().map(|id| id.0).max();
-            let last = last.map_or(0, |item| item.key.objectid).max(deleted.unwrap_or(0));
+            let deleted = self.deleted.last().map_or(0, |id| id.0);
+            let last = last.map_or(0, |item| item.key.objectid).max(deleted);
             last.max(Ino::FIRST_FREE.0 - 1) + 1
         };
         if id > Ino::LAST_FREE.0 {
@@ -474,16 +450,13 @@ impl FsInfo {
         self.committed().trees.get(&id).map_or(Generation(0), |tree| tree.item.last_snapshot)
     }
 
-    /// An error if this subvolume is read-only, or about to be gone.
+    /// An error if this subvolume is read-only.
     pub(crate) fn check_writable(&self, subvolume: TreeId) -> Result<Arc<Subvolume>> {
         if self.is_read_only() {
             // By invariant 13 nothing changes after a failure, and each attempt gets the reason.
             return Err(self.aborted().map_or(Errno::ROFS.into(), Error::Aborted));
         }
         let subvolume = self.subvolume(subvolume)?;
-        if subvolume.is_replaced() {
-            return Err(Errno::STALE.into());
-        }
         if subvolume.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
     }
 
@@ -524,9 +497,9 @@ impl FsInfo {
     }
 
     /// The inode, from memory or from the committed trees. `ESTALE` for one of a subvolume that was
-    /// deleted.
+    /// deleted and that nobody had anything open of.
     pub(crate) fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
-        if self.is_deleted(id.subvolume) {
+        if self.deleted.is_released(id.subvolume) {
             return Err(Errno::STALE.into());
         }
         loop {
@@ -536,7 +509,7 @@ impl FsInfo {
             let committed = self.committed();
             let loaded = match load_inode(&committed, id) {
                 // Parts of its tree may be gone by now.
-                Err(_) if self.is_deleted(id.subvolume) => return Err(Errno::STALE.into()),
+                Err(_) if self.deleted.is_released(id.subvolume) => return Err(Errno::STALE.into()),
                 loaded => Arc::new(loaded?),
             };
             // If a commit was published in between, the inode may have changed and been evicted

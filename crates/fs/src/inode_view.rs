@@ -152,6 +152,31 @@ impl InodeView<'_> {
         Ok(names)
     }
 
+    /// The names of the inode, with their directories; at most `most` of those that are committed.
+    pub(crate) fn names(&self, most: usize) -> Result<BTreeSet<(Ino, Vec<u8>)>> {
+        let mut names = BTreeSet::new();
+        let refs = self.key(ItemType::INODE_REF, 0)..=self.key(ItemType::INODE_EXTREF, u64::MAX);
+        for item in self.info.committed().tree(self.id.subvolume)?.range(refs) {
+            let item = item?;
+            for entry in inode_backrefs(&item.key, &item) {
+                let entry = entry?;
+                names.insert((entry.parent, entry.name.to_vec()));
+            }
+            if names.len() >= most {
+                break;
+            }
+        }
+        for ((parent, name), change) in self.state.batches().rev().flat_map(|batch| batch.refs.iter()) {
+            let name = (*parent, name.to_vec());
+            if change.now.is_none() {
+                names.remove(&name);
+            } else {
+                names.insert(name);
+            }
+        }
+        Ok(names)
+    }
+
     /// The directory in which the inode, which has one name, is: a directory's `..`.
     pub(crate) fn parent(&self) -> Result<Option<Ino>> {
         let newest = self.state.batches().find_map(|batch| batch.refs.iter().find(|(_, change)| change.now.is_some()));

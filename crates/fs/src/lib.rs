@@ -120,6 +120,7 @@ mod committed;
 mod committed_entries;
 mod compression_mode;
 mod deferred_reads;
+mod deleted_subvolumes;
 mod discard;
 mod error;
 mod exclusive_op;

@@ -60,12 +60,15 @@ pub(crate) struct SubvolumeChanges {
     pub(crate) default: Option<TreeId>,
     /// How many nodes and references of deleted ones the commit may change.
     pub(crate) may_drop: u64,
+    /// A deleted one was released in it, which the next transaction may drop.
+    pub(crate) precedes_drop: bool,
 }
 
 impl SubvolumeChanges {
     /// Whether nothing happens but what inodes have noted, too.
     pub(crate) fn is_empty(&self) -> bool {
-        self.read_only.is_empty() && self.received.is_empty() && self.default.is_none() && self.may_drop == 0
+        let drops = self.may_drop > 0 || self.precedes_drop;
+        self.read_only.is_empty() && self.received.is_empty() && self.default.is_none() && !drops
     }
 
     /// Whether a snapshot of a subvolume is made.

@@ -22,6 +22,7 @@ mod control_requests;
 mod counters;
 mod create;
 pub mod defragment;
+mod deleted_names;
 pub mod device_ioctls;
 pub mod device_number;
 mod devices;

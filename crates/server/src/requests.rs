@@ -23,6 +23,7 @@ use crate::counters::Kind;
 use crate::opens::CAPABILITY_SIZE;
 use crate::server::Server;
 use crate::shared::{TTL, errno};
+use crate::users_pool::User;
 
 /// How long the last commit may wait for devices after an unmount by force.
 const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
@@ -68,13 +69,16 @@ impl Filesystem for Server {
         }
     }
 
-    fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+    fn lookup(&self, caller: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         let _timed = self.count(Kind::Lookup);
         let found = self.inode(parent).and_then(|dir| self.find(dir, name).map_err(|error| errno(&error)));
         match found {
             // A file handle may refer to a deleted inode, for which the kernel must not cache a
             // negative entry.
-            Err(Errno::NOENT) if !matches!(name, b"." | b"..") => reply.negative(TTL),
+            Err(Errno::NOENT) if !matches!(name, b"." | b"..") => {
+                reply.negative(TTL);
+                self.shared().forget_absent_name(User::of(caller), parent, name);
+            }
             found => answer_entry(reply, found.and_then(|id| self.shared().entry(id))),
         }
     }

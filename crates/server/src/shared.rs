@@ -100,6 +100,9 @@ pub struct Shared {
     syncs: OnceLock<String>,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) changed_names: ChangedNames,
+    /// Deleted subvolumes that may have names in the kernel, and who has deleted them; `None` if no
+    /// thread looks after them.
+    pub(crate) deleted_names: Mutex<Option<Vec<(User, TreeId)>>>,
     pub(crate) granted: OnceLock<Granted>,
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
@@ -129,6 +132,7 @@ impl Shared {
             counters: Counters::new(),
             notifier: OnceLock::new(),
             changed_names: ChangedNames::new(),
+            deleted_names: Mutex::default(),
             granted: OnceLock::new(),
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),

@@ -23,6 +23,15 @@ use crate::shared::{Shared, errno};
 use crate::subvolume_ioctls::{READ_ONLY, SubvolumeIoctl, answer_to_received};
 use crate::users_pool::User;
 
+/// A name that was made or has gone.
+struct Changed {
+    /// The node of its directory.
+    dir: u64,
+    name: Vec<u8>,
+    /// The subvolume that was deleted with it.
+    gone: Option<TreeId>,
+}
+
 /// Room for names and paths in the answers.
 const NAME_SIZE: usize = 256;
 const PATH_SIZE: usize = 4080;
@@ -85,14 +94,19 @@ impl Server {
                 Err(errno) => (Err(errno), None),
             };
             // Too many requests wait already: the kernel learns of the name a moment later.
-            if !may_wait {
+            let mut reply = Some(reply);
+            if !may_wait && let Some(reply) = reply.take() {
+                answer(reply, result.clone());
+            }
+            if let Some(Changed { dir, name, gone }) = name {
+                shared.name_changed(user, dir, &name, may_wait);
+                if let Some(gone) = gone {
+                    shared.forget_names_of(user, gone);
+                }
+            }
+            if let Some(reply) = reply {
                 answer(reply, result);
-                return name.map_or((), |(dir, name)| shared.name_changed(user, dir, &name, false));
             }
-            if let Some((dir, name)) = name {
-                shared.name_changed(user, dir, &name, true);
-            }
-            answer(reply, result);
         });
     }
 
@@ -186,31 +200,32 @@ impl Shared {
         }
     }
 
-    /// Makes a change; returns the name that was made or has gone, with the node of its directory.
-    fn change_subvolumes(&self, asked: &Asked, what: &SubvolumeIoctl) -> Result<Option<(u64, Vec<u8>)>, Errno> {
+    /// Makes a change; returns the name that was made or has gone.
+    fn change_subvolumes(&self, asked: &Asked, what: &SubvolumeIoctl) -> Result<Option<Changed>, Errno> {
         let id = self.inode(asked.node)?;
+        let changed = |name: &Vec<u8>, gone| Ok(Some(Changed { dir: asked.node, name: name.clone(), gone }));
         match what {
             SubvolumeIoctl::Create { name } => {
                 self.check_new_entry(asked, id, name)?;
                 let new = asked.new.as_ref().ok_or(Errno::INVAL)?.as_ref().map_err(|errno| *errno)?;
                 self.engine.create_subvolume_with(id, name, new).map_err(|error| errno(&error))?;
-                Ok(Some((asked.node, name.clone())))
+                changed(name, None)
             }
             SubvolumeIoctl::Snapshot { source, name, read_only } => {
                 let (source, open) = self.source_of_snapshot(asked, *source)?;
                 self.check_new_entry(asked, id, name)?;
                 self.write_pages_of(source, open);
                 self.engine.snapshot(source, id, name, *read_only).map_err(|error| errno(&error))?;
-                Ok(Some((asked.node, name.clone())))
+                changed(name, None)
             }
             SubvolumeIoctl::Delete { name } => {
-                self.delete_subvolume(asked, id, name, None)?;
-                Ok(Some((asked.node, name.clone())))
+                let gone = self.delete_subvolume(asked, id, name, None)?;
+                changed(name, Some(gone))
             }
             SubvolumeIoctl::Reset { source, name } => {
                 let (source, open) = self.source_of_snapshot(asked, *source)?;
-                self.reset_subvolume(asked, id, name, source, open)?;
-                Ok(Some((asked.node, name.clone())))
+                let gone = self.reset_subvolume(asked, id, name, source, open)?;
+                changed(name, Some(gone))
             }
             SubvolumeIoctl::DeleteById(subvolume) => {
                 if subvolume.0 < Ino::FIRST_FREE.0 {
@@ -286,14 +301,14 @@ impl Shared {
         Ok((source.subvolume, opened))
     }
 
-    /// Deletes the subvolume with this number, by the name that it has now; returns that, with the
-    /// node of its directory. `EBUSY` if the name changes all the time.
-    fn delete_by_number(&self, asked: &Asked, subvolume: TreeId) -> Result<(u64, Vec<u8>), Errno> {
+    /// Deletes the subvolume with this number, by the name that it has now. `EBUSY` if the name
+    /// changes all the time.
+    fn delete_by_number(&self, asked: &Asked, subvolume: TreeId) -> Result<Changed, Errno> {
         for _ in 0..MOST_RENAMES {
             let (dir, name) = self.subvolume_info(subvolume)?.entry.ok_or(Errno::NOENT)?;
             match self.delete_subvolume(asked, dir, &name, Some(subvolume)) {
                 Err(Errno::AGAIN) => {}
-                done => return done.map(|()| (self.numbers.node(dir), name)),
+                done => return done.map(|gone| Changed { dir: self.numbers.node(dir), name, gone: Some(gone) }),
             }
         }
         Err(Errno::BUSY)
@@ -302,7 +317,13 @@ impl Shared {
     /// Deletes a subvolume. Who may not do everything needs the mount's permission for that, and
     /// must be able to change the subvolume's root directory. `EAGAIN` if `wanted` has this name no
     /// more.
-    fn delete_subvolume(&self, asked: &Asked, dir: InodeId, name: &[u8], wanted: Option<TreeId>) -> Result<(), Errno> {
+    fn delete_subvolume(
+        &self,
+        asked: &Asked,
+        dir: InodeId,
+        name: &[u8],
+        wanted: Option<TreeId>,
+    ) -> Result<TreeId, Errno> {
         self.check_is_directory(dir)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::ACCESS);
@@ -319,7 +340,7 @@ impl Shared {
             match self.engine.delete_subvolume_if(dir, name, found.subvolume) {
                 // Another one has the name by now.
                 Err(error) if error.errno() == Errno::AGAIN => {}
-                done => return done.map(drop).map_err(|error| errno(&error)),
+                done => return done.map(|_| found.subvolume).map_err(|error| errno(&error)),
             }
         }
     }
@@ -333,7 +354,7 @@ impl Shared {
         name: &[u8],
         source: TreeId,
         open: OwnedFd,
-    ) -> Result<(), Errno> {
+    ) -> Result<TreeId, Errno> {
         self.check_is_directory(dir)?;
         if matches!(name, b"." | b"..") {
             return Err(Errno::ACCESS);
@@ -348,12 +369,7 @@ impl Shared {
         }
         self.write_pages_of(source, open);
         let done = self.engine.reset_subvolume_if(dir, name, found.subvolume, source);
-        done.map_err(|error| errno(&error))?;
-        // What is open of the old one is not to be read from the kernel's cache.
-        for id in self.engine.referenced().into_iter().filter(|id| id.subvolume == found.subvolume) {
-            self.invalidate_pages(self.numbers.node(id));
-        }
-        Ok(())
+        done.map(|_| found.subvolume).map_err(|error| errno(&error))
     }
 
     fn check_deletion(&self, asked: &Asked, dir: InodeId, found: InodeId) -> Result<(), Errno> {

@@ -201,8 +201,7 @@ impl Session {
     fn remount(&mut self) -> Result<(), String> {
         self.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
         let fs = open(self.devices.clone(), self.options.clone())?;
-        self.worker.fs = fs;
-        self.worker.handles.clear();
+        self.worker.follow_remount(fs);
         self.left_orphans |= !self.worker.model.orphans().is_empty();
         self.worker.model.drop_orphans();
         Ok(())

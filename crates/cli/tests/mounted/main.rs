@@ -11,6 +11,7 @@ mod compression;
 mod converted;
 mod crowds;
 mod defragmentation;
+mod deleted_subvolumes;
 mod diff;
 mod endings;
 mod extents;

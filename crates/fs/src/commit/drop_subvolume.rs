@@ -11,6 +11,8 @@
 //! on the way still point there. The kernel goes on from there, and so does this from where the
 //! kernel was.
 //!
+//! No commit drops a tree that it or a later one merges into (invariant 66).
+//!
 //! A block of the tree that can't be read ends its dropping for this mount: what is gone by then is
 //! noted as after any commit, and the rest waits for the next mount. Nothing that is alive is lost
 //! with it, so it is no reason to fail the commit.
@@ -64,7 +66,7 @@ impl Merging<'_> {
             return Ok(());
         }
         let (info, committed) = (&self.committer.info, self.committed);
-        for id in info.subvolumes_to_drop(committed) {
+        for id in info.deleted.to_drop(committed, self.transaction.generation) {
             if budget == 0 {
                 return Ok(());
             }
@@ -76,6 +78,7 @@ impl Merging<'_> {
     /// Drops a tree or a part of it; returns what is left of the budget.
     fn drop_subvolume(&mut self, id: TreeId, budget: u64) -> Result<u64> {
         let root = self.roots.get(id)?;
+        assert!(!self.roots.has_new_root(id), "invariant 66: a commit drops a tree that it has merged into");
         let Some(tree) = self.roots.trees().get(&id) else { return Ok(budget) };
         let resume =
             (tree.item.drop_progress != Key::default()).then_some((tree.item.drop_progress, tree.item.drop_level));
@@ -84,7 +87,7 @@ impl Merging<'_> {
         let progress = self.drop_node(&mut dropped, &NodeRef::root(&root), User::Tree(id), resume)?;
         self.refs.append(self.tree.nodes.take_data_refs());
         if let Some(error) = dropped.unreadable {
-            self.committer.info.leave_undropped(id);
+            self.committer.info.deleted.leave(id);
             self.committer.info.note_error(&error.at(Step::DropSubvolume(id)));
         }
         match progress {

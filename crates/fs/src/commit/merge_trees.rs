@@ -332,8 +332,8 @@ fn build_subvolumes(
     let mut batches: BTreeMap<TreeId, (Snapshot, EditBatch)> = BTreeMap::new();
     for inode in inodes {
         let id = inode.id;
-        if !committed.has_subvolume(id.subvolume) {
-            // It was deleted by an earlier commit: nothing of it goes into its tree any more.
+        if info.deleted.is_dropped_by(id.subvolume, generation, committed) {
+            // Nothing of it goes into its tree any more (invariant 66).
             nbytes.push(0);
             continue;
         }

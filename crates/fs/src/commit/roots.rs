@@ -53,6 +53,11 @@ impl NewRoots {
         }
     }
 
+    /// Whether this commit has changed the tree.
+    pub(super) fn has_new_root(&self, id: TreeId) -> bool {
+        self.roots.contains_key(&id)
+    }
+
     /// The root is at another address, and nothing in the tree has changed.
     pub(super) fn set_moved(&mut self, id: TreeId, root: Root) {
         self.moved.insert(id);

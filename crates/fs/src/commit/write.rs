@@ -95,6 +95,9 @@ impl MergedTrees {
         }
         if let Some(transaction) = committer.info.frozen_transaction() {
             committer.info.end_replaced(&transaction);
+            if transaction.subvolumes().may_drop > 0 {
+                committer.info.deleted.dropped(&next);
+            }
         }
         committer.info.forget_frozen_transaction(&published);
         committer.writeback.forget_ended();

@@ -1,6 +1,8 @@
 //! Names: looking up, listing, creating, linking, renaming.
 
-use ubtrfs_format::DirIndex;
+use std::collections::BTreeMap;
+
+use ubtrfs_format::{DirIndex, TreeId};
 
 use super::Filesystem;
 use crate::error::Result;
@@ -107,6 +109,30 @@ impl Filesystem {
     /// All inodes that are referenced, in no order.
     pub fn referenced(&self) -> Vec<InodeId> {
         self.info.inodes.referenced()
+    }
+
+    /// Names of inodes of a subvolume that are referenced, by directory; of at most `most` inodes,
+    /// and of each about so many. Inodes that can't be read are left out.
+    pub fn referenced_names(&self, subvolume: TreeId, most: usize) -> BTreeMap<InodeId, Vec<Vec<u8>>> {
+        let mut names: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for id in self.info.inodes.referenced_in(subvolume, most) {
+            let Ok(inode) = self.info.inode(id) else { continue };
+            let found = self.info.view(id, &inode.read()).names(most);
+            for (parent, name) in found.into_iter().flatten() {
+                names.entry(InodeId::new(subvolume, parent)).or_default().push(name);
+            }
+        }
+        names
+    }
+
+    /// Whether this is the root directory of a deleted subvolume.
+    pub fn is_deleted_root(&self, dir: InodeId) -> bool {
+        self.info.is_deleted_root(dir)
+    }
+
+    /// Whether inodes of a subvolume are referenced.
+    pub fn is_in_use(&self, subvolume: TreeId) -> bool {
+        self.info.inodes.has_references_in(subvolume)
     }
 
     /// Drops references. With the last one an inode without names is freed; the caller does not

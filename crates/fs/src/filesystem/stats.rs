@@ -123,7 +123,7 @@ impl Filesystem {
             orphans_cleaned: load(&counters.orphans_cleaned),
             nodes_unshared: load(&counters.nodes_unshared),
             leaves_written_early: load(&counters.leaves_written_early),
-            subvolumes_undropped: self.info.undropped_subvolumes() as u64,
+            subvolumes_undropped: self.info.deleted.undropped() as u64,
             inactivation: self.inactivator.stats(),
             volume: self.info.volume.counters(),
             cache: self.info.cache.counters(),

@@ -13,7 +13,6 @@ use crate::error::{Error, Result, Step};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
 use crate::space::{Demand, Reservation, UseOfKept};
-use crate::transaction::Transaction;
 
 /// The longest time for which an unlink is throttled.
 const LONGEST_THROTTLE: Duration = Duration::from_millis(50);
@@ -48,23 +47,27 @@ impl Inactivator {
         if !self.queue.waiting.lock().subvolumes || self.info.is_read_only() {
             return;
         }
+        // One that is released from here on says so again.
+        self.queue.waiting.lock().subvolumes = false;
         let (most, reservation) = self.reserve_drop(most);
         let transaction = self.info.gate.enter();
-        // Before the committed trees: a transaction that has left this list is in them.
-        let is_deleted = |transaction: &Arc<Transaction>| !transaction.subvolumes().deleted.is_empty();
-        let are_to_come = self.info.open_transactions().iter().any(is_deleted);
-        if self.info.subvolumes_to_drop(&self.info.committed()).next().is_some() {
+        let committed = self.info.committed();
+        if !self.info.deleted.to_drop(&committed, transaction.generation).is_empty() {
             if reservation.is_none() && !self.use_kept() {
                 // What dropping frees would be held back by readers, as what was freed before.
+                self.queue.set_subvolumes(true);
                 round.more = true;
                 return;
             }
             transaction.subvolumes().may_drop = most;
             (round.freed, round.more) = (true, true);
-        } else if are_to_come {
+        } else if self.info.deleted.has_later_ones(&committed, transaction.generation) {
+            // The next one may, though nothing else may have changed in this one.
+            transaction.subvolumes().precedes_drop = true;
             round.more = true;
-        } else {
-            self.queue.set_subvolumes(false);
+        }
+        if round.more {
+            self.queue.set_subvolumes(true);
         }
     }
 

@@ -52,8 +52,8 @@ impl Inactivator {
         self.queue.go_on();
     }
 
-    /// A subvolume was deleted: its tree is to be dropped.
-    pub(crate) fn subvolume_deleted(&self) {
+    /// A deleted subvolume is released: its tree is to be dropped.
+    pub(crate) fn subvolume_released(&self) {
         self.queue.set_subvolumes(true);
     }
 

@@ -42,7 +42,7 @@ pub(super) struct Queue {
     pub(super) bytes: u64,
     /// Subvolumes whose orphans have not been processed.
     orphans: Orphans,
-    /// Subvolumes were deleted whose trees may not be dropped yet.
+    /// Deleted subvolumes were released whose trees may not be dropped yet.
     pub(super) subvolumes: bool,
     pub(super) stop: bool,
 }
@@ -147,7 +147,7 @@ impl InactivationQueue {
         self.adopting.store(queue.has_orphans(), Ordering::Release);
     }
 
-    /// Subvolumes were deleted, or all of them are dropped.
+    /// Deleted subvolumes were released, or all of them are dropped.
     pub(super) fn set_subvolumes(&self, are_there: bool) {
         self.waiting.lock().subvolumes = are_there;
         self.work.notify_one();

@@ -52,8 +52,9 @@ impl Inactivator {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
     /// the inode itself counted as one.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
-        if self.info.is_deleted(waiting.inode.id.subvolume) {
+        if self.info.deleted.is_released(waiting.inode.id.subvolume) {
             // It goes with the tree.
+            self.info.inodes.remove(waiting.inode.id);
             self.queue.advance(None, 0);
             return Ok(1);
         }

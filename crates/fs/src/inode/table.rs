@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use ubtrfs_format::TreeId;
 use ubtrfs_tree::SeededHash;
 use ubtrfs_volume::{CountedMutex, LockCounters};
 
@@ -23,8 +24,19 @@ struct Shard {
     /// References by lookups (FUSE node ids) and open handles. An inode may be evicted though it
     /// has some: the kernel remembers many more than are in memory, so an entry has only the count.
     references: HashMap<InodeId, u64, SeededHash>,
+    /// How many inodes with references there are, by subvolume.
+    referenced: HashMap<TreeId, u64, SeededHash>,
     /// With this many inodes in memory some should be evicted.
     evict_at: usize,
+}
+
+/// What is left after references were taken away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unreferenced {
+    /// The inode has none any more.
+    pub(crate) inode: bool,
+    /// Nor has any inode of its subvolume in the same part of the table.
+    pub(crate) part_of_subvolume: bool,
 }
 
 /// The table.
@@ -42,6 +54,7 @@ impl InodeTable {
         let shard = || Shard {
             residents: HashMap::with_hasher(hasher),
             references: HashMap::with_hasher(hasher),
+            referenced: HashMap::with_hasher(hasher),
             evict_at: limit_per_shard,
         };
         Self { shards: (0..SHARDS).map(|_| CountedMutex::new(shard())).collect(), hasher, limit_per_shard }
@@ -80,20 +93,53 @@ impl InodeTable {
 
     /// Adds a reference.
     pub(crate) fn reference(&self, id: InodeId) {
-        *self.shard(id).lock().references.entry(id).or_default() += 1;
+        let mut shard = self.shard(id).lock();
+        let references = shard.references.entry(id).or_default();
+        *references += 1;
+        if *references == 1 {
+            *shard.referenced.entry(id.subvolume).or_default() += 1;
+        }
     }
 
-    /// Takes `count` references away; returns whether none is left.
-    pub(crate) fn unreference(&self, id: InodeId, count: u64) -> bool {
+    /// Takes `count` references away.
+    pub(crate) fn unreference(&self, id: InodeId, count: u64) -> Unreferenced {
         let mut shard = self.shard(id).lock();
-        let Some(references) = shard.references.get_mut(&id) else { return true };
+        let shard = &mut *shard;
+        let Some(references) = shard.references.get_mut(&id) else {
+            return Unreferenced { inode: true, part_of_subvolume: false };
+        };
         *references = references.saturating_sub(count);
-        let last = *references == 0;
-        if last {
-            shard.references.remove(&id);
-            shrink(&mut shard.references);
+        if *references > 0 {
+            return Unreferenced::default();
         }
-        last
+        shard.references.remove(&id);
+        shrink(&mut shard.references);
+        let Some(inodes) = shard.referenced.get_mut(&id.subvolume) else { return Unreferenced::default() };
+        *inodes -= 1;
+        let part_of_subvolume = *inodes == 0;
+        if part_of_subvolume {
+            shard.referenced.remove(&id.subvolume);
+        }
+        Unreferenced { inode: true, part_of_subvolume }
+    }
+
+    /// Whether an inode of a subvolume has references. Those of all inodes are looked at at one
+    /// point in time: a program may find one inode by another and then leave that one.
+    pub(crate) fn has_references_in(&self, subvolume: TreeId) -> bool {
+        let shards: Vec<_> = self.shards.iter().map(CountedMutex::lock).collect();
+        shards.iter().any(|shard| shard.referenced.contains_key(&subvolume))
+    }
+
+    /// Inodes of a subvolume that have references, in no order, at most so many.
+    pub(crate) fn referenced_in(&self, subvolume: TreeId, most: usize) -> Vec<InodeId> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            if shard.referenced.contains_key(&subvolume) {
+                found.extend(shard.references.keys().filter(|id| id.subvolume == subvolume).take(most - found.len()));
+            }
+        }
+        found
     }
 
     /// Whether programs hold references to the inode.
@@ -154,8 +200,8 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
+    use ubtrfs_format::Ino;
     use ubtrfs_format::items::InodeItem;
-    use ubtrfs_format::{Ino, TreeId};
 
     use super::*;
     use crate::inode::InodeState;
@@ -183,5 +229,26 @@ mod tests {
         // References outlive the stay in memory.
         assert!((100..20_000).all(|number| table.is_referenced(InodeId::new(TreeId::FS, Ino(number)))));
         drop(held);
+    }
+    #[test]
+    fn a_subvolume_has_references_while_one_of_its_inodes_has() {
+        let table = InodeTable::new(0);
+        let (one, other) = (TreeId(300), TreeId(301));
+        for number in 300..700 {
+            table.reference(InodeId::new(one, Ino(number)));
+            table.reference(InodeId::new(one, Ino(number)));
+        }
+        assert!(table.has_references_in(one) && !table.has_references_in(other));
+        let mut parts = 0;
+        for number in 300..700 {
+            let id = InodeId::new(one, Ino(number));
+            let first = table.unreference(id, 1);
+            assert!(!first.inode && !first.part_of_subvolume && table.has_references_in(one));
+            let last = table.unreference(id, 1);
+            assert!(last.inode);
+            parts += usize::from(last.part_of_subvolume);
+        }
+        assert!((1..=SHARDS).contains(&parts) && !table.has_references_in(one));
+        assert!(!table.unreference(InodeId::new(one, Ino(300)), 1).part_of_subvolume);
     }
 }

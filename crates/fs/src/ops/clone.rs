@@ -224,7 +224,7 @@ impl Operations {
         let (source, target) = (ends.source.id, ends.target.id);
         // Of a subvolume that goes later than this, the commit of the transaction drops nothing
         // before it adds references to its data.
-        if [source, target].iter().any(|id| self.info.is_deleted(id.subvolume)) {
+        if [source, target].iter().any(|id| self.info.deleted.is_released(id.subvolume)) {
             return Err(Errno::STALE.into());
         }
         self.writeback.settle_frozen(target, locked.get_mut(target))?;

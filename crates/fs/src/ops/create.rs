@@ -154,7 +154,7 @@ impl Operations {
             return Err(Errno::NOTDIR.into());
         }
         check_real(dir)?;
-        if state.item.nlink == 0 || state.dead {
+        if state.item.nlink == 0 || state.dead || self.info.is_deleted_root(dir) {
             return Err(Errno::NOENT.into());
         }
         check_mutable(state)?;

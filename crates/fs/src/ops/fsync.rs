@@ -158,6 +158,10 @@ impl Operations {
         if let Some(error) = state.write_error.take() {
             return Err(Error::not_durable(error));
         }
+        if self.info.is_deleted(inode.id.subvolume) && !self.info.committed().has_subvolume(inode.id.subvolume) {
+            // After a crash there is nothing of it, as of a file without names.
+            return Ok(Need::Nothing);
+        }
         let packed = if packs && state.item.nlink > 0 {
             self.writeback.pack_pending(inode.id, &state, Cause::Fsync)?
         } else {

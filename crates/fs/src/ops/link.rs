@@ -152,12 +152,12 @@ impl Operations {
             let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
             if directory && named.is_subvolume() {
-                match self.delete_reserved(dir, name, None, true) {
+                let deleted = match self.delete_reserved(dir, name, None, true) {
                     // Something else has the name by now.
                     Err(error) if error.errno() == Errno::INVAL => continue,
                     deleted => deleted?,
                 };
-                self.inactivator.subvolume_deleted();
+                self.release_if_unused(deleted);
                 return Ok(());
             }
             check_removable(&named, directory)?;
@@ -170,6 +170,9 @@ impl Operations {
             let id = named.inode.id;
             {
                 let mut locked = LockedInodes::lock(&[&parent, &named.inode]);
+                if self.info.is_deleted_root(dir) {
+                    return Err(Errno::NOENT.into());
+                }
                 let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
                 if directory && !locked.get(id).is_empty_dir() {
                     return Err(Errno::NOTEMPTY.into());
@@ -195,6 +198,9 @@ impl Operations {
     fn remove_empty_subvolume(&self, parent: &Arc<Inode>, name: &[u8], named: &Named) -> Result<bool> {
         let mut locked = LockedInodes::lock(&[parent]);
         let state = locked.get(parent.id);
+        if self.info.is_deleted_root(parent.id) {
+            return Err(Errno::NOENT.into());
+        }
         let Some(index) = self.still_named(parent.id, state, name, named)? else { return Ok(false) };
         let transaction = self.info.gate.enter();
         locked.join(&transaction);

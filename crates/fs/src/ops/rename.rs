@@ -161,6 +161,17 @@ impl Operations {
         if exchanged.is_some_and(Named::is_empty_subvolume) {
             return Err(Errno::PERM.into());
         }
+        // As in a directory that was removed.
+        if [from, to].iter().any(|end| self.info.is_deleted_root(end.dir.id)) {
+            return Err(Errno::NOENT.into());
+        }
+        if from.dir.id.subvolume != to.dir.id.subvolume {
+            // No subvolume comes into one that was deleted.
+            self.check_subvolume(to.dir.id.subvolume)?;
+            if flags.exchange {
+                self.check_subvolume(from.dir.id.subvolume)?;
+            }
+        }
         if from.dir.id != to.dir.id {
             // The target of `..` would change in it.
             moved.try_for_each(|named| self.info.check_writable(named.inode.id.subvolume).map(drop))?;
@@ -244,7 +255,7 @@ impl Operations {
         if target.is_none() && lookup.found.is_some() {
             return Ok(None);
         }
-        if locked.get(new_dir).item.nlink == 0 {
+        if locked.get(new_dir).item.nlink == 0 || [dir, new_dir].iter().any(|dir| self.info.is_deleted_root(*dir)) {
             return Err(Errno::NOENT.into());
         }
         let replaced = target.filter(|target| !flags.exchange && !target.is_root());

@@ -1,9 +1,9 @@
 //! A subvolume becomes what another one is: the commit makes a snapshot of that one, which takes
 //! over the entry, and deletes what was there.
 //!
-//! Until the commit is durable, the old content can be read under its name, and not be changed any
-//! more; then the name refers to the new one, and what refers to the old one is `ESTALE`. So who
-//! looks the name up finds one or the other whole, and so does a crash.
+//! Until the commit is durable, the name refers to the old content, then to the new one; the old
+//! one is a deleted subvolume then, and who has something of it open goes on. So who looks the name
+//! up finds one or the other whole, and so does a crash.
 
 use ubtrfs_format::TreeId;
 
@@ -40,7 +40,7 @@ impl Operations {
         let (made, removed) = (self.subvolume_demand(name, NewContent::Snapshot(source))?, name_demand(name));
         let demand =
             Demand { edits: made.edits + removed.edits, item_bytes: made.item_bytes + removed.item_bytes, ..made };
-        let (id, generation) = self.reserver.with_reserved(demand, || {
+        let (id, old, generation) = self.reserver.with_reserved(demand, || {
             // Neither is deleted meanwhile, and nothing is made in the old one or moved there.
             let _no_moves = self.lock_renames()?;
             self.check_subvolume(source)?;
@@ -78,7 +78,7 @@ impl Operations {
                     read_only: false,
                     time: self.info.now(),
                 };
-                // From here on its entry stays where it is, and nobody changes what is in it.
+                // From here on its entry stays where it is, and no subvolume comes into it.
                 replaced.set_replaced();
                 let transaction = self.info.gate.enter();
                 locked.join(&transaction);
@@ -89,11 +89,11 @@ impl Operations {
                 if is_default {
                     changes.default = Some(id);
                 }
-                return Ok((id, transaction.generation));
+                return Ok((id, old, transaction.generation));
             }
         })?;
         self.committer.commit_through(generation)?;
-        self.inactivator.subvolume_deleted();
+        self.release_if_unused(old);
         self.inactivator.free_orphans_of(id);
         Ok(id)
     }

@@ -2,8 +2,8 @@
 //!
 //! A subvolume is made by the commit of the transaction that it is asked in, which closes over all
 //! that a snapshot holds; the call returns when that is durable. Until then its name is kept free
-//! in the directory. A deletion removes the entry and marks the root item, in one transaction; the
-//! tree is dropped in the background.
+//! in the directory. A deletion removes the entry and marks the root item, in one transaction; who
+//! has something of it open goes on, and the tree is dropped in the background after that.
 
 use std::sync::Arc;
 
@@ -117,6 +117,7 @@ impl Operations {
                 self.check_subvolume(source)?;
             }
             let parent = self.info.inode(dir)?;
+            self.check_subvolume(dir.subvolume)?;
             self.info.check_writable(dir.subvolume)?;
             let mut state = parent.write();
             self.check_can_add(dir, &state, name)?;
@@ -165,14 +166,15 @@ impl Operations {
         })
     }
 
-    /// Deletes a subvolume by its entry. The space comes back in the background. `EPERM` for the
+    /// Deletes a subvolume by its entry. The space comes back in the background, when there are no
+    /// more references to inodes of it. `EPERM` for the
     /// default subvolume, `ENOTEMPTY` for one that has others in it, `EINVAL` for what is no
     /// subvolume, `EAGAIN` for another than the `expected` one.
     pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
         self.info.check_writable(dir.subvolume)?;
         let demand = Demand { kept: UseOfKept::All, ..name_demand(name) };
         let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, expected, false))?;
-        self.inactivator.subvolume_deleted();
+        self.release_if_unused(id);
         Ok(id)
     }
 
@@ -204,10 +206,8 @@ impl Operations {
             self.check_deletable(id)?;
             check_mutable(locked.get(dir))?;
             let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
-            // From here on nobody changes it: what was changed before is in this transaction or in
-            // one before it. Who waits for its root directory adds nothing there.
-            locked.get_mut(named.inode.id).dead = true;
-            self.info.set_deleted(id);
+            // Who waits for its root directory adds nothing there.
+            self.info.deleted.add(id);
             let transaction = self.info.gate.enter();
             locked.join_one(dir, &transaction);
             transaction.forbid_log();

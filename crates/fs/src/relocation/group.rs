@@ -124,7 +124,8 @@ impl Relocator {
             let is_half_dropped =
                 |id: &TreeId| committed.trees.get(id).is_some_and(|tree| tree.item.drop_progress != Key::default());
             let Some(id) = committed.deleted_subvolumes().find(is_half_dropped) else { return Ok(()) };
-            if !self.info.subvolumes_to_drop(&committed).any(|other| other == id) {
+            let next = self.info.gate.current().generation;
+            if !self.info.deleted.to_drop(&committed, next).contains(&id) {
                 let key = Key::new(id.0, ItemType::ROOT_ITEM, 0);
                 let what = "the deleted subvolume can't be dropped";
                 return Err(Error::Inconsistent { tree: TreeId::ROOT, key, what });

@@ -165,7 +165,7 @@ impl Writeback {
         cause: Cause,
         mut packed: Packed,
     ) -> Result<()> {
-        if self.info.is_being_dropped(inode.id.subvolume) {
+        if self.info.deleted.is_dropped_by(inode.id.subvolume, transaction.generation, &self.info.committed()) {
             drop(state.dirty.take());
             self.info.unreserve_data(std::mem::take(&mut state.reserved));
             return Ok(());
@@ -289,7 +289,7 @@ impl Writeback {
             _ => None,
         };
         let Some(mut frozen) = state.frozen.take() else { return Ok(()) };
-        if self.info.is_being_dropped(id.subvolume) {
+        if self.info.deleted.is_dropped_by(id.subvolume, transaction.generation, &self.info.committed()) {
             drop(frozen.dirty.take());
             self.info.unreserve_data(std::mem::take(&mut frozen.reserved));
             state.frozen = Some(frozen);

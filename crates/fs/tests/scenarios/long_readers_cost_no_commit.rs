@@ -44,7 +44,9 @@ fn changed_snapshot(fs: &Filesystem, source: TreeId, name: &str) -> ubtrfs::Resu
     let dir = InodeId::new(id, Ino::ROOT_DIR);
     (0..FILES).step_by(7).try_for_each(|number| {
         let file = fs.lookup(dir, format!("file {number}").as_bytes())?;
-        fs.write(file, WriteAt::Offset(0), &[2; 1500], false).map(drop)
+        let written = fs.write(file, WriteAt::Offset(0), &[2; 1500], false);
+        fs.forget(file, 1);
+        written.map(drop)
     })
 }
 

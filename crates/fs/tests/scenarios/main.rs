@@ -12,6 +12,7 @@ mod compressed_files_are_read_by_the_kernel;
 mod concurrent_commits_keep_promises;
 mod damaged_volumes_read_as_far_as_they_can;
 mod deferred_reads_show_what_is_there;
+mod deleted_subvolumes_are_used_by_who_has_them_open;
 mod devices_are_removed;
 mod devices_are_replaced;
 mod devices_fail_at_random;

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod data;
+mod deleted;
 mod names;
 mod subvolumes;
 
@@ -10,9 +11,11 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{Errno, Filesystem, InodeId};
+use ubtrfs_format::TreeId;
 use ubtrfs_format::items::Timespec;
 use ubtrfs_threads::mpsc::channel;
 
+use crate::content::Content;
 use crate::model::Touched;
 use crate::{Compare, Model, Operation, Times, What, compare};
 
@@ -25,6 +28,16 @@ pub struct Tolerance {
     pub faults: bool,
 }
 
+/// What is open of a deleted subvolume.
+struct OpenOfDeleted {
+    subvolume: TreeId,
+    read_only: bool,
+    files: Vec<(InodeId, Content)>,
+    dir: Option<InodeId>,
+    /// For how many operations yet.
+    left: u64,
+}
+
 /// A program at work: the engine, and what it must show.
 pub struct Worker {
     /// The engine.
@@ -33,6 +46,8 @@ pub struct Worker {
     pub model: Model,
     /// Inodes that are held by a reference, one for each time they are listed.
     pub handles: Vec<InodeId>,
+    /// What is open of subvolumes that were deleted.
+    deleted: Vec<OpenOfDeleted>,
     /// Errors that are not faults of the engine.
     pub tolerance: Tolerance,
     /// Whether times are compared.
@@ -58,7 +73,14 @@ pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubt
 impl Worker {
     /// A worker on a mounted volume.
     pub fn new(fs: Arc<Filesystem>, model: Model, tolerance: Tolerance, times: bool) -> Self {
-        Self { fs, model, handles: Vec::new(), tolerance, times, tolerated: 0 }
+        Self { fs, model, handles: Vec::new(), deleted: Vec::new(), tolerance, times, tolerated: 0 }
+    }
+
+    /// Goes on with a volume that was mounted again: nothing is open in it.
+    pub(crate) fn follow_remount(&mut self, fs: Arc<Filesystem>) {
+        self.fs = fs;
+        self.handles.clear();
+        self.deleted.clear();
     }
 
     /// The inode that an operation is done to; `None` if there is no such thing, so that it is left
@@ -79,6 +101,7 @@ impl Worker {
     /// disagree.
     pub fn perform(&mut self, operation: &Operation) -> Result<Touched, String> {
         let mut touched = Touched::new();
+        self.use_deleted()?;
         self.apply(operation, &mut touched)?;
         self.learn_times(&touched)?;
         Ok(touched)

@@ -110,6 +110,7 @@ impl Worker {
         let removed = if directory { self.fs.rmdir(dir, name) } else { self.fs.unlink(dir, name) };
         if let Some((id, ())) = self.agree(operation, expected, removed)? {
             if self.model.is_subvolume(id) {
+                self.keep_open(id.subvolume, None)?;
                 self.forget_subvolume(dir, name, id.subvolume, touched);
                 return Ok(());
             }

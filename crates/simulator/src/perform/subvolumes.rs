@@ -80,14 +80,14 @@ impl Worker {
             return Ok(());
         }
         let expected = self.can_delete(dir, name);
+        let open = self.open_some(dir, name);
         let Some((gone, _)) = self.agree(operation, expected, self.fs.delete_subvolume(dir, name))? else {
+            self.close_some(open.as_ref());
             return Ok(());
         };
+        self.keep_open(gone, open)?;
         self.forget_subvolume(dir, name, gone, touched);
-        match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
-            Err(error) if error.errno() == Errno::STALE => Ok(()),
-            other => Err(format!("of what was deleted there is still {other:?}")),
-        }
+        Ok(())
     }
 
     /// A subvolume was deleted.
@@ -133,14 +133,16 @@ impl Worker {
         }
         let source = source.subvolume;
         let expected = self.can_reset(dir, name, source);
+        let open = self.open_some(dir, name);
         let made = self.fs.reset_subvolume(dir, name, source);
-        let Some((gone, copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
+        let Some((gone, copy)) = self.agree(operation, expected, made)? else {
+            self.close_some(open.as_ref());
+            return Ok(());
+        };
+        self.keep_open(gone, open)?;
         reset(&mut self.model, (dir, name), source, gone, copy);
         touch(touched, dir, true);
-        match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
-            Err(error) if error.errno() == Errno::STALE => Ok(()),
-            other => Err(format!("of what was replaced there is still {other:?}")),
-        }
+        Ok(())
     }
 
     fn can_reset(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId, Errno> {

@@ -70,3 +70,9 @@ fn a_snapshot_that_holds_its_own_entry_is_noticed() {
 fn a_reset_that_leaves_nothing_in_between_is_noticed() {
     assert!(noticed(CommitFault::ResetInTwoSteps) > 2);
 }
+
+/// Of invariant 66.
+#[test]
+fn subvolumes_that_are_dropped_while_they_are_open_are_noticed() {
+    assert!(noticed(CommitFault::ReleaseOpen) > 2);
+}

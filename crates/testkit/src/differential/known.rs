@@ -25,13 +25,6 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Whether a subvolume may have been removed before.
-    fn is_after_removal(&self) -> bool {
-        self.before.iter().any(|step| {
-            matches!(step.call, Call::DestroySubvolume { .. } | Call::RemoveDirectory { .. } | Call::Rename { .. })
-        })
-    }
-
     /// Whether the call may have gone through such a mount: itself, or by an open file.
     fn goes_through(&self, view: View) -> bool {
         self.step.view == view || self.before.iter().any(|step| step.view == view)
@@ -172,21 +165,6 @@ const ZEROS: &str = "which of a file's zeros are a hole: the kernel writes those
 
 /// Differences that are faults, until they are mended.
 const FAULTS: &[Known] = &[
-    Known {
-        reason: "FAULT: files of deleted subvolumes cannot be used",
-        speaks_of: |case| {
-            let searches = matches!(case.step.call, Call::SearchTree { .. }) && case.ours == "ENOENT";
-            let reads = matches!(
-                case.step.call,
-                Call::Read { .. }
-                    | Call::ReadOn { .. }
-                    | Call::Load { .. }
-                    | Call::Store { .. }
-                    | Call::SendFile { .. }
-            );
-            (searches || reads || case.ours == "ESTALE" || case.theirs == "ESTALE") && case.is_after_removal()
-        },
-    },
     Known {
         reason: "FAULT: ioctls through read-only mounts",
         speaks_of: |case| case.goes_through(View::ReadOnly) && case.theirs == "EROFS" && is_ioctl(&case.step.call),

@@ -1,0 +1,80 @@
+//! Names that the kernel keeps of deleted subvolumes.
+//!
+//! What a program has closed, or only looked up, stays in the kernel's cache of names until memory
+//! is short, and refers to the subvolume, which is not dropped so long. The kernel's btrfs drops
+//! such names with the last use. FUSE has nothing like it: so the names are invalidated as the
+//! subvolume is deleted, and from time to time while there are references to something of it. What
+//! is in use stays; getcwd(3) and /proc call it deleted.
+
+use std::sync::Arc;
+
+use ubtrfs_format::TreeId;
+use ubtrfs_threads::time::Duration;
+
+use crate::shared::Shared;
+use crate::users_pool::User;
+
+/// Inodes of a subvolume whose names are invalidated at a time.
+const MOST: usize = 10_000;
+/// The time until they are invalidated again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+impl Shared {
+    /// Has the kernel forget the names of a deleted subvolume, as long as it refers to any.
+    pub(crate) fn forget_names_of(self: &Arc<Self>, user: User, deleted: TreeId) {
+        self.invalidate_names_of(user, deleted);
+        let mut waiting = self.deleted_names.lock();
+        if let Some(waiting) = &mut *waiting {
+            return waiting.push((user, deleted));
+        }
+        let shared = Arc::downgrade(self);
+        let thread = ubtrfs_threads::thread::Builder::new().name("deleted-names".into()).spawn(move || {
+            loop {
+                ubtrfs_threads::thread::sleep(PAUSE);
+                let Some(shared) = shared.upgrade() else { return };
+                let left = {
+                    let mut waiting = shared.deleted_names.lock();
+                    let Some(left) = &mut *waiting else { return };
+                    left.retain(|(_, deleted)| shared.engine.is_in_use(*deleted));
+                    if left.is_empty() {
+                        *waiting = None;
+                        return;
+                    }
+                    left.clone()
+                };
+                for (user, deleted) in left {
+                    shared.invalidate_names_of(user, deleted);
+                }
+            }
+        });
+        match thread {
+            Ok(_) => *waiting = Some(vec![(user, deleted)]),
+            Err(error) => tracing::debug!(%error, "names of a deleted subvolume may stay"),
+        }
+    }
+
+    /// The kernel has looked for a name that is not there, and caches that, too: it forgets it if
+    /// the directory is the root of a deleted subvolume, which has no name itself.
+    pub(crate) fn forget_absent_name(&self, user: User, dir: u64, name: &[u8]) {
+        let Some(notifier) = self.notifier.get() else { return };
+        if self.inode(dir).is_ok_and(|id| self.engine.is_deleted_root(id)) {
+            let (notifier, name) = (notifier.clone(), name.to_vec());
+            self.changed_names.add(user, dir, false, move || {
+                let _ = notifier.inval_entry(dir, &name);
+            });
+        }
+    }
+
+    fn invalidate_names_of(&self, user: User, deleted: TreeId) {
+        let Some(notifier) = self.notifier.get() else { return };
+        for (dir, names) in self.engine.referenced_names(deleted, MOST) {
+            let (notifier, dir) = (notifier.clone(), self.numbers.node(dir));
+            self.changed_names.add(user, dir, false, move || {
+                for name in names {
+                    // Most often the kernel has nothing of this name any more.
+                    let _ = notifier.inval_entry(dir, &name);
+                }
+            });
+        }
+    }
+}

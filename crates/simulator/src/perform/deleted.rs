@@ -1,0 +1,132 @@
+//! Files and a directory of a deleted subvolume that stay open for a while: they are used as
+//! before, whatever happens beside that (invariant 66). A crash leaves nothing of them.
+
+use ubtrfs::{Errno, InodeId, NewInode, WriteAt};
+use ubtrfs_format::{Ino, TreeId};
+
+use super::{OpenOfDeleted, Worker, make_durable};
+use crate::{Body, Random};
+
+/// How many files of a subvolume stay open.
+const FILES: usize = 3;
+/// For at most so many operations.
+const LONGEST: u64 = 24;
+
+impl OpenOfDeleted {
+    fn inodes(&self) -> impl Iterator<Item = InodeId> {
+        self.files.iter().map(|(id, _)| *id).chain(self.dir)
+    }
+}
+
+impl Worker {
+    /// Opens something of a subvolume, if there is one of this name, that may be about to be
+    /// deleted.
+    pub(super) fn open_some(&self, dir: InodeId, name: &[u8]) -> Option<OpenOfDeleted> {
+        let root = self.model.entry(dir, name).filter(|id| self.model.is_subvolume(*id))?;
+        let subvolume = root.subvolume;
+        let first = InodeId::new(subvolume, Ino::ROOT_DIR);
+        let inside = || self.model.nodes.range(first..).take_while(move |(id, _)| id.subvolume == subvolume);
+        let files = inside().filter_map(|(id, node)| match &node.body {
+            Body::File(content) if node.nlink > 0 => Some((*id, content.clone())),
+            _ => None,
+        });
+        let dir = inside().find(|(id, node)| node.is_dir() && node.nlink > 0 && **id != root && id.ino.0 > root.ino.0);
+        let open = OpenOfDeleted {
+            subvolume,
+            read_only: self.model.read_only.contains(&subvolume),
+            files: files.take(FILES).collect(),
+            dir: dir.map(|(id, _)| *id),
+            left: 1 + (inside().count() as u64 * 7 + subvolume.0) % LONGEST,
+        };
+        open.inodes().for_each(|id| self.fs.reference(id));
+        Some(open)
+    }
+
+    /// Closes it again.
+    pub(super) fn close_some(&self, open: Option<&OpenOfDeleted>) {
+        open.into_iter().flat_map(OpenOfDeleted::inodes).for_each(|id| self.fs.forget(id, 1));
+    }
+
+    /// A subvolume was deleted of which this stays open. The rest is closed.
+    pub(super) fn keep_open(&mut self, gone: TreeId, open: Option<OpenOfDeleted>) -> Result<(), String> {
+        let open = open.filter(|open| open.subvolume == gone && open.inodes().next().is_some());
+        let kept: Vec<_> = open.iter().flat_map(OpenOfDeleted::inodes).collect();
+        for id in self.fs.referenced().into_iter().filter(|id| id.subvolume == gone && !kept.contains(id)) {
+            self.fs.forget(id, u64::MAX);
+        }
+        match open {
+            Some(open) => self.deleted.push(open),
+            None => self.is_released(gone)?,
+        }
+        Ok(())
+    }
+
+    /// Uses all that is open of deleted subvolumes.
+    pub(super) fn use_deleted(&mut self) -> Result<(), String> {
+        for mut open in std::mem::take(&mut self.deleted) {
+            open.left -= 1;
+            let subvolume = open.subvolume;
+            let used = match self.use_open(&mut open) {
+                Ok(used) => used?,
+                Err(error) if self.tolerates_any(error.errno()) => false,
+                Err(error) => return Err(format!("of the deleted subvolume {subvolume:?}: {error}")),
+            };
+            if open.left > 0 && used {
+                self.deleted.push(open);
+                continue;
+            }
+            open.inodes().for_each(|id| self.fs.forget(id, u64::MAX));
+            self.is_released(subvolume)?;
+        }
+        Ok(())
+    }
+
+    fn tolerates_any(&self, errno: Errno) -> bool {
+        (self.tolerance.no_space && errno == Errno::NOSPC)
+            || (self.tolerance.faults && matches!(errno, Errno::IO | Errno::ROFS | Errno::NOSPC))
+    }
+
+    /// Changes what is open, and reads it. Whether all was done; a sentence if it holds what it
+    /// should not.
+    fn use_open(&self, open: &mut OpenOfDeleted) -> ubtrfs::Result<Result<bool, String>> {
+        let turn = open.left;
+        for (number, (id, content)) in open.files.iter_mut().enumerate() {
+            if !open.read_only {
+                let (offset, len) = ((turn * 7919 + number as u64 * 4096) % 60_000, 1 + (turn * 1031 % 9000) as usize);
+                let data = Random::data(turn, len);
+                self.fs.write(*id, WriteAt::Offset(offset), &data, false)?;
+                content.write(offset, &data);
+            }
+            let size = content.size();
+            let found = self.fs.read(*id, 0, size as usize + 1)?;
+            // A device that fails may lose what was not made durable.
+            if found != content.read(0, size as usize) && !self.tolerance.faults {
+                return Ok(Err(format!("{id:?} of a deleted subvolume has other content")));
+            }
+            if turn.is_multiple_of(3) {
+                make_durable(&self.fs, *id, turn.is_multiple_of(2))?;
+            }
+        }
+        if let Some(dir) = open.dir.filter(|_| !open.read_only) {
+            let name = format!("of {turn}").into_bytes();
+            let made = self.fs.create(dir, &name, &NewInode { mode: 0o100_600, ..NewInode::default() })?;
+            let written = self.fs.write(made, WriteAt::Offset(0), &Random::data(turn, 5000), false);
+            self.fs.forget(made, 1);
+            written?;
+            if turn.is_multiple_of(2) {
+                self.fs.unlink(dir, &name)?;
+            } else {
+                self.fs.fsync(dir)?;
+            }
+        }
+        Ok(Ok(true))
+    }
+
+    /// Nothing is open of a deleted subvolume any more, and nothing of it is shown.
+    fn is_released(&self, gone: TreeId) -> Result<(), String> {
+        match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
+            Err(error) if error.errno() == Errno::STALE => Ok(()),
+            other => Err(format!("of what was deleted there is still {other:?}")),
+        }
+    }
+}
