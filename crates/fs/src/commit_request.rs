@@ -1,7 +1,7 @@
 //! Asking the background committer for a commit.
 
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 #[derive(Default)]
 struct State {
@@ -10,10 +10,15 @@ struct State {
 }
 
 /// What the background committer waits for.
-#[derive(Default)]
 pub(crate) struct CommitRequest {
     state: Mutex<State>,
     changed: Condvar,
+}
+
+impl Default for CommitRequest {
+    fn default() -> Self {
+        Self { state: Mutex::with_default(Rank::CommitRequest), changed: Condvar::new() }
+    }
 }
 
 impl CommitRequest {

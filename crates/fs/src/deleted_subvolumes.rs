@@ -16,8 +16,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ubtrfs_format::{Generation, TreeId};
-use ubtrfs_threads::RwLock;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
+use ubtrfs_threads::{Rank, RwLock};
 
 use crate::committed::Committed;
 
@@ -72,7 +72,7 @@ impl States {
 }
 
 /// Deleted subvolumes of a mount.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct DeletedSubvolumes {
     states: RwLock<States>,
     /// Whether there are any.
@@ -86,8 +86,13 @@ impl DeletedSubvolumes {
     pub(crate) fn found(committed: &Committed) -> Self {
         let released = State::Released(Generation(0));
         let left: BTreeMap<_, _> = committed.deleted_subvolumes().map(|id| (id, released)).collect();
-        let any = AtomicBool::new(!left.is_empty());
-        Self { states: RwLock::new(States { left, ..States::default() }), any, undropped: RwLock::default() }
+        Self::new(States { left, ..States::default() })
+    }
+
+    fn new(states: States) -> Self {
+        let any = AtomicBool::new(!states.left.is_empty());
+        let states = RwLock::new(Rank::DeletedSubvolumes, states);
+        Self { states, any, undropped: RwLock::with_default(Rank::UndroppedSubvolumes) }
     }
 
     /// The entry of a subvolume is removed.
@@ -191,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_subvolume_is_released_once_and_after_its_deletion() {
-        let deleted = DeletedSubvolumes::default();
+        let deleted = DeletedSubvolumes::new(States::default());
         assert!(!deleted.release(ID, Generation(7)) && !deleted.is_deleted(ID));
         deleted.add(ID);
         assert!(deleted.is_deleted(ID) && !deleted.is_released(ID));

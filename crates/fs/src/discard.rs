@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 use ubtrfs_threads::thread::JoinHandle;
-use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::error::{Errno, Error, Result, Step};
 use crate::fs_info::FsInfo;
@@ -38,7 +38,13 @@ pub(crate) struct Discarder {
 
 impl Discarder {
     pub(crate) fn new(info: Arc<FsInfo>) -> Self {
-        Self { info, turn: Mutex::default(), stop: Mutex::default(), work: Condvar::new(), bytes: AtomicU64::new(0) }
+        Self {
+            info,
+            turn: Mutex::with_default(Rank::DiscardTurn),
+            stop: Mutex::with_default(Rank::DiscardStop),
+            work: Condvar::new(),
+            bytes: AtomicU64::new(0),
+        }
     }
 
     /// Bytes discarded so far.

@@ -1,7 +1,7 @@
 //! Operations that change where chunks are, of which a volume has one at a time: balances, and the
 //! removal, the resizing and the replacement of devices.
 
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::error::{Errno, Result};
 
@@ -13,11 +13,17 @@ struct State {
 }
 
 /// Whether one is under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ExclusiveOp {
     state: Mutex<State>,
     /// Signalled when one has ended.
     ended: Condvar,
+}
+
+impl Default for ExclusiveOp {
+    fn default() -> Self {
+        Self { state: Mutex::with_default(Rank::ExclusiveOperation), ended: Condvar::new() }
+    }
 }
 
 /// One that is under way, until this is dropped.

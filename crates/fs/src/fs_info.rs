@@ -12,7 +12,7 @@ use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, Timespec};
 use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_threads::atomic::AtomicBool;
-use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, RwLock};
+use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, Rank, RwLock};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
@@ -160,7 +160,7 @@ impl FsInfo {
         let first = if skips { next.next() } else { next };
         Self {
             inodes: InodeTable::new(options.memory / 8 / 1024),
-            compression: RwLock::new(options.compression),
+            compression: RwLock::new(Rank::Compression, options.compression),
             compression_features: AtomicU64::new(0),
             uses_verity: AtomicBool::new(false),
             volume,
@@ -173,14 +173,14 @@ impl FsInfo {
             exclusive_op: ExclusiveOp::default(),
             deleted: DeletedSubvolumes::found(&committed),
             committed: ArcSwap::from_pointee(committed),
-            publishing: RwLock::default(),
+            publishing: RwLock::with_default(Rank::PublishedRoots),
             frozen: ArcSwapOption::empty(),
             moved: ArcSwapOption::empty(),
             subvolumes: ArcSwap::from_pointee(RedBlackTreeMapSync::new_sync()),
-            next_tree_id: Mutex::default(),
+            next_tree_id: Mutex::with_default(Rank::NextTreeId),
             read_only: AtomicBool::new(read_only),
             began_read_only: read_only,
-            aborted: Mutex::default(),
+            aborted: Mutex::with_default(Rank::Aborted),
             last_errors: LastErrors::default(),
             mounted_subvolume,
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::Published;
 
 use crate::error::{Errno, Error, Result};
@@ -65,9 +65,14 @@ struct Members {
 }
 
 /// Fsyncs that share one write of the log.
-#[derive(Default)]
 pub(crate) struct FsyncGroup {
     members: Mutex<Members>,
+}
+
+impl Default for FsyncGroup {
+    fn default() -> Self {
+        Self { members: Mutex::with_default(Rank::FsyncMembers) }
+    }
 }
 
 impl FsyncGroup {

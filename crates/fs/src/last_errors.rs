@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::SystemTime;
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::DeviceFault;
 
 use crate::error::{Error, Step};
@@ -28,9 +28,15 @@ pub struct ErrorRecord {
 }
 
 /// The last errors of a mount.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LastErrors {
     state: Mutex<State>,
+}
+
+impl Default for LastErrors {
+    fn default() -> Self {
+        Self { state: Mutex::with_default(Rank::LastErrors) }
+    }
 }
 
 #[derive(Debug, Default)]

@@ -138,7 +138,6 @@ mod inode;
 mod inode_view;
 mod item_sizes;
 mod last_errors;
-mod lock_order;
 mod log;
 mod merging;
 pub mod mkfs;

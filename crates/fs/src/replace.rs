@@ -16,7 +16,7 @@ use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 use ubtrfs_volume::{Copied, Device, Error as VolumeError};
 
 use crate::allocated::{self, Allocated};
@@ -111,8 +111,8 @@ impl Replacer {
             info,
             committer,
             is_ending: AtomicBool::new(false),
-            running: Mutex::default(),
-            pause: Mutex::default(),
+            running: Mutex::with_default(Rank::ReplaceRunning),
+            pause: Mutex::with_default(Rank::ReplacePause),
             ended: Condvar::new(),
             bytes_per_second: AtomicU64::new(0),
         }

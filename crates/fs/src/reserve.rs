@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_threads::{MutexGuard, Rank, is_held};
 
 use crate::commit::Committer;
 use crate::discard::Discarder;
@@ -12,7 +13,6 @@ use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::Inode;
-use crate::lock_order::{Ordered, is_held};
 use crate::space::{Demand, Reservation, Shortage, SpaceInner};
 use crate::transaction::Joined;
 
@@ -66,7 +66,7 @@ impl Reserver {
     /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
     pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
-        debug_assert!(!is_held(Ordered::Gate), "invariant 7: space is reserved before the gate is entered");
+        debug_assert!(!is_held(Rank::Gate), "invariant 7: space is reserved before the gate is entered");
         let mut commits = 0;
         self.limit_changes()?;
         let mut without_discards = None;
@@ -113,7 +113,7 @@ impl Reserver {
     }
 
     /// Waits for discards that are under way; no other begins while the result lives.
-    pub(crate) fn hold_off_discards(&self) -> impl Drop + use<'_> {
+    pub(crate) fn hold_off_discards(&self) -> MutexGuard<'_, ()> {
         self.discards.hold_off()
     }
 

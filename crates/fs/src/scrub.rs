@@ -12,7 +12,7 @@ use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 use ubtrfs_volume::{DeviceErrors, ParityScrub, ScrubScope, Scrubbed};
 
 use crate::allocated::{self, Allocated};
@@ -84,7 +84,13 @@ pub(crate) struct Scrubber {
 
 impl Scrubber {
     pub(crate) fn new(info: Arc<FsInfo>, committer: Arc<Committer>) -> Self {
-        Self { info, committer, is_ending: AtomicBool::new(false), pause: Mutex::default(), ended: Condvar::new() }
+        Self {
+            info,
+            committer,
+            is_ending: AtomicBool::new(false),
+            pause: Mutex::with_default(Rank::ScrubPause),
+            ended: Condvar::new(),
+        }
     }
 
     /// Ends all scrubs soon.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ubtrfs_format::items::RootRef;
 use ubtrfs_format::{DirIndex, ItemType, Key, TreeId};
-use ubtrfs_threads::RwLock;
+use ubtrfs_threads::{Rank, RwLock};
 use ubtrfs_tree::EditBatch;
 
 use crate::committed::Committed;
@@ -44,8 +44,14 @@ impl EntryLocation {
 }
 
 /// The entries that were renamed since the mount, those of earlier transactions too: they are few.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MovedSubvolumes(RwLock<BTreeMap<TreeId, EntryLocation>>);
+
+impl Default for MovedSubvolumes {
+    fn default() -> Self {
+        Self(RwLock::with_default(Rank::MovedSubvolumes))
+    }
+}
 
 impl MovedSubvolumes {
     /// Where the entry is, if it was moved.

@@ -17,8 +17,9 @@
 //! An extent that a transaction allocated is nobody else's in it (invariant 4), even if all
 //! references to it are gone again.
 //!
-//! Locks are taken in this order: the rename lock; inodes, by subvolume and number; the gate;
-//! everything else (space, tables, lists), which is held for memory work only (invariant 7).
+//! Of the order of locks (`ubtrfs_threads::Rank`, invariant 7) this is the heart: the rename lock;
+//! inodes, by subvolume and number; the gate; everything else (space, tables, lists), which is held
+//! for memory work only.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicU64, Ordering};
-use ubtrfs_threads::{ArcSwap, Mutex, RwLockReadGuard};
+use ubtrfs_threads::{ArcSwap, Mutex, Rank, RwLockReadGuard, is_held};
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
 use crate::change_memory::{self, Account, TransactionMemory};
@@ -34,7 +35,6 @@ use crate::error::Result;
 use crate::file::moved::MovedExtents;
 use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::lock_order::{Noted, Ordered, is_held};
 use crate::subvolume_changes::SubvolumeChanges;
 use crate::subvolume_entries::EntryLocation;
 
@@ -87,13 +87,13 @@ impl Transaction {
     pub(crate) fn new(generation: Generation) -> Self {
         Self {
             generation,
-            dirty_inodes: Mutex::default(),
-            new_extents: Mutex::default(),
-            renamed: Mutex::default(),
-            later_sums: Mutex::default(),
-            unlogged_sums: Mutex::default(),
-            shared: Mutex::default(),
-            subvolumes: Mutex::default(),
+            dirty_inodes: Mutex::with_default(Rank::DirtyInodes),
+            new_extents: Mutex::with_default(Rank::NewExtents),
+            renamed: Mutex::with_default(Rank::RenamedInodes),
+            later_sums: Mutex::with_default(Rank::LaterSums),
+            unlogged_sums: Mutex::with_default(Rank::UnloggedSums),
+            shared: Mutex::with_default(Rank::SharedExtents),
+            subvolumes: Mutex::with_default(Rank::SubvolumeChanges),
             forbids_log: AtomicBool::new(false),
             changed_inodes: AtomicU64::new(0),
             new_extent_count: AtomicU64::new(0),
@@ -311,7 +311,7 @@ impl InodeState {
     /// first, and the inode is put on the transaction's list. Must be called, inside the gate,
     /// before anything of the inode is changed.
     pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
-        debug_assert!(is_held(Ordered::Gate), "invariant 5: what changes belongs to one passage of the gate");
+        debug_assert!(is_held(Rank::Gate), "invariant 5: what changes belongs to one passage of the gate");
         #[cfg(debug_assertions)]
         JOINED.with(|joined| joined.set(joined.get() + 1));
         self.join_alone(inode, transaction);
@@ -343,7 +343,7 @@ impl Freeze for InodeState {
 }
 
 /// A passage of the gate: the transaction that is open during it.
-pub(crate) type Passage<'a> = Noted<RwLockReadGuard<'a, Arc<Transaction>>>;
+pub(crate) type Passage<'a> = RwLockReadGuard<'a, Arc<Transaction>>;
 
 /// The gate.
 pub(crate) struct Gate {
@@ -356,13 +356,13 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new(generation: Generation) -> Self {
         let first = Arc::new(Transaction::new(generation));
-        Self { open: CountedRwLock::new(first.clone()), shown: ArcSwap::new(first) }
+        Self { open: CountedRwLock::new(Rank::Gate, first.clone()), shown: ArcSwap::new(first) }
     }
 
     /// Enters the open transaction. Nothing that may wait for a device happens until the guard is
     /// dropped.
     pub(crate) fn enter(&self) -> Passage<'_> {
-        Noted::take(Ordered::Gate, || self.open.read())
+        self.open.read()
     }
 
     /// Freezes what locked inodes have of older transactions, and says which one is open: a plan
@@ -422,7 +422,7 @@ impl Gate {
         next: impl FnOnce(Generation) -> Generation,
         at_the_swap: impl FnOnce(&Arc<Transaction>),
     ) -> Arc<Transaction> {
-        let mut open = Noted::take(Ordered::Gate, || self.open.write());
+        let mut open = self.open.write();
         at_the_swap(&open);
         let next = Arc::new(Transaction::new(next(open.generation)));
         self.shown.store(next.clone());
@@ -447,7 +447,7 @@ mod tests {
             let gate = gate.clone();
             move || gate.swap(|_| {}).generation
         });
-        while !gate.open.uncounted().is_locked_exclusive() && gate.open.uncounted().try_read().is_some() {
+        while gate.open.uncounted().try_read().is_some() {
             std::thread::yield_now();
         }
         let (sender, receiver) = channel();

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 /// The pause between two looks at a thread.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_millis(100);
 const MOST_ROUNDS: u32 = 1 << 14;
 
 /// The threads of a session, and the markers that have arrived.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Arrivals {
     threads: Mutex<Vec<Arc<Reader>>>,
     /// Requests that threads have begun to serve.
@@ -38,6 +38,20 @@ pub struct Arrivals {
     arrived: Mutex<u64>,
     changed: Condvar,
     ended: AtomicBool,
+}
+
+impl Default for Arrivals {
+    fn default() -> Self {
+        Self {
+            threads: Mutex::with_default(Rank::SessionThreads),
+            begun: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            file: AtomicU64::new(0),
+            arrived: Mutex::with_default(Rank::Arrivals),
+            changed: Condvar::new(),
+            ended: AtomicBool::new(false),
+        }
+    }
 }
 
 /// A thread that reads requests and serves them.

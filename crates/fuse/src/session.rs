@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
+use ubtrfs_threads::{Mutex, Rank};
 use zerocopy::IntoBytes;
 
 use crate::Capabilities;
@@ -121,14 +121,14 @@ impl<F: Filesystem> Session<F> {
                     }
                     send_init(reply, &out);
                     tracing::debug!(?granted, ?way, "mount begins");
-                    let (threads, rings) = (config.threads.max(1), Mutex::new(rings));
+                    let (threads, rings) = (config.threads.max(1), Mutex::new(Rank::SessionRings, rings));
                     let arrivals = Arc::new(Arrivals::default());
                     let settling = matches!(way, Way::Device { .. }).then(|| Arc::clone(&arrivals));
                     return Ok(Self {
                         filesystem,
                         notifier: Notifier::new(&device, settling, config.max_background),
                         arrivals,
-                        device: Mutex::new(Some(device)),
+                        device: Mutex::new(Rank::SessionDevice, Some(device)),
                         granted,
                         way,
                         rings,

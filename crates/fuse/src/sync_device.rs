@@ -26,9 +26,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::abi::flags::Capabilities;
 use crate::attributes::Attributes;
@@ -59,12 +59,17 @@ pub struct SyncDevice {
     attached: Mutex<Option<LoopDevice>>,
 }
 
-#[derive(Default)]
 struct State {
     /// The device, as long as its page is kept dirty.
     device: Mutex<Option<File>>,
     sync: OnceLock<OnSync>,
     ended: AtomicBool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { device: Mutex::with_default(Rank::SyncDevice), sync: OnceLock::default(), ended: AtomicBool::new(false) }
+    }
 }
 
 impl SyncDevice {
@@ -90,7 +95,12 @@ impl SyncDevice {
             return Err(io::Error::other("its pages can't be dirtied while they are written"));
         }
         let number = (rustix::fs::major(number), rustix::fs::minor(number));
-        Ok(Self { state, path: attached.path().to_owned(), number, attached: Mutex::new(Some(attached)) })
+        Ok(Self {
+            state,
+            path: attached.path().to_owned(),
+            number,
+            attached: Mutex::new(Rank::SyncLoopDevice, Some(attached)),
+        })
     }
 
     /// The path of the device, which is to be the source of the mount.

@@ -12,10 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustls::ClientConnection;
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::error::Error;
 use crate::negotiate::Line;
@@ -214,7 +215,7 @@ impl<'a> Handshake<'a> {
     pub(crate) fn finish(self) -> Arc<Channel> {
         Arc::new(Channel {
             socket: self.socket,
-            tls: self.tls.map(|tls| Mutex::new(*tls)),
+            tls: self.tls.map(|tls| Mutex::new(Rank::Tls, *tls)),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
         })

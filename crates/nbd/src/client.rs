@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
 use crate::connect::{Call, connect, connect_more};
@@ -151,7 +151,7 @@ impl Client {
     fn submit_write(&self, at: u64, parts: &[Bytes], fua: bool, done: impl FnOnce(io::Result<()>) + Send + 'static) {
         let len: usize = parts.iter().map(Bytes::len).sum();
         let ranges: Vec<_> = pieces(at, len as u64, self.largest()).collect();
-        let all = Arc::new(All { state: Mutex::new((ranges.len(), Ok(()), Some(done))) });
+        let all = Arc::new(All { state: Mutex::new(Rank::NbdRequests, (ranges.len(), Ok(()), Some(done))) });
         if ranges.is_empty() {
             return all.count_down(0, Ok(()));
         }
@@ -236,10 +236,15 @@ fn cut(parts: &[Bytes], from: usize, len: usize) -> Vec<Bytes> {
 }
 
 /// Where the result of a request is waited for.
-#[derive(Default)]
 struct Slot {
     result: Mutex<Option<io::Result<Vec<u8>>>>,
     filled: Condvar,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self { result: Mutex::new(Rank::NbdAnswer, None), filled: Condvar::new() }
+    }
 }
 
 impl Slot {

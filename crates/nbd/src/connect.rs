@@ -3,9 +3,10 @@
 
 use std::io::BufReader;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use ubtrfs_threads::time::Instant;
 
 use crate::abi::{CMD_FLUSH, CMD_READ, CMD_WRITE, request};
 use crate::channel::{Channel, Handshake, Incoming};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::abi::{CMD_DISC, request};
 use crate::channel::Channel;
@@ -48,7 +48,8 @@ pub(crate) struct Message {
 
 impl Lane {
     pub(crate) fn new(channel: &Arc<Channel>) -> Self {
-        let line = Line { channel: Arc::clone(channel), queue: Mutex::default(), changed: Condvar::new() };
+        let line =
+            Line { channel: Arc::clone(channel), queue: Mutex::with_default(Rank::NbdLane), changed: Condvar::new() };
         Self { line: Arc::new(line), outstanding: 0, watch: Watch::new(Arc::clone(channel)) }
     }
 }

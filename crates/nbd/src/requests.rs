@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::time::Instant;
 
 use bytes::Bytes;
+use ubtrfs_threads::time::Instant;
 
 use crate::abi::{CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES};
 use crate::lane::Message;

@@ -19,9 +19,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::abi::{ESHUTDOWN, SEND_WRITE_ZEROES, has};
 use crate::connect::Link;
@@ -113,7 +114,7 @@ impl Session {
             is_connecting: false,
             is_closing: false,
         };
-        Self { uri, export, connections, timeout, state: Mutex::new(state), changed: Condvar::new() }
+        Self { uri, export, connections, timeout, state: Mutex::new(Rank::NbdSession, state), changed: Condvar::new() }
     }
 
     /// Makes a request. It is sent when there is room for it and the server is there; what others

@@ -4,7 +4,9 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use ubtrfs_threads::time::Instant;
 
 use crate::connect::Link;
 use crate::resume::resume;

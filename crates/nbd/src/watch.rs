@@ -1,7 +1,8 @@
 //! Whether anything moves over a connection: a slow server is not one that is away.
 
 use std::sync::Arc;
-use std::time::Instant;
+
+use ubtrfs_threads::time::Instant;
 
 use crate::channel::{Channel, Moved};
 

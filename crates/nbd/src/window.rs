@@ -1,7 +1,9 @@
 //! How many bytes are under way to a server: as many as it answers soon. A slow one has little to
 //! do at a time, so that its answers come often enough to know that it is there.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use ubtrfs_threads::time::Instant;
 
 /// Bytes under way at first …
 const FIRST: usize = 1 << 20;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ubtrfs_fuse::Errno;
 use ubtrfs_threads::time::{Duration, Instant};
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::users_pool::{User, UsersPool};
 
@@ -33,10 +33,15 @@ struct Waiting {
 }
 
 /// Whether a name is invalidated.
-#[derive(Default)]
 struct Done {
     is_done: Mutex<bool>,
     changed: Condvar,
+}
+
+impl Default for Done {
+    fn default() -> Self {
+        Self { is_done: Mutex::with_default(Rank::NameIsDone), changed: Condvar::new() }
+    }
 }
 
 impl Done {
@@ -76,7 +81,7 @@ pub(crate) struct ChangedNames {
 
 impl ChangedNames {
     pub(crate) fn new() -> Self {
-        Self { state: Arc::default(), threads: UsersPool::new(EACH) }
+        Self { state: Arc::new(Mutex::with_default(Rank::ChangedNames)), threads: UsersPool::new(EACH) }
     }
 
     /// Whether a user may change a name. `EBUSY` if too many of his wait.

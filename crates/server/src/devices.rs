@@ -7,14 +7,13 @@ use std::sync::Arc;
 use ubtrfs::{Filesystem, ReplaceOptions, ReplaceState, VacateProgress};
 use ubtrfs_format::DeviceId;
 use ubtrfs_fuse::Errno;
-use ubtrfs_threads::{Mutex, OnceLock};
+use ubtrfs_threads::{Mutex, OnceLock, Rank};
 use ubtrfs_volume::{Device, TARGET};
 
 /// Opens a device so that nobody else has it, if nothing is on it that somebody might miss.
 pub type Opener = dyn Fn(&Path) -> Result<Arc<dyn Device>, Errno> + Send + Sync;
 
 /// The devices of a mount.
-#[derive(Default)]
 pub(crate) struct Devices {
     /// The paths, as they were given.
     paths: Mutex<Vec<String>>,
@@ -22,9 +21,19 @@ pub(crate) struct Devices {
     pub(crate) opener: OnceLock<Box<Opener>>,
 }
 
+impl Default for Devices {
+    fn default() -> Self {
+        Self::new(Vec::new(), BTreeMap::new())
+    }
+}
+
 impl Devices {
     pub(crate) fn new(paths: Vec<String>, by_number: BTreeMap<u64, String>) -> Self {
-        Self { paths: Mutex::new(paths), by_number: Mutex::new(by_number), opener: OnceLock::new() }
+        Self {
+            paths: Mutex::new(Rank::DevicePaths, paths),
+            by_number: Mutex::new(Rank::DeviceNumbers, by_number),
+            opener: OnceLock::new(),
+        }
     }
 
     /// The paths, as they were given.

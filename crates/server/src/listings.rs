@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::pool::Pool;
 
@@ -28,7 +28,7 @@ pub(crate) struct Dropping {
 
 impl Drops {
     pub(crate) fn new() -> Self {
-        Self { pool: Pool::new(MOST), nodes: Arc::default() }
+        Self { pool: Pool::new(MOST), nodes: Arc::new(Mutex::with_default(Rank::Listings)) }
     }
 
     /// Begins with a directory, unless a thread works on it already, or the limit of directories is

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ubtrfs::Filesystem;
 use ubtrfs_fuse::Errno;
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
+use ubtrfs_threads::{Mutex, Rank};
 
 /// The most interrupts that are remembered. Another thread may still read the request that one is
 /// for; most are for requests that are none of these.
@@ -82,8 +82,14 @@ struct State {
 }
 
 /// Those of a mount, by the numbers of their requests.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LongIoctls(Mutex<State>);
+
+impl Default for LongIoctls {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::LongIoctls))
+    }
+}
 
 impl LongIoctls {
     /// One begins.

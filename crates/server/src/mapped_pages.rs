@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_threads::mpsc::channel;
-use ubtrfs_threads::{Mutex, OnceLock, thread};
+use ubtrfs_threads::{Mutex, OnceLock, Rank, thread};
 
 /// The time in which the kernel has written all pages, unless something is in the way or they are
 /// many.
@@ -27,11 +27,16 @@ const TIME_TO_WRITE: Duration = Duration::from_secs(2);
 type WriteAll = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 
 /// How the kernel is made to write pages, and who does.
-#[derive(Default)]
 pub struct MappedPages {
     write_all: OnceLock<WriteAll>,
     /// Threads that have it write them; the kernel sends SYNCFS for each of them.
     own: Mutex<HashSet<u32>>,
+}
+
+impl Default for MappedPages {
+    fn default() -> Self {
+        Self { write_all: OnceLock::default(), own: Mutex::with_default(Rank::MappedPages) }
+    }
 }
 
 impl MappedPages {
@@ -85,7 +90,7 @@ mod tests {
 
     #[test]
     fn only_the_servers_own_threads_ask_in_vain() {
-        let (pages, asked) = (Arc::new(MappedPages::default()), Arc::new(Mutex::new(Vec::new())));
+        let (pages, asked) = (Arc::new(MappedPages::default()), Arc::new(Mutex::new(Rank::Stream, Vec::new())));
         let (inner, seen) = (Arc::downgrade(&pages), Arc::clone(&asked));
         pages.set(move || {
             let pages = inner.upgrade().unwrap();

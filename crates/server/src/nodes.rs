@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use ubtrfs::InodeId;
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_fuse::{Errno, ROOT};
-use ubtrfs_threads::RwLock;
+use ubtrfs_threads::{Rank, RwLock};
 
 /// Bits of a node where subvolume and inode number share one number.
 const INO_BITS: u32 = 40;
@@ -72,7 +72,12 @@ impl Windows {
 impl NodeNumbers {
     /// The numbers of a mount of this subvolume.
     pub fn new(mounted: TreeId) -> Self {
-        Self { mounted, given: RwLock::default(), windows: RwLock::default(), most_windows: MOST_WINDOWS }
+        Self {
+            mounted,
+            given: RwLock::with_default(Rank::Nodes),
+            windows: RwLock::with_default(Rank::NodeWindows),
+            most_windows: MOST_WINDOWS,
+        }
     }
 
     /// The node of an inode.

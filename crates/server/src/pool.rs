@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use ubtrfs_threads::{Condvar, Mutex, thread};
+use ubtrfs_threads::{Condvar, Mutex, Rank, assert_none_held, thread};
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -42,11 +42,16 @@ impl Start {
     }
 }
 
-#[derive(Default)]
 struct Inner {
     state: Mutex<State>,
     wakes: Condvar,
     given: Arc<AtomicU64>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self { state: Mutex::with_default(Rank::Pool), wakes: Condvar::new(), given: Arc::default() }
+    }
 }
 
 #[derive(Default)]
@@ -123,6 +128,7 @@ impl Inner {
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a slow request panicked");
                 }
+                assert_none_held("after a job");
                 state = self.state.lock();
             } else if state.stopping {
                 state.threads -= 1;

@@ -3,14 +3,20 @@
 
 use std::collections::VecDeque;
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 /// Questions that are remembered: more writes than that do not begin at the same time.
 const MOST_REFUSALS: usize = 1024;
 
 /// Nodes that were shown to have capabilities, so that the kernel fails to remove them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Refusals(Mutex<VecDeque<u64>>);
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::Refusals))
+    }
+}
 
 impl Refusals {
     /// The kernel was shown them.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ubtrfs::{Filesystem, ScrubOptions, ScrubProgress};
 use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_fuse::Errno;
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::btrfs_ioctls::u64_at;
 
@@ -133,17 +133,32 @@ fn encode_progress(device: DeviceId, progress: &ScrubProgress) -> Vec<u8> {
 }
 
 /// The scrubs of a mount, one for each device at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Scrubs {
     running: Mutex<BTreeMap<DeviceId, Arc<Running>>>,
     /// Where those ended that were cancelled.
     cancelled: Mutex<BTreeMap<DeviceId, u64>>,
 }
 
-#[derive(Debug, Default)]
+impl Default for Scrubs {
+    fn default() -> Self {
+        Self {
+            running: Mutex::with_default(Rank::ScrubsRunning),
+            cancelled: Mutex::with_default(Rank::ScrubsCancelled),
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Running {
     progress: Mutex<ScrubProgress>,
     is_cancelled: AtomicBool,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self { progress: Mutex::with_default(Rank::ScrubProgress), is_cancelled: AtomicBool::new(false) }
+    }
 }
 
 impl Scrubs {

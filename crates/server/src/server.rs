@@ -20,8 +20,8 @@ use std::sync::Arc;
 use ubtrfs::scheduling::{Scheduling, may_block};
 use ubtrfs::{Filesystem as Engine, InodeId};
 use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::counters::{Kind, Timed};
 use crate::listings::Drops;
@@ -91,7 +91,7 @@ impl Server {
             listings: Drops::new(),
             streams: Arc::new(Streams::new()),
             invalidating: UsersPool::new(1),
-            to_invalidate: Arc::default(),
+            to_invalidate: Arc::new(Mutex::with_default(Rank::ToInvalidate)),
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn directories_that_hang_delay_neither_seeks_nor_flags() {
         let server = Server::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default());
-        let gate = Arc::new(Mutex::new(()));
+        let gate = Arc::new(Mutex::new(Rank::ServerGate, ()));
         let closed = gate.lock();
         for (node, dropping) in (1..).map_while(|node| server.listings.begin(node).map(|dropping| (node, dropping))) {
             let gate = Arc::clone(&gate);

@@ -12,7 +12,7 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way, kernel_pages};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{Mutex, OnceLock};
+use ubtrfs_threads::{Mutex, OnceLock, Rank};
 
 use crate::attributes;
 use crate::changed_names::ChangedNames;
@@ -132,19 +132,19 @@ impl Shared {
             counters: Counters::new(),
             notifier: OnceLock::new(),
             changed_names: ChangedNames::new(),
-            deleted_names: Mutex::default(),
+            deleted_names: Mutex::new(Rank::DeletedNames, None),
             granted: OnceLock::new(),
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
             known_owner: facts.ownership.known_owner(),
             devices: Devices::new(facts.devices.clone(), facts.device_paths.clone()),
             facts,
-            ended: Mutex::default(),
+            ended: Mutex::with_default(Rank::ServerEnded),
             checks_opens: OnceLock::new(),
             refusals: Refusals::default(),
             threads_changed: AtomicBool::new(false),
             disconnected: AtomicBool::new(false),
-            force_expected: Mutex::default(),
+            force_expected: Mutex::with_default(Rank::ForceExpected),
             stop_waiting: OnceLock::new(),
             engine,
             scrubs: Scrubs::default(),

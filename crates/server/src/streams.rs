@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::process::{Pid, test_kill_process};
 use ubtrfs_fuse::Errno;
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::pool::Pool;
 
@@ -50,10 +50,15 @@ pub(crate) struct Streams {
 }
 
 /// Turns of those that make streams.
-#[derive(Default)]
 struct Turns {
     taken: Mutex<usize>,
     given_back: Condvar,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { taken: Mutex::with_default(Rank::StreamTurns), given_back: Condvar::new() }
+    }
 }
 
 #[derive(Default)]
@@ -85,7 +90,7 @@ struct State {
 
 impl Streams {
     pub(crate) fn new() -> Self {
-        Self { all: Mutex::default(), threads: Pool::new(MOST_BEGUN), turns: Arc::default() }
+        Self { all: Mutex::with_default(Rank::Streams), threads: Pool::new(MOST_BEGUN), turns: Arc::default() }
     }
 
     /// Begins a stream that `make` makes for the thread `pid` when it is its turn, and returns its
@@ -107,7 +112,7 @@ impl Streams {
         let number = all.next;
         let state = State { bytes: Vec::new(), end: None, asked: Instant::now(), has_turn: false, has_begun: false };
         let turns = Arc::clone(&self.turns);
-        let stream = Arc::new(Stream { state: Mutex::new(state), changed: Condvar::new(), turns, pid });
+        let stream = Arc::new(Stream { state: Mutex::new(Rank::Stream, state), changed: Condvar::new(), turns, pid });
         all.streams.insert(number, Arc::clone(&stream));
         drop(all);
         self.threads.run(move || {
@@ -279,7 +284,7 @@ mod tests {
     #[test]
     fn long_answers_come_whole_and_in_order_and_wait_for_their_reader() {
         let streams = Streams::new();
-        let made = Arc::new(Mutex::new(0));
+        let made = Arc::new(Mutex::new(Rank::Stream, 0));
         let counter = Arc::clone(&made);
         let number = streams.begin(std::process::id(), move |stream| {
             for number in 0..100_000_u32 {
@@ -332,7 +337,7 @@ mod tests {
     #[test]
     fn a_reader_that_stalls_keeps_nobody_waiting() {
         let streams = Arc::new(Streams::new());
-        let making = Arc::new(Mutex::new((0, 0)));
+        let making = Arc::new(Mutex::new(Rank::Stream, (0, 0)));
         let begin = || {
             let making = Arc::clone(&making);
             let make = move |stream: &Stream| {

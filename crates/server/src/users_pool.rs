@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ubtrfs_fuse::Caller;
 use ubtrfs_fuse::abi::UNKNOWN_ID;
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::pool::Pool;
 use crate::privileges;
@@ -80,7 +80,10 @@ struct Jobs {
 impl UsersPool {
     /// A pool that runs at most `each` jobs of a user at a time.
     pub(crate) fn new(each: usize) -> Self {
-        Self { threads: Pool::new(MOST + ROOTS), shares: Arc::new(Shares { state: Mutex::default(), each }) }
+        Self {
+            threads: Pool::new(MOST + ROOTS),
+            shares: Arc::new(Shares { state: Mutex::with_default(Rank::UsersPool), each }),
+        }
     }
 
     /// Runs `job` in one of the threads, after those of this user that came before it.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES};
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, RecordingDevice, SharedBuffer};
 
 /// How a device lies.
@@ -45,7 +45,7 @@ struct State {
 impl LyingDevice {
     /// A device that breaks this rule.
     pub fn new(inner: Arc<RecordingDevice>, lie: Lie) -> Self {
-        Self { inner, lie, state: Mutex::default() }
+        Self { inner, lie, state: Mutex::with_default(Rank::LyingDevice) }
     }
 
     /// Whether there was an occasion to lie.

@@ -11,6 +11,7 @@ use std::{io, slice};
 
 use ubtrfs::{Errno, Filesystem, NewInode, Options};
 use ubtrfs_format::Physical;
+use ubtrfs_threads::Rank;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::{Mutex, thread};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OverlayDevice, RecordingDevice};
@@ -217,15 +218,18 @@ pub(crate) fn work(
         let mut trace = Trace::new(model.clone(), fs.generation().0);
         trace.versions[0].began = recording.len();
         let worker = Worker::new(fs.clone(), model, tolerance, true);
-        parts.push(Mutex::new(Part {
-            worker,
-            trace,
-            sightings: Vec::new(),
-            operations: Vec::new(),
-            steps,
-            uncertain: false,
-            moves: moves.clone(),
-        }));
+        parts.push(Mutex::new(
+            Rank::Part,
+            Part {
+                worker,
+                trace,
+                sightings: Vec::new(),
+                operations: Vec::new(),
+                steps,
+                uncertain: false,
+                moves: moves.clone(),
+            },
+        ));
     }
     if let Some(fault) = fault {
         fault();

@@ -9,23 +9,31 @@
 //!
 //! Counters that order nothing are plain atomics of `std`: each access of those of [`atomic`] is a
 //! step of the scheduler.
+//!
+//! Each lock has a rank, and a thread takes locks in the order of ranks (invariant 7, `rank`).
 
+mod condvar;
+mod held;
+mod lock;
+mod rank;
 #[cfg(feature = "shuttle")]
 mod scheduled;
 #[cfg(not(feature = "shuttle"))]
 mod system;
 
+pub use condvar::{Condvar, WaitTimeoutResult};
+pub use held::{assert_none_held, is_held};
+pub use lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use rank::Rank;
 #[cfg(feature = "shuttle")]
-pub use scheduled::{
-    ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    WaitTimeoutResult, atomic, mpsc, scheduler, thread, time,
-};
+use scheduled::unranked;
+#[cfg(feature = "shuttle")]
+pub use scheduled::{ArcSwap, ArcSwapOption, OnceLock, atomic, mpsc, scheduler, thread, time};
 #[cfg(feature = "shuttle")]
 pub use shuttle::thread_local;
 #[cfg(not(feature = "shuttle"))]
 pub use std::thread_local;
 #[cfg(not(feature = "shuttle"))]
-pub use system::{
-    ArcSwap, ArcSwapOption, Condvar, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    WaitTimeoutResult, atomic, mpsc, thread, time,
-};
+use system::unranked;
+#[cfg(not(feature = "shuttle"))]
+pub use system::{ArcSwap, ArcSwapOption, OnceLock, atomic, mpsc, thread, time};

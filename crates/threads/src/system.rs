@@ -3,7 +3,10 @@
 pub use std::sync::OnceLock;
 
 pub use arc_swap::{ArcSwap, ArcSwapOption};
-pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
+/// Locks of which nobody knows a rank.
+pub mod unranked {
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
+}
 
 /// Atomics that order something: flags that another thread waits for or decides by.
 pub mod atomic {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use ubtrfs_format::{Generation, Logical, NodeExpectation};
+use ubtrfs_threads::Rank;
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
 use crate::node_id::NodeId;
@@ -53,7 +54,6 @@ pub struct NodeCache {
     reads_ahead: usize,
 }
 
-#[derive(Default)]
 struct Shard {
     nodes: CountedRwLock<Clock>,
     hits: AtomicU64,
@@ -71,8 +71,12 @@ impl NodeCache {
         let shards = (nodes / Self::NODES_PER_SHARD).min(Self::MAX_SHARDS).next_power_of_two();
         let hasher = SeededHash::new();
         let shard = || Shard {
-            nodes: CountedRwLock::new(Clock { capacity: nodes.div_ceil(shards), ..Clock::new(hasher) }),
-            ..Shard::default()
+            nodes: CountedRwLock::new(
+                Rank::NodeCache,
+                Clock { capacity: nodes.div_ceil(shards), ..Clock::new(hasher) },
+            ),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
         };
         let shards = std::iter::repeat_with(shard).take(shards).collect();
         let (reads_ahead, read_ahead) = (source.reads_ahead(), Arc::default());

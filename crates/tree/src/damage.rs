@@ -3,15 +3,21 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 /// Notes what could not be read and was left out. A reader of a file or a directory knows by the
 /// [count](Self::count), before and after, whether something of it is missing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Damage {
     count: AtomicU64,
     unverified: AtomicU64,
     sentences: Mutex<BTreeSet<String>>,
+}
+
+impl Default for Damage {
+    fn default() -> Self {
+        Self { count: AtomicU64::new(0), unverified: AtomicU64::new(0), sentences: Mutex::with_default(Rank::Damage) }
+    }
 }
 
 impl Damage {

@@ -7,7 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::NodeRef;
 use crate::node_id::NodeId;
@@ -18,13 +18,19 @@ const IDLE: Duration = Duration::from_secs(10);
 const WAITING_FOR_EACH: usize = 16;
 
 /// Nodes that are being read, or are to be.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadAhead {
     state: Mutex<State>,
     /// There is something to read.
     wanted: Condvar,
     /// A node has been read, or could not be.
     read: Condvar,
+}
+
+impl Default for ReadAhead {
+    fn default() -> Self {
+        Self { state: Mutex::with_default(Rank::NodeReadAhead), wanted: Condvar::new(), read: Condvar::new() }
+    }
 }
 
 #[derive(Debug, Default)]

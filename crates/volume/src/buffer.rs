@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
+use ubtrfs_threads::Rank;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::counted_lock::{CountedMutex, LockCounters};
@@ -27,7 +28,8 @@ struct Pool {
     bytes: usize,
 }
 
-static POOL: CountedMutex<Pool> = CountedMutex::new(Pool { classes: [const { Vec::new() }; 9], bytes: 0 });
+static POOL: CountedMutex<Pool> =
+    CountedMutex::new(Rank::BufferPool, Pool { classes: [const { Vec::new() }; 9], bytes: 0 });
 
 /// Heap memory aligned to 4096 bytes; it returns to a small pool when dropped.
 pub struct Buffer {

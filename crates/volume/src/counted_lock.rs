@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ubtrfs_threads::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use ubtrfs_threads::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// How often a lock was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,20 +62,29 @@ impl Counts {
 }
 
 /// A [`Mutex`] that counts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CountedMutex<T> {
     counts: Counts,
     lock: Mutex<T>,
 }
 
 impl<T> CountedMutex<T> {
-    /// A mutex that nobody has.
-    pub const fn new(value: T) -> Self {
-        Self { counts: Counts::new(), lock: Mutex::new(value) }
+    /// A mutex of a rank, which nobody has.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self { counts: Counts::new(), lock: Mutex::new(rank, value) }
+    }
+
+    /// The same around what its type has as default.
+    pub fn with_default(rank: Rank) -> Self
+    where
+        T: Default,
+    {
+        Self::new(rank, T::default())
     }
 
     /// Takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.lock.assert_order();
         let guard = self.counts.take(|| self.lock.try_lock(), || self.lock.lock());
         self.counts.count_alone();
         guard
@@ -95,20 +104,29 @@ impl<T> CountedMutex<T> {
 }
 
 /// An [`RwLock`] that counts, readers and writers alike.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CountedRwLock<T> {
     counts: Counts,
     lock: RwLock<T>,
 }
 
 impl<T> CountedRwLock<T> {
-    /// A lock that nobody has.
-    pub const fn new(value: T) -> Self {
-        Self { counts: Counts::new(), lock: RwLock::new(value) }
+    /// A lock of a rank, which nobody has.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self { counts: Counts::new(), lock: RwLock::new(rank, value) }
+    }
+
+    /// The same around what its type has as default.
+    pub fn with_default(rank: Rank) -> Self
+    where
+        T: Default,
+    {
+        Self::new(rank, T::default())
     }
 
     /// Takes it for reading, beside other readers.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.lock.assert_order();
         let guard = self.counts.take(|| self.lock.try_read(), || self.lock.read());
         self.counts.acquisitions.fetch_add(1, Relaxed);
         guard
@@ -116,6 +134,7 @@ impl<T> CountedRwLock<T> {
 
     /// Takes it alone.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.lock.assert_order();
         let guard = self.counts.take(|| self.lock.try_write(), || self.lock.write());
         self.counts.count_alone();
         guard
@@ -138,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_acquisition_counts_and_so_does_waiting() {
-        let mutex = CountedMutex::new(0);
+        let mutex = CountedMutex::new(Rank::Space, 0);
         *mutex.lock() += 1;
         let held = mutex.lock();
         std::thread::scope(|scope| {
@@ -150,7 +169,7 @@ mod tests {
         });
         assert_eq!(mutex.counters(), LockCounters { acquisitions: 3, contended: 1 });
 
-        let lock = CountedRwLock::new(0);
+        let lock = CountedRwLock::new(Rank::Gate, 0);
         let readers = (lock.read(), lock.read());
         std::thread::scope(|scope| {
             scope.spawn(|| *lock.write() += 1);

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 
@@ -22,7 +22,7 @@ pub struct DeferredSuperblocks {
 impl DeferredSuperblocks {
     /// Defers the superblocks of a device.
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Self { device, superblocks: Mutex::default() }
+        Self { device, superblocks: Mutex::with_default(Rank::DeferredSuperblocks) }
     }
 
     /// Writes the superblocks, after everything else is durable; when it returns they are, too.

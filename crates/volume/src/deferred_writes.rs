@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::device::{Device, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;
@@ -41,10 +41,16 @@ pub(crate) struct DeferredWrites {
 }
 
 /// Where the ticket of the device comes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Place {
     ticket: Mutex<Option<DeviceTicket>>,
     filled: Condvar,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { ticket: Mutex::with_default(Rank::DeferredWrite), filled: Condvar::new() }
+    }
 }
 
 impl DeferredWrites {

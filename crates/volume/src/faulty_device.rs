@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ubtrfs_format::Physical;
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;
@@ -53,7 +53,7 @@ struct Fault {
 impl FaultyDevice {
     /// A device that does what `inner` does.
     pub fn new(inner: Arc<dyn Device>) -> Self {
-        Self { inner, faults: Mutex::default(), asked: Default::default() }
+        Self { inner, faults: Mutex::with_default(Rank::FaultyDevice), asked: Default::default() }
     }
 
     /// After `successes` more operations of this kind, the next one fails with the system's error

@@ -5,14 +5,20 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs_format::Logical;
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::buffer::SharedBuffer;
 
 /// The logical ranges of all writes that have been submitted and not yet waited for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct InFlight {
     state: Mutex<State>,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self { state: Mutex::with_default(Rank::VolumeInFlight) }
+    }
 }
 
 #[derive(Debug, Default)]

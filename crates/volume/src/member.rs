@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicUsize;
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, objectid};
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::atomic::{AtomicU8, AtomicU64, Ordering};
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
@@ -107,8 +107,8 @@ impl Member {
         Self {
             device,
             devid: AtomicU64::new(item.devid.0),
-            item: Mutex::new(item),
-            primary: Mutex::new(Primary::new(primary)),
+            item: Mutex::new(Rank::MemberItem, item),
+            primary: Mutex::new(Rank::MemberPrimary, Primary::new(primary)),
             is_missing: false,
             is_seed: false,
             joins: AtomicU64::new(0),
@@ -116,7 +116,7 @@ impl Member {
             lag: AtomicU8::new(CURRENT),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
-            saved_errors: Mutex::default(),
+            saved_errors: Mutex::with_default(Rank::MemberErrors),
         }
     }
 

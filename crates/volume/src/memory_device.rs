@@ -3,7 +3,7 @@
 use std::io;
 
 use ubtrfs_format::Physical;
-use ubtrfs_threads::RwLock;
+use ubtrfs_threads::{Rank, RwLock};
 
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 use crate::runs;
@@ -25,7 +25,7 @@ impl MemoryDevice {
     /// A device that holds these bytes.
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
         let size = bytes.len() as u64;
-        Self { bytes: RwLock::new(bytes), size, counters: CounterCells::default() }
+        Self { bytes: RwLock::new(Rank::MemoryDevice, bytes), size, counters: CounterCells::default() }
     }
 
     /// A copy of all bytes.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, LazyLock};
 
 use ubtrfs_format::Physical;
-use ubtrfs_threads::RwLock;
+use ubtrfs_threads::{Rank, RwLock};
 
 use crate::buffer::ALIGNMENT;
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
@@ -106,7 +106,7 @@ impl OverlayDevice {
 
     pub(crate) fn from_image(image: Image) -> Self {
         let size = image.size();
-        Self { image: RwLock::new(image), size, counters: CounterCells::default() }
+        Self { image: RwLock::new(Rank::OverlayDevice, image), size, counters: CounterCells::default() }
     }
 
     /// Another device with the same content at this point in time, sharing all its pages.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
 use ubtrfs_threads::thread::JoinHandle;
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::deferred_writes::{DeferredWrites, Submit, failed};
@@ -102,7 +102,13 @@ impl ProtectedDevice {
     pub(crate) fn new(device: Arc<dyn Device>, start: u64, timing: Timing) -> Result<Self, Refusal> {
         let place = place_of_mark(&*device, start)?;
         let state = State { mark: WriterMark::new(), seen: None, lost: None, waiting: Vec::new(), is_ending: false };
-        let shared = Arc::new(Shared { device, timing, place, state: Mutex::new(state), ending: Condvar::new() });
+        let shared = Arc::new(Shared {
+            device,
+            timing,
+            place,
+            state: Mutex::new(Rank::ProtectedDevice, state),
+            ending: Condvar::new(),
+        });
         let mut renewing = None;
         if let Some(place) = place {
             shared.take(place)?;

@@ -3,6 +3,7 @@ use crate::error::WriteError;
 use crate::memory_device::MemoryDevice;
 use crate::writer_mark::Process;
 use ubtrfs_format::Uuid;
+use ubtrfs_threads::Rank;
 
 const SUPERBLOCK: usize = SUPERBLOCK_COPIES[0].0 as usize;
 const PLACE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
@@ -183,7 +184,7 @@ impl Device for Late {
 
 #[test]
 fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
-    let (device, gate) = (volume(), Arc::new(Mutex::new(())));
+    let (device, gate) = (volume(), Arc::new(Mutex::new(Rank::WriteGroup, ())));
     let protected = ProtectedDevice::new(Arc::new(Late(device.clone(), gate.clone())), 0, SLOW).unwrap();
     write(&protected, 0, &[1; 4096]).unwrap();
     let closed = gate.lock();

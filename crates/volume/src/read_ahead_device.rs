@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::deferred_writes::Submit;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range};
@@ -80,7 +80,7 @@ struct Walk {
 impl ReadAheadDevice {
     /// Over a device that is far away, where a volume begins at `start`.
     pub fn new(device: Arc<dyn Device>, start: u64) -> Self {
-        Self { device, start, kept: Arc::default() }
+        Self { device, start, kept: Arc::new(Mutex::with_default(Rank::ReadAheadKept)) }
     }
 
     /// Where superblocks begin.

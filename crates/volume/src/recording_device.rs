@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ubtrfs_format::Physical;
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::buffer::ALIGNMENT;
 use crate::device::{
@@ -118,7 +118,7 @@ impl RecordingDevice {
 
     fn alone(start: Image) -> Self {
         let size = start.size();
-        let recording = Arc::new(Mutex::new(Recording::new(vec![start])));
+        let recording = Arc::new(Mutex::new(Rank::RecordingDevice, Recording::new(vec![start])));
         Self { recording, number: 0, size, counters: CounterCells::default() }
     }
 
@@ -127,7 +127,7 @@ impl RecordingDevice {
     pub fn together(images: &[OverlayDevice]) -> Vec<Self> {
         let start: Vec<Image> = images.iter().map(OverlayDevice::image).collect();
         let sizes: Vec<u64> = start.iter().map(Image::size).collect();
-        let recording = Arc::new(Mutex::new(Recording::new(start)));
+        let recording = Arc::new(Mutex::new(Rank::RecordingDevice, Recording::new(start)));
         let device = |(number, size)| Self {
             recording: Arc::clone(&recording),
             number,

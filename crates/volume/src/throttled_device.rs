@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_format::Physical;
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;
@@ -44,7 +44,10 @@ fn sleep_until(end: Instant) {
 impl ThrottledDevice {
     /// A device that does what `inner` does, with so many bytes in a second in each direction.
     pub fn new(inner: Arc<dyn Device>, bytes_per_second: u64) -> Self {
-        let line = || Line { bytes_per_second: bytes_per_second.max(1), free_from: Mutex::new(Instant::now()) };
+        let line = || Line {
+            bytes_per_second: bytes_per_second.max(1),
+            free_from: Mutex::new(Rank::ThrottledDevice, Instant::now()),
+        };
         Self { inner, reads: line(), writes: line() }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use io_uring::{EnterFlags, IoUring, opcode, types};
-use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::device::{DeviceTicket, PendingWrites};
 use crate::error::WriteError;
@@ -93,15 +93,15 @@ impl Ring {
         Ok(Self {
             uring,
             file: Arc::clone(file),
-            submission: Mutex::new(()),
-            state: Mutex::default(),
+            submission: Mutex::new(Rank::UringSubmission, ()),
+            state: Mutex::with_default(Rank::UringState),
             changed: Condvar::new(),
             broken: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn submit(self: &Arc<Self>, runs: Vec<Run>) -> DeviceTicket {
-        let group = Arc::new(Group { left: AtomicUsize::new(runs.len()), error: Mutex::new(None) });
+        let group = Arc::new(Group { left: AtomicUsize::new(runs.len()), error: Mutex::new(Rank::UringError, None) });
         let queue = self.submission.lock();
         let mut queued = 0;
         for run in runs {

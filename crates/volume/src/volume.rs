@@ -24,7 +24,7 @@ use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Superblock, Uuid};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{ArcSwap, Mutex, RwLock};
+use ubtrfs_threads::{ArcSwap, Mutex, Rank, RwLock};
 
 use crate::chunk_map::ChunkMap;
 use crate::counted_lock::{CountedRwLock, LockCounters};
@@ -103,25 +103,25 @@ impl Volume {
         Self {
             seeds: seeds.map(|member| member.item.lock().fsid).collect(),
             devices: ArcSwap::from_pointee(DeviceSet { members: parts.members, replacing: None }),
-            changing_devices: Mutex::new(()),
-            found_target: Mutex::default(),
+            changing_devices: Mutex::new(Rank::ChangingDevices, ()),
+            found_target: Mutex::with_default(Rank::FoundTarget),
             degraded: parts.degraded,
-            map: CountedRwLock::new(parts.map),
+            map: CountedRwLock::new(Rank::ChunkMap, parts.map),
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,
             checksum: superblock.checksum,
             fsid: superblock.fsid,
             metadata_fsid: superblock.metadata_fsid(),
             chunk_tree_uuid: Uuid::NIL,
-            superblock: RwLock::new(superblock),
+            superblock: RwLock::new(Rank::Superblock, superblock),
             read_only: AtomicBool::new(parts.read_only),
             ignores_node_checksums: AtomicBool::new(false),
             is_open: false,
             in_flight: Arc::default(),
-            submissions: RwLock::new(()),
-            publishing: Mutex::new(()),
-            giving_up: Mutex::new(()),
-            last_look: Mutex::default(),
+            submissions: RwLock::new(Rank::Submissions, ()),
+            publishing: Mutex::new(Rank::VolumePublishing, ()),
+            giving_up: Mutex::new(Rank::GivingUp, ()),
+            last_look: Mutex::with_default(Rank::LastLook),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),
         }
@@ -177,7 +177,7 @@ impl Volume {
                 });
             }
         }
-        self.map = CountedRwLock::new(map);
+        self.map = CountedRwLock::new(Rank::ChunkMap, map);
         self.chunk_tree_uuid = chunk_tree_uuid;
         self.is_open = true;
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::device::{DeviceTicket, PendingWrites};
 use crate::error::WriteError;
@@ -23,7 +23,10 @@ struct State {
 impl WriteGroup {
     /// A group of so many writes.
     pub(crate) fn new(writes: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { left: writes, error: None }), finished: Condvar::new() })
+        Arc::new(Self {
+            state: Mutex::new(Rank::WriteGroup, State { left: writes, error: None }),
+            finished: Condvar::new(),
+        })
     }
 
     /// One of them has ended.

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::mpsc::{Receiver, Sender, channel};
 use ubtrfs_threads::thread::JoinHandle;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::device::DeviceTicket;
 use crate::runs::Run;
@@ -27,7 +27,7 @@ pub(crate) struct WritePool {
 impl WritePool {
     pub(crate) fn start(file: &Arc<File>) -> io::Result<Self> {
         let (queue, jobs) = channel();
-        let jobs = Arc::new(Mutex::new(jobs));
+        let jobs = Arc::new(Mutex::new(Rank::WritePoolJobs, jobs));
         let spawn = |number| {
             let (file, jobs) = (Arc::clone(file), Arc::clone(&jobs));
             ubtrfs_threads::thread::Builder::new()
@@ -35,7 +35,7 @@ impl WritePool {
                 .spawn(move || work(&file, &jobs))
         };
         let threads = (0..THREADS).map(spawn).collect::<io::Result<_>>()?;
-        Ok(Self { queue: Mutex::new(Some(queue)), threads })
+        Ok(Self { queue: Mutex::new(Rank::WritePoolQueue, Some(queue)), threads })
     }
 
     pub(crate) fn submit(&self, runs: Vec<Run>) -> DeviceTicket {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ubtrfs_format::items::BalanceItem;
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::atomic::AtomicBool;
+use ubtrfs_threads::{Mutex, Rank};
 
 use super::replacement_item::Replacement;
 use crate::discard::Discarder;
@@ -50,9 +50,11 @@ impl Committer {
         log: Arc<Log>,
         discards: Arc<Discarder>,
     ) -> Self {
-        let (commit_lock, new_label, new_balance) = Default::default();
+        let commit_lock = Mutex::new(Rank::Commit, ());
+        let new_label = Mutex::new(Rank::NewLabel, None);
+        let new_balance = Mutex::new(Rank::NewBalance, None);
         let commit_wanted = AtomicBool::new(false);
-        let replacement = Mutex::default();
+        let replacement = Mutex::with_default(Rank::Replacement);
         let drops_reloc_trees = AtomicBool::new(false);
         Self {
             info,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::Compression;
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_tree::Damage;
 use ubtrfs_volume::{Buffer, Volume};
 
@@ -68,7 +68,7 @@ impl ReadContext<'_> {
 impl ExtentReader {
     /// A reader for a volume of this sector size.
     pub(crate) fn new(sector_size: u32) -> Self {
-        Self { sector_size: sector_size as usize, unpacked: Mutex::default() }
+        Self { sector_size: sector_size as usize, unpacked: Mutex::with_default(Rank::UnpackedExtents) }
     }
 
     /// Reads the file from `at` on into `buf`, all of which `pieces` (in order, without gaps)

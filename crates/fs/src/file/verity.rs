@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256, Sha512};
 use ubtrfs_format::{Ino, ItemType, Key};
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_tree::Snapshot;
 
 use super::error::{DataError, Result};
@@ -360,7 +360,7 @@ impl Verity {
         measured[4..8].fill(0);
         let digest = VerityDigest { algorithm: algorithm.number(), hash: algorithm.hash([&[], &measured]) };
         let root = descriptor.get(ROOT)?[..algorithm.size()].to_vec();
-        Some(Self { algorithm, block, salt, root, levels, digest, proved: Mutex::default() })
+        Some(Self { algorithm, block, salt, root, levels, digest, proved: Mutex::with_default(Rank::ProvedVerity) })
     }
 
     /// Bytes of a block of the content.

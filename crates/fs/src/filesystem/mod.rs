@@ -18,7 +18,7 @@ mod volume;
 use std::fs::File;
 use std::sync::Arc;
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::commit::Committer;
 use crate::discard::Discarder;
@@ -87,8 +87,8 @@ impl Filesystem {
             committer: committer.clone(),
             inactivator: inactivator.clone(),
             reserver,
-            rename_lock: Mutex::default(),
-            verities: Mutex::default(),
+            rename_lock: Mutex::with_default(Rank::Rename),
+            verities: Mutex::with_default(Rank::Verities),
         };
         let replacer = Arc::new(Replacer::new(info.clone(), committer.clone()));
         let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));
@@ -104,7 +104,7 @@ impl Filesystem {
             inactivator,
             ops,
             balancer: Arc::new(Balancer::new(relocator)),
-            threads: Mutex::default(),
+            threads: Mutex::with_default(Rank::EngineThreads),
             claim: None,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ubtrfs_format::TreeId;
 use ubtrfs_threads::atomic::AtomicBool;
-use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::inode::Inode;
 
@@ -59,7 +59,6 @@ impl Queue {
 }
 
 /// The waiting inodes, and the progress of the work.
-#[derive(Default)]
 pub(crate) struct InactivationQueue {
     pub(super) waiting: Mutex<Queue>,
     /// Signalled when there is work, and when the thread must stop.
@@ -73,6 +72,21 @@ pub(crate) struct InactivationQueue {
     pub(super) steps: AtomicU64,
     pub(super) extents: AtomicU64,
     pub(super) waits: AtomicU64,
+}
+
+impl Default for InactivationQueue {
+    fn default() -> Self {
+        Self {
+            waiting: Mutex::with_default(Rank::Inactivation),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            turn: Mutex::with_default(Rank::InactivationTurn),
+            adopting: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
+            extents: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        }
+    }
 }
 
 /// The inactivator's progress.

@@ -1,6 +1,6 @@
 //! An inode in memory, and the lock of its state.
 
-use ubtrfs_threads::{RwLock, RwLockReadGuard};
+use ubtrfs_threads::{Rank, RwLock, RwLockReadGuard};
 
 use super::changing::Changing;
 use super::id::InodeId;
@@ -14,7 +14,7 @@ pub(crate) struct Inode {
 
 impl Inode {
     pub(crate) fn new(id: InodeId, state: InodeState) -> Self {
-        Self { id, state: RwLock::new(state) }
+        Self { id, state: RwLock::new(Rank::Inode, state) }
     }
 
     /// The state, for reading.
@@ -25,6 +25,11 @@ impl Inode {
     /// The state, for a change.
     pub(crate) fn write(&self) -> Changing<'_> {
         Changing::new(self.state.write())
+    }
+
+    /// The state of an inode that nobody else knows yet.
+    pub(crate) fn write_newborn(&self) -> Changing<'_> {
+        Changing::new(self.state.write_unshared())
     }
 
     /// The state, for reading, if it is not locked for a change.

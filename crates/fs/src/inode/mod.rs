@@ -27,6 +27,6 @@ pub(crate) use listing::Listings;
 pub(crate) use load::load_inode;
 pub(crate) use logged::{Logged, LoggedAs};
 pub(crate) use name_changes::NameChanges;
-pub(crate) use ordered::{DataWrites, OrderedExtent, OrderedExtents, SharedTicket};
+pub(crate) use ordered::{DataWrites, OrderedExtent, OrderedExtents, SharedTicket, new_ticket};
 pub(crate) use state::{Frozen, InodeState, has_checksums};
 pub(crate) use table::InodeTable;

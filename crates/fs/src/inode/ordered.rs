@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs_format::Logical;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Ticket};
 
 use super::InodeId;
@@ -33,7 +34,12 @@ pub(crate) struct OrderedExtent {
 }
 
 /// The I/O of extents that are submitted together.
-pub(crate) type SharedTicket = Arc<ubtrfs_threads::Mutex<DataWrites>>;
+pub(crate) type SharedTicket = Arc<Mutex<DataWrites>>;
+
+/// A ticket for data that is yet to be submitted.
+pub(crate) fn new_ticket() -> SharedTicket {
+    Arc::new(Mutex::with_default(Rank::DataWrites))
+}
 
 /// The progress of submitted data writes.
 #[derive(Default)]
@@ -182,7 +188,7 @@ mod tests {
         data.fill(fill);
         let id = InodeId::new(TreeId::FS, Ino(257));
         let counted = InFlightBytes::default().count(data.len() as u64);
-        Arc::new(OrderedExtent::new(id, Logical(start), vec![data.share()], SharedTicket::default(), counted))
+        Arc::new(OrderedExtent::new(id, Logical(start), vec![data.share()], new_ticket(), counted))
     }
 
     fn in_range(set: &OrderedExtents, range: Range<u64>) -> Vec<u64> {

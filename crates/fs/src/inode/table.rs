@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use ubtrfs_format::TreeId;
+use ubtrfs_threads::Rank;
 use ubtrfs_tree::SeededHash;
 use ubtrfs_volume::{CountedMutex, LockCounters};
 
@@ -57,7 +58,11 @@ impl InodeTable {
             referenced: HashMap::with_hasher(hasher),
             evict_at: limit_per_shard,
         };
-        Self { shards: (0..SHARDS).map(|_| CountedMutex::new(shard())).collect(), hasher, limit_per_shard }
+        Self {
+            shards: (0..SHARDS).map(|_| CountedMutex::new(Rank::InodeTable, shard())).collect(),
+            hasher,
+            limit_per_shard,
+        }
     }
 
     fn shard(&self, id: InodeId) -> &CountedMutex<Shard> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use ubtrfs_threads::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 use ubtrfs_volume::{CountedMutex, LockCounters, Published};
 
 use super::prepared::{LogWrites, PreparedLog};
@@ -109,13 +109,13 @@ impl Log {
         Self {
             info,
             writeback,
-            gathering: CountedMutex::default(),
-            state: CountedMutex::new(TreeLog::new(generation)),
+            gathering: CountedMutex::with_default(Rank::LogGathering),
+            state: CountedMutex::new(Rank::TreeLog, TreeLog::new(generation)),
             tree_log_free: Condvar::new(),
-            in_flight: Mutex::default(),
+            in_flight: Mutex::with_default(Rank::LogInFlight),
             waiting: AtomicUsize::new(0),
-            need_commit: Mutex::default(),
-            followers: Mutex::default(),
+            need_commit: Mutex::with_default(Rank::LogNeedCommit),
+            followers: Mutex::with_default(Rank::LogFollowers),
             fallbacks: Fallbacks::default(),
         }
     }

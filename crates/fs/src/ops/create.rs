@@ -10,7 +10,7 @@ use super::flags::check_mutable;
 use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
-use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
+use crate::inode::{Changing, Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
 use crate::space::Demand;
 use crate::transaction::Transaction;
@@ -57,9 +57,8 @@ impl Operations {
         {
             let transaction = self.info.gate.enter();
             parent_state.join(&parent, &transaction);
-            self.be_born(&child, new, &transaction);
             let name: Name = name.into();
-            child.write().pending.add_ref(dir.ino, name.clone(), index);
+            self.be_born(&child, new, &transaction).pending.add_ref(dir.ino, name.clone(), index);
             add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
         }
         self.info.inodes.reference(id);
@@ -84,11 +83,12 @@ impl Operations {
         let mut state = self.new_state(&parent_state, new, self.info.now());
         state.item.nlink = 0;
         let child = Arc::new(Inode::new(id, state));
+        {
+            let transaction = self.info.gate.enter();
+            self.be_born(&child, new, &transaction).pending.orphan = OrphanEdit::Add;
+        }
         self.info.inodes.reference(id);
-        self.info.inodes.insert(child.clone());
-        let transaction = self.info.gate.enter();
-        self.be_born(&child, new, &transaction);
-        child.write().pending.orphan = OrphanEdit::Add;
+        self.info.inodes.insert(child);
         Ok(id)
     }
 
@@ -132,9 +132,9 @@ impl Operations {
         InodeState::new(item, false, true, self.info.volume.sector_size())
     }
 
-    /// The inode becomes part of the transaction.
-    fn be_born(&self, child: &Arc<Inode>, new: &NewInode, transaction: &Transaction) {
-        let mut state = child.write();
+    /// An inode that nobody else knows yet becomes part of the transaction.
+    fn be_born<'a>(&self, child: &'a Arc<Inode>, new: &NewInode, transaction: &Transaction) -> Changing<'a> {
+        let mut state = child.write_newborn();
         state.join(child, transaction);
         state.item.generation = transaction.generation;
         for (name, value) in &new.xattrs {
@@ -146,6 +146,7 @@ impl Operations {
             let sector = u64::from(self.info.volume.sector_size());
             state.pending.layout.replace(0, sector, Piece::Inline(target));
         }
+        state
     }
 
     /// An error if `name` can't be added to a directory, whose lock the caller holds.
@@ -224,8 +225,7 @@ impl Operations {
         transaction: &Transaction,
     ) {
         let child = Arc::new(Inode::new(id, self.new_state(parent, new, self.info.now())));
-        self.be_born(&child, new, transaction);
-        child.write().pending.add_ref(dir.ino, name.clone(), index);
+        self.be_born(&child, new, transaction).pending.add_ref(dir.ino, name.clone(), index);
         self.info.inodes.insert(child);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::{InodeItem, Timespec};
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use super::operations::Operations;
 use crate::error::{Error, Result};
@@ -49,7 +49,7 @@ impl Operations {
     }
 
     fn wait_for_sync(&self, id: InodeId, data_only: bool) -> Result<()> {
-        let end = Arc::new((Mutex::new(None), Condvar::new()));
+        let end = Arc::new((Mutex::new(Rank::FsyncEnd, None), Condvar::new()));
         let notified = end.clone();
         let done = move |result| {
             *notified.0.lock() = Some(result);

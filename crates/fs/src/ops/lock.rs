@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use ubtrfs_format::Generation;
+use ubtrfs_threads::{Rank, is_held};
 
 use crate::inode::{Changing, Inode, InodeId, InodeState};
-use crate::lock_order::{Ordered, is_held};
 use crate::transaction::{Freeze, Transaction};
 
 impl Freeze for LockedInodes<'_> {
@@ -25,7 +25,7 @@ pub(crate) struct LockedInodes<'a> {
 impl<'a> LockedInodes<'a> {
     /// Locks inodes; one that is named twice is locked once.
     pub(crate) fn lock(inodes: &[&'a Arc<Inode>]) -> Self {
-        debug_assert!(!is_held(Ordered::Gate), "invariant 7: inodes are locked before the gate is entered");
+        debug_assert!(!is_held(Rank::Gate), "invariant 7: inodes are locked before the gate is entered");
         let mut ordered = inodes.to_vec();
         ordered.sort_by_key(|inode| inode.id);
         ordered.dedup_by_key(|inode| inode.id);

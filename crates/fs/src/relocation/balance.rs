@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_threads::thread::JoinHandle;
-use ubtrfs_threads::{Condvar, Mutex};
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use super::Relocator;
 use super::filters::{args_of, extended, limit, takes};
@@ -77,7 +77,7 @@ pub(crate) struct Balancer {
 
 impl Balancer {
     pub(crate) fn new(relocator: Relocator) -> Self {
-        Self { relocator, state: Mutex::default(), ended: Condvar::new() }
+        Self { relocator, state: Mutex::with_default(Rank::Balance), ended: Condvar::new() }
     }
 
     /// The mechanism below.

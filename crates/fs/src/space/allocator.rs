@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
+use ubtrfs_threads::{MutexGuard, Rank};
 use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
 
 use super::DeviceChanges;
@@ -13,7 +14,6 @@ use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
 use super::group::BlockGroup;
 use crate::committed::Committed;
-use crate::lock_order::{Noted, Ordered};
 
 /// No chunk is shorter.
 pub(super) const LEAST_CHUNK: u64 = 1 << 20;
@@ -125,7 +125,7 @@ const CHUNK_ALIGN: u64 = 1 << 20;
 
 impl Space {
     pub(crate) fn new(inner: SpaceInner) -> Self {
-        Self { node_size: inner.node_size, inner: CountedMutex::new(inner) }
+        Self { node_size: inner.node_size, inner: CountedMutex::new(Rank::Space, inner) }
     }
 
     /// The space of a volume whose block groups can't be read: nothing can be allocated.
@@ -159,8 +159,8 @@ impl Space {
     }
 
     /// The state itself, for the commit's own steps.
-    pub(crate) fn lock(&self) -> Noted<ubtrfs_threads::MutexGuard<'_, SpaceInner>> {
-        Noted::take(Ordered::Space, || self.inner.lock())
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SpaceInner> {
+        self.inner.lock()
     }
 
     /// How often its lock was taken.

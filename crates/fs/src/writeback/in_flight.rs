@@ -5,16 +5,21 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 
 use crate::in_flight_bytes::{Counted, InFlightBytes};
 use crate::inode::{Inode, InodeId, InodeState};
 
 /// Data in flight to the devices.
-#[derive(Default)]
 pub(crate) struct InFlight {
     bytes: InFlightBytes,
     files: Mutex<Files>,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self { bytes: InFlightBytes::default(), files: Mutex::with_default(Rank::FilesInFlight) }
+    }
 }
 
 /// The files that it belongs to, those with the oldest data in flight first.

@@ -27,6 +27,7 @@ use crate::file::resolve::Stack;
 use crate::file::sum_map::SumMap;
 use crate::inode::{
     DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent, OrderedExtents, SharedTicket, has_checksums,
+    new_ticket,
 };
 use crate::transaction::{NewExtent, Transaction};
 
@@ -58,7 +59,7 @@ struct Submission<'a> {
 impl<'a> Submission<'a> {
     fn new(writeback: &'a Writeback, id: InodeId) -> Self {
         let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
-        Self { id, volume, in_flight, writes: Vec::new(), bytes: 0, ticket: SharedTicket::default() }
+        Self { id, volume, in_flight, writes: Vec::new(), bytes: 0, ticket: new_ticket() }
     }
 
     /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
@@ -93,7 +94,7 @@ impl<'a> Submission<'a> {
         }
         self.bytes = 0;
         let submitted = self.volume.submit(std::mem::take(&mut self.writes));
-        let ticket = std::mem::take(&mut self.ticket);
+        let ticket = std::mem::replace(&mut self.ticket, new_ticket());
         let mut writes = ticket.lock();
         let (state, result) = match submitted {
             Ok(ticket) => (DataWrites::UnderWay(ticket), Ok(())),

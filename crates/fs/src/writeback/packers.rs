@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ubtrfs_format::items::Compression;
-use ubtrfs_threads::Mutex;
 use ubtrfs_threads::atomic::{AtomicUsize, Ordering};
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::SharedBuffer;
 
 use crate::file::compress::Packer;
@@ -41,7 +41,7 @@ pub(super) struct Packers {
 impl Packers {
     pub(super) fn new(sector_size: usize, threads: usize) -> Self {
         let most_helpers = AtomicUsize::new(threads.saturating_sub(1));
-        Self { sector_size, idle: Mutex::default(), most_helpers, helpers: AtomicUsize::new(0) }
+        Self { sector_size, idle: Mutex::with_default(Rank::IdlePackers), most_helpers, helpers: AtomicUsize::new(0) }
     }
 
     /// From now on so many threads may compress data of one file, with the one that writes back.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ubtrfs_format::items::ExtentItem;
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
-use ubtrfs_threads::Mutex;
+use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_tree::NodeRef;
 
 use crate::committed::Committed;
@@ -12,8 +12,13 @@ use crate::error::{Error, Result};
 
 /// Nodes of which is known whether there are several references to them, as one commit has it.
 /// Files of one leaf ask for the same ones.
-#[derive(Default)]
 pub(super) struct SharedNodes(Mutex<(Generation, HashMap<Logical, bool>)>);
+
+impl Default for SharedNodes {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::SharedNodes))
+    }
+}
 
 impl SharedNodes {
     /// More nodes than these are not remembered.

@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
+use ubtrfs_threads::{Mutex, Rank};
 
 use super::mailbox::Mailbox;
 use super::memory::Held;
@@ -67,7 +67,7 @@ pub struct Entry {
 impl Entry {
     pub fn new(mailbox: Arc<Mailbox>, waits: Arc<Waits>) -> Self {
         let progress = Progress { state: State::Elsewhere, trying: false, postponed: false, reading: None };
-        Self { progress: Mutex::new(progress), mailbox, waits }
+        Self { progress: Mutex::new(Rank::RingEntry, progress), mailbox, waits }
     }
 
     /// A request begins to be served that has been copied: it may be answered at any time.

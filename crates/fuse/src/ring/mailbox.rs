@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
+use ubtrfs_threads::{Mutex, MutexGuard, Rank};
 
 use super::hops::{Counts, count};
 use super::memory::Held;
@@ -31,7 +31,7 @@ struct Inner {
 impl Mailbox {
     pub fn new() -> io::Result<Self> {
         let wakes = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { inner: Mutex::default(), wakes, counts: Arc::default() })
+        Ok(Self { inner: Mutex::with_default(Rank::Mailbox), wakes, counts: Arc::default() })
     }
 
     /// Becomes readable to wake the thread. It is never read: each write counts as an event.
@@ -78,7 +78,7 @@ impl Mailbox {
         self.inner.lock().asleep = false;
     }
 
-    fn wake(&self, mut inner: parking_lot::MutexGuard<'_, Inner>) {
+    fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
         let was_asleep = std::mem::take(&mut inner.asleep);
         drop(inner);
         if was_asleep {

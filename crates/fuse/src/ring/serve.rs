@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
+use ubtrfs_threads::{Mutex, Rank, assert_none_held};
 
 use super::Rings;
 use super::entry::Tried;
@@ -79,12 +79,15 @@ impl<F: Filesystem> Handler<'_, F> {
         let (header, fixed, length) = held.request();
         let responder = Arc::clone(&entry) as Arc<dyn Responder>;
         let mut run = |rest: &[u8]| {
-            let serve = || match Request::assemble(&header, &fixed, rest, self.form) {
-                Ok(request) => serve(&request, &responder),
-                Err(error) => {
-                    tracing::error!(%error, "not understood");
-                    responder.send(header.unique, -Errno::INVAL.raw_os_error(), &[]);
+            let serve = || {
+                match Request::assemble(&header, &fixed, rest, self.form) {
+                    Ok(request) => serve(&request, &responder),
+                    Err(error) => {
+                        tracing::error!(%error, "not understood");
+                        responder.send(header.unique, -Errno::INVAL.raw_os_error(), &[]);
+                    }
                 }
+                assert_none_held("after a request");
             };
             let panicked = catch_unwind(AssertUnwindSafe(serve)).is_err();
             if panicked {
@@ -136,7 +139,7 @@ pub(crate) fn serve<F: Filesystem>(
     let stop = Stop {
         mailboxes: rings.queues.iter().map(|queue| Arc::clone(queue.mailbox())).collect(),
         reported: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
-        error: Mutex::default(),
+        error: Mutex::new(Rank::RingError, None),
     };
     let (stop, backlog) = (&stop, &Backlog::default());
     thread::scope(|scope| {

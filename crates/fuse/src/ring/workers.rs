@@ -2,15 +2,20 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use super::queue::Work;
 
 /// The queue of requests from the rings to the threads that may block.
-#[derive(Default)]
 pub struct Backlog {
     inner: Mutex<Inner>,
     changed: Condvar,
+}
+
+impl Default for Backlog {
+    fn default() -> Self {
+        Self { inner: Mutex::with_default(Rank::RingBacklog), changed: Condvar::new() }
+    }
 }
 
 #[derive(Default)]

@@ -10,11 +10,15 @@ mod strategy;
 pub mod thread;
 pub mod time;
 
-pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 pub use self::arc_swap::{ArcSwap, ArcSwapOption};
-pub use self::condvar::{Condvar, WaitTimeoutResult};
 pub use self::once_lock::OnceLock;
+
+/// Locks of which nobody knows a rank.
+pub mod unranked {
+    pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+    pub use super::condvar::{Condvar, WaitTimeoutResult};
+}
 
 /// Atomics that order something: flags that another thread waits for or decides by.
 pub mod atomic {

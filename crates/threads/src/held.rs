@@ -1,0 +1,206 @@
+//! Which locks a thread holds, in debug builds and under the scheduler: who would wait for one out
+//! of the order of ranks panics (invariant 7), whether or not somebody has it just then.
+
+use crate::rank::Rank;
+
+/// What is known of a lock: its rank, where that is checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Class {
+    #[cfg(any(debug_assertions, feature = "shuttle"))]
+    rank: Rank,
+}
+
+/// The note that this thread holds a lock, as long as its guard lives.
+#[derive(Debug)]
+pub(crate) struct Held {
+    #[cfg(any(debug_assertions, feature = "shuttle"))]
+    rank: Rank,
+}
+
+/// Whether this thread holds a lock of this rank, for assertions: where ranks are not checked
+/// nobody knows, and it is `false`.
+pub fn is_held(rank: Rank) -> bool {
+    #[cfg(any(debug_assertions, feature = "shuttle"))]
+    return checked::is_held(rank);
+    #[cfg(not(any(debug_assertions, feature = "shuttle")))]
+    {
+        let _ = rank;
+        false
+    }
+}
+
+/// Asserts, where ranks are checked, that this thread holds no lock: before it waits for what
+/// threads of a pool do, and between two jobs.
+///
+/// # Panics
+///
+/// If it does.
+pub fn assert_none_held(before: &str) {
+    #[cfg(any(debug_assertions, feature = "shuttle"))]
+    checked::assert_none_held(before);
+    #[cfg(not(any(debug_assertions, feature = "shuttle")))]
+    let _ = before;
+}
+
+#[cfg(not(any(debug_assertions, feature = "shuttle")))]
+impl Class {
+    pub(crate) const fn new(_: Rank) -> Self {
+        Self {}
+    }
+
+    #[inline]
+    pub(crate) fn assert_order(self) {}
+
+    #[inline]
+    pub(crate) fn hold(self) -> Held {
+        Held {}
+    }
+}
+
+#[cfg(not(any(debug_assertions, feature = "shuttle")))]
+impl Held {
+    #[inline]
+    pub(crate) fn without<R>(&mut self, something: impl FnOnce() -> R) -> R {
+        something()
+    }
+}
+
+#[cfg(any(debug_assertions, feature = "shuttle"))]
+mod checked {
+    use std::cell::RefCell;
+
+    use super::{Class, Held};
+    use crate::rank::Rank;
+
+    crate::thread_local! {
+        /// Ranks of the locks that this thread holds, in the order in which it took them.
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Does something with the ranks of this thread; nothing while the thread's memory is dropped.
+    fn with_held<R>(something: impl FnOnce(&mut Vec<Rank>) -> R) -> Option<R> {
+        HELD.try_with(|held| something(&mut held.borrow_mut())).ok()
+    }
+
+    pub(super) fn is_held(rank: Rank) -> bool {
+        with_held(|held| held.contains(&rank)).unwrap_or(false)
+    }
+
+    pub(super) fn assert_none_held(before: &str) {
+        let held = with_held(|held| held.clone()).unwrap_or_default();
+        assert!(held.is_empty() || is_unwinding(), "invariant 7: {before}, a thread holds {held:?}");
+    }
+
+    /// A thread that has panicked shall say the first reason.
+    fn is_unwinding() -> bool {
+        std::thread::panicking()
+    }
+
+    impl Class {
+        pub(crate) const fn new(rank: Rank) -> Self {
+            Self { rank }
+        }
+
+        pub(crate) fn assert_order(self) {
+            let Self { rank } = self;
+            let comes_after = |held: &Rank| *held > rank || (*held == rank && !rank.has_an_order_of_its_own());
+            let after = with_held(|held| held.iter().copied().find(comes_after)).flatten();
+            if let Some(after) = after {
+                assert!(is_unwinding(), "invariant 7: a thread that holds {after:?} waits for {rank:?}");
+            }
+        }
+
+        pub(crate) fn hold(self) -> Held {
+            with_held(|held| held.push(self.rank));
+            Held { rank: self.rank }
+        }
+    }
+
+    impl Held {
+        fn let_go(&self) {
+            with_held(|held| {
+                if let Some(at) = held.iter().rposition(|rank| *rank == self.rank) {
+                    held.remove(at);
+                }
+            });
+        }
+
+        pub(crate) fn without<R>(&mut self, something: impl FnOnce() -> R) -> R {
+            self.let_go();
+            let result = something();
+            with_held(|held| held.push(self.rank));
+            result
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.let_go();
+        }
+    }
+}
+
+#[cfg(all(test, debug_assertions, not(feature = "shuttle")))]
+mod tests {
+    use crate::{Mutex, MutexGuard, Rank, RwLock, assert_none_held, is_held};
+
+    /// Of invariant 7: who keeps to the order is let alone, in whatever order locks are let go.
+    #[test]
+    fn locks_are_taken_in_order_again_and_again() {
+        let (gate, space) = (RwLock::new(Rank::Gate, ()), Mutex::new(Rank::Space, ()));
+        for _ in 0..2 {
+            let outer = gate.read();
+            let inner = space.lock();
+            assert!(is_held(Rank::Gate) && is_held(Rank::Space));
+            drop(outer);
+            drop(inner);
+            assert_none_held("a test's end");
+        }
+    }
+
+    #[test]
+    fn who_does_not_wait_may_take_any() {
+        let (gate, space) = (RwLock::new(Rank::Gate, ()), Mutex::new(Rank::Space, ()));
+        let _space = space.lock();
+        assert!(gate.try_read().is_some());
+        assert!(gate.try_write().is_some());
+    }
+
+    #[test]
+    fn inodes_are_locked_beside_inodes() {
+        let inodes = [RwLock::new(Rank::Inode, ()), RwLock::new(Rank::Inode, ())];
+        let _both = inodes.each_ref().map(RwLock::write);
+    }
+
+    #[test]
+    fn a_lock_is_not_held_while_it_is_given_up() {
+        let (gate, space) = (RwLock::new(Rank::Gate, ()), Mutex::new(Rank::Space, ()));
+        let mut guard = space.lock();
+        MutexGuard::unlocked(&mut guard, || drop(gate.write()));
+        assert!(is_held(Rank::Space));
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant 7: a thread that holds Space waits for Gate")]
+    fn the_gate_is_not_entered_under_the_lock_of_space() {
+        let (gate, space) = (RwLock::new(Rank::Gate, ()), Mutex::new(Rank::Space, ()));
+        let _space = space.lock();
+        let _gate = gate.read();
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant 7: a thread that holds Gate waits for Gate")]
+    fn the_gate_is_not_entered_twice() {
+        let gate = RwLock::new(Rank::Gate, ());
+        let _first = gate.read();
+        let _second = gate.read();
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant 7: after a job, a thread holds [Space]")]
+    fn no_lock_outlives_a_job() {
+        let space = Mutex::new(Rank::Space, ());
+        let _space = space.lock();
+        assert_none_held("after a job");
+    }
+}

@@ -1,0 +1,268 @@
+//! The order of all locks of the engine and the server (invariant 7).
+
+/// The rank of a lock. A thread that holds a lock waits only for locks that come after it in this
+/// list; taking one without waiting for it is always allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    // Tests and simulations.
+    /// The part of a simulated history that one thread performs.
+    Part,
+    /// What a test of the server holds requests up with.
+    ServerGate,
+
+    // The server: tables of requests and of what the kernel knows.
+    /// The rings of a session, until it ends.
+    SessionRings,
+    /// The device of a session, until it ends.
+    SessionDevice,
+    /// The loop device by which syncs arrive, until it has ended.
+    SyncLoopDevice,
+    /// Its page, as long as it is kept dirty.
+    SyncDevice,
+    /// Threads that serve a session's requests.
+    SessionThreads,
+    /// Markers that have arrived.
+    Arrivals,
+    /// Threads that have the kernel write pages.
+    MappedPages,
+    /// Requests from rings to the threads that may block.
+    RingBacklog,
+    /// The progress of a ring's entry.
+    RingEntry,
+    /// The first error of a session's rings.
+    RingError,
+    /// What other threads send to a ring's thread.
+    Mailbox,
+    /// How the mount has ended.
+    ServerEnded,
+    /// Until when a forced unmount is expected.
+    ForceExpected,
+    /// Jobs of users that wait for a thread.
+    UsersPool,
+    /// Jobs of a pool.
+    Pool,
+    /// Ioctls under way that a signal may end.
+    LongIoctls,
+    /// Nodes that were shown to have capabilities.
+    Refusals,
+    /// Deleted subvolumes whose names the kernel may have.
+    DeletedNames,
+    /// Nodes whose entries are being dropped.
+    Listings,
+    /// Nodes whose pages are to be dropped.
+    ToInvalidate,
+    /// Names that the kernel is to forget.
+    ChangedNames,
+    /// Whether the kernel has forgotten a name.
+    NameIsDone,
+    /// Numbers of nodes, as the kernel knows them.
+    Nodes,
+    /// Which numbers belong to which subvolume.
+    NodeWindows,
+    /// Comparisons, streams and merges under way.
+    Streams,
+    /// What one of them has made.
+    Stream,
+    /// How many threads they have.
+    StreamTurns,
+    /// Scrubs that run.
+    ScrubsRunning,
+    /// Scrubs that were cancelled.
+    ScrubsCancelled,
+    /// How far a scrub is.
+    ScrubProgress,
+    /// Paths of devices, as they were given.
+    DevicePaths,
+    /// Paths of devices by their numbers.
+    DeviceNumbers,
+
+    // The engine: work that goes on for long.
+    /// The engine's threads, until they are joined.
+    EngineThreads,
+    /// The replacement of a device that runs.
+    ReplaceRunning,
+    /// The balance, removal, resizing or replacement that runs.
+    ExclusiveOperation,
+    /// The balance that runs.
+    Balance,
+    /// What the copy of a device pauses by.
+    ReplacePause,
+    /// What a scrub pauses by.
+    ScrubPause,
+    /// The turn of discards.
+    DiscardTurn,
+    /// Whether discards end.
+    DiscardStop,
+
+    // The engine: operations and commits.
+    /// Renames of directories.
+    Rename,
+    /// The turn of freeing what was deleted.
+    InactivationTurn,
+    /// The commit.
+    Commit,
+    /// The label that the next commit writes.
+    NewLabel,
+    /// The balance item that the next commit writes.
+    NewBalance,
+    /// The tree log.
+    TreeLog,
+    /// The log whose nodes are under way.
+    LogInFlight,
+    /// The replacement item, as commits write it.
+    Replacement,
+    /// An inode. Several are locked by subvolume and number.
+    Inode,
+    /// The gate of the open transaction.
+    Gate,
+
+    // The engine: tables and lists, which are held for work in memory only.
+    /// Trees of hashes that are kept.
+    Verities,
+    /// Blocks of a tree of hashes that were proved.
+    ProvedVerity,
+    /// Compressed extents that are kept unpacked.
+    UnpackedExtents,
+    /// Fsyncs that the next commit ends.
+    LogNeedCommit,
+    /// The group of fsyncs that is open.
+    LogGathering,
+    /// Fsyncs that follow a group.
+    LogFollowers,
+    /// The members of a group.
+    FsyncMembers,
+    /// Checksums of data that is written later.
+    LaterSums,
+    /// Checksums that the log does not have.
+    UnloggedSums,
+    /// Extents that were shared in a transaction.
+    SharedExtents,
+    /// Extents that were allocated in a transaction.
+    NewExtents,
+    /// Nodes of which is known whether they are shared.
+    SharedNodes,
+    /// Inodes that were renamed in a transaction.
+    RenamedInodes,
+    /// Inodes that a transaction has changed.
+    DirtyInodes,
+    /// The number of the next subvolume.
+    NextTreeId,
+    /// Subvolumes whose entries were renamed.
+    MovedSubvolumes,
+    /// Who looks at the published roots while they change.
+    PublishedRoots,
+    /// Changes of subvolumes in a transaction.
+    SubvolumeChanges,
+    /// How data is compressed.
+    Compression,
+    /// Threads that compress, and are idle.
+    IdlePackers,
+    /// Files whose data is under way.
+    FilesInFlight,
+    /// The I/O of ordered extents.
+    DataWrites,
+    /// Block groups, free space and reservations.
+    Space,
+    /// What was deleted and is yet to be freed.
+    Inactivation,
+    /// Subvolumes that were deleted.
+    DeletedSubvolumes,
+    /// Why the mount is read-only for good.
+    Aborted,
+    /// Subvolumes whose trees are yet to be dropped.
+    UndroppedSubvolumes,
+    /// A shard of the table of inodes.
+    InodeTable,
+    /// Whether a commit is asked for.
+    CommitRequest,
+    /// The last errors of devices.
+    LastErrors,
+    /// How an fsync has ended.
+    FsyncEnd,
+
+    // Trees and the volume.
+    /// A shard of the cache of nodes.
+    NodeCache,
+    /// Nodes that are read ahead.
+    NodeReadAhead,
+    /// What could not be read.
+    Damage,
+    /// Who changes the set of devices.
+    ChangingDevices,
+    /// The target of a replacement that was found at the mount.
+    FoundTarget,
+    /// Writes that are being submitted, while a range is to be free of them.
+    Submissions,
+    /// Who writes superblocks.
+    VolumePublishing,
+    /// Who gives up a device.
+    GivingUp,
+    /// When devices were looked for last.
+    LastLook,
+    /// The map of chunks.
+    ChunkMap,
+    /// The superblock.
+    Superblock,
+    /// The item of a device.
+    MemberItem,
+    /// The primary superblock of a device.
+    MemberPrimary,
+    /// Errors of a device, as they are saved.
+    MemberErrors,
+    /// Ranges with writes under way.
+    VolumeInFlight,
+
+    // Devices.
+    /// What a device far away keeps of what it read.
+    ReadAheadKept,
+    /// Superblocks that are not written yet.
+    DeferredSuperblocks,
+    /// The rate of a device in tests.
+    ThrottledDevice,
+    /// Faults of a device in tests.
+    FaultyDevice,
+    /// What a device in tests keeps to itself.
+    LyingDevice,
+    /// The recording of a device in tests.
+    RecordingDevice,
+    /// The mark of who writes to a device.
+    ProtectedDevice,
+    /// The ticket of writes that are submitted later.
+    DeferredWrite,
+    /// An image in memory over another.
+    OverlayDevice,
+    /// A device in memory.
+    MemoryDevice,
+    /// The queue of a pool of writers.
+    WritePoolQueue,
+    /// Where writers take jobs.
+    WritePoolJobs,
+    /// Who submits to a ring of devices.
+    UringSubmission,
+    /// What is under way on such a ring.
+    UringState,
+    /// The first error of a group of writes there.
+    UringError,
+    /// Requests to an NBD server.
+    NbdSession,
+    /// Requests to be sent on a connection.
+    NbdLane,
+    /// The answers that a write waits for.
+    NbdRequests,
+    /// The answer to a read.
+    NbdAnswer,
+    /// The state of a TLS connection.
+    Tls,
+    /// Writes that are waited for together.
+    WriteGroup,
+    /// Buffers to be used again.
+    BufferPool,
+}
+
+impl Rank {
+    /// Several locks of this rank are held at once, in an order that their owner keeps.
+    #[cfg(any(debug_assertions, feature = "shuttle"))]
+    pub(crate) fn has_an_order_of_its_own(self) -> bool {
+        matches!(self, Self::Inode)
+    }
+}
