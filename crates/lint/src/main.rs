@@ -7,6 +7,7 @@
 //! | `imports` | files of a crate import each other in no circle, and modules only from below |
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
 //! | `words` | private words are replaced by the standard terms |
+//! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
 mod circles;
 mod comments;
@@ -18,6 +19,7 @@ mod modules;
 mod parse;
 mod repository;
 mod scope;
+mod threads;
 mod words;
 
 use std::io;
@@ -44,6 +46,7 @@ enum Rule {
     Imports,
     Invariants,
     Words,
+    Threads,
 }
 
 impl Rule {
@@ -53,6 +56,7 @@ impl Rule {
             Self::Imports => [imports::faults(repository), floors::faults(repository)].concat(),
             Self::Invariants => invariants::faults(repository),
             Self::Words => words::faults(repository),
+            Self::Threads => threads::faults(repository),
         }
     }
 }

@@ -27,12 +27,8 @@ pub enum Rank {
     MappedPages,
     /// Requests from rings to the threads that may block.
     RingBacklog,
-    /// The progress of a ring's entry.
-    RingEntry,
     /// The first error of a session's rings.
     RingError,
-    /// What other threads send to a ring's thread.
-    Mailbox,
     /// How the mount has ended.
     ServerEnded,
     /// Until when a forced unmount is expected.
@@ -61,20 +57,20 @@ pub enum Rank {
     NodeWindows,
     /// Comparisons, streams and merges under way.
     Streams,
-    /// What one of them has made.
-    Stream,
     /// How many threads they have.
     StreamTurns,
+    /// What one of them has made.
+    Stream,
     /// Scrubs that run.
     ScrubsRunning,
     /// Scrubs that were cancelled.
     ScrubsCancelled,
     /// How far a scrub is.
     ScrubProgress,
-    /// Paths of devices, as they were given.
-    DevicePaths,
     /// Paths of devices by their numbers.
     DeviceNumbers,
+    /// Paths of devices, as they were given.
+    DevicePaths,
 
     // The engine: work that goes on for long.
     /// The engine's threads, until they are joined.
@@ -165,13 +161,13 @@ pub enum Rank {
     Space,
     /// What was deleted and is yet to be freed.
     Inactivation,
-    /// Subvolumes that were deleted.
-    DeletedSubvolumes,
     /// Why the mount is read-only for good.
     Aborted,
     /// Subvolumes whose trees are yet to be dropped.
     UndroppedSubvolumes,
-    /// A shard of the table of inodes.
+    /// Subvolumes that were deleted.
+    DeletedSubvolumes,
+    /// A shard of the table of inodes. All are locked from the first to the last.
     InodeTable,
     /// Whether a commit is asked for.
     CommitRequest,
@@ -179,6 +175,10 @@ pub enum Rank {
     LastErrors,
     /// How an fsync has ended.
     FsyncEnd,
+    /// The progress of a ring's entry.
+    RingEntry,
+    /// What other threads send to a ring's thread.
+    Mailbox,
 
     // Trees and the volume.
     /// A shard of the cache of nodes.
@@ -187,14 +187,14 @@ pub enum Rank {
     NodeReadAhead,
     /// What could not be read.
     Damage,
-    /// Who changes the set of devices.
-    ChangingDevices,
     /// The target of a replacement that was found at the mount.
     FoundTarget,
-    /// Writes that are being submitted, while a range is to be free of them.
-    Submissions,
     /// Who writes superblocks.
     VolumePublishing,
+    /// Who changes the set of devices.
+    ChangingDevices,
+    /// Writes that are being submitted, while a range is to be free of them.
+    Submissions,
     /// Who gives up a device.
     GivingUp,
     /// When devices were looked for last.
@@ -213,10 +213,10 @@ pub enum Rank {
     VolumeInFlight,
 
     // Devices.
-    /// What a device far away keeps of what it read.
-    ReadAheadKept,
     /// Superblocks that are not written yet.
     DeferredSuperblocks,
+    /// What a device far away keeps of what it read.
+    ReadAheadKept,
     /// The rate of a device in tests.
     ThrottledDevice,
     /// Faults of a device in tests.
@@ -263,6 +263,6 @@ impl Rank {
     /// Several locks of this rank are held at once, in an order that their owner keeps.
     #[cfg(any(debug_assertions, feature = "shuttle"))]
     pub(crate) fn has_an_order_of_its_own(self) -> bool {
-        matches!(self, Self::Inode)
+        matches!(self, Self::Inode | Self::InodeTable)
     }
 }

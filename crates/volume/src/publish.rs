@@ -164,7 +164,8 @@ impl Volume {
         if let Some(replacing) = replacing.filter(|replacing| swapped.is_none() && replacing.is_alive())
             && let Ok(source) = set.member(replacing.source)
         {
-            others.push((&replacing.target, replacing.target_item(&source.item.lock())));
+            let item = *source.item.lock();
+            others.push((&replacing.target, replacing.target_item(&item)));
         }
         self.write_to(&others, superblock, copies)?;
         if let Some(replacing) = swapped
@@ -227,7 +228,8 @@ impl Volume {
             return false;
         };
         let source = std::mem::replace(place, Arc::clone(&replacing.target));
-        replacing.target.take_place(*source.item.lock());
+        let item = *source.item.lock();
+        replacing.target.take_place(item);
         self.devices.store(Arc::new(set));
         drop(turn);
         forget_volume(&source);
