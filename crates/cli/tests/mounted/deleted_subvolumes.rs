@@ -96,11 +96,8 @@ fn programs_go_on_with_what_they_have_open() {
     assert_eq!(ours, theirs);
 }
 
-/// Somebody has it open when the server is killed, and for ever.
-#[test]
-fn what_is_open_for_ever_is_dropped_by_the_next_mount() {
-    require!(Need::Root, FUSE, Need::Tool("python3"));
-    const MAKES: &str = r"
+/// Makes a subvolume with a large file.
+const MAKES: &str = r"
 import fcntl, os, struct, sys
 os.chdir(sys.argv[1])
 fd = os.open('.', os.O_RDONLY)
@@ -108,6 +105,11 @@ name = bytearray(struct.pack('<q', 0) + b'sub'.ljust(4088, b'\0'))
 fcntl.ioctl(fd, 0x5000940e, name)
 open('sub/file', 'w').write('x' * 3000000)
 ";
+
+/// Somebody has it open when the server is killed, and for ever.
+#[test]
+fn what_is_open_for_ever_is_dropped_by_the_next_mount() {
+    require!(Need::Root, FUSE, Need::Tool("python3"));
     let volume = Volume::new();
     volume.mount("");
     python(MAKES, &volume.point);
