@@ -59,16 +59,13 @@ impl Mixture {
         let operations = 6 + random.below(20) as usize;
         let fails = random.one_in(6);
         let leaders = 1 + random.below(3) as usize;
-        // It takes as long as many other runs.
-        let is_filled = random.one_in(48);
-        jobs.extend(is_filled.then_some(Job::Fill));
         Self {
             seed,
             writers,
             operations,
             jobs,
             fails,
-            bytes: is_filled.then_some(Self::SMALL_VOLUME),
+            bytes: None,
             ballast: 0,
             leaders,
             faults: Faults::default(),

@@ -52,22 +52,23 @@ impl Inactivator {
         let (most, reservation) = self.reserve_drop(most);
         let transaction = self.info.gate.enter();
         let committed = self.info.committed();
-        if !self.info.deleted.to_drop(&committed, transaction.generation).is_empty() {
-            if reservation.is_none() && !self.use_kept() {
-                // What dropping frees would be held back by readers, as what was freed before.
-                self.queue.set_subvolumes(true);
-                round.more = true;
-                return;
-            }
+        let drops = !self.info.deleted.to_drop(&committed, transaction.generation).is_empty();
+        if !drops && !self.info.deleted.has_later_ones(&committed, transaction.generation) {
+            return;
+        }
+        round.more = true;
+        self.queue.set_subvolumes(true);
+        if reservation.is_none() && !self.use_kept() {
+            // What dropping frees would be held back by readers, as what was freed before; and so
+            // would be what a commit replaces that only precedes it.
+            return;
+        }
+        if drops {
             transaction.subvolumes().may_drop = most;
-            (round.freed, round.more) = (true, true);
-        } else if self.info.deleted.has_later_ones(&committed, transaction.generation) {
+            round.freed = true;
+        } else {
             // The next one may, though nothing else may have changed in this one.
             transaction.subvolumes().precedes_drop = true;
-            round.more = true;
-        }
-        if round.more {
-            self.queue.set_subvolumes(true);
         }
     }
 
