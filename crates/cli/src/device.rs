@@ -87,12 +87,17 @@ pub fn modes_of(paths: &[PathBuf], window: Window, mode: OpenMode) -> Vec<OpenMo
     if mode == OpenMode::ReadOnly || paths.len() < 2 {
         return vec![mode; paths.len()];
     }
-    let seeds: Vec<bool> = paths.iter().map(|path| is_seed(path, window)).collect();
+    let seeds: Vec<bool> = paths.iter().map(|path| is_of_seed(path, window)).collect();
     let is_made_from_them = seeds.contains(&false);
     seeds.into_iter().map(|is_seed| if is_seed && is_made_from_them { OpenMode::ReadOnly } else { mode }).collect()
 }
 
-fn is_seed(path: &Path, window: Window) -> bool {
+/// Whether other volumes are made from the one on these devices, so that nothing may write to it.
+pub fn is_seed(paths: &[PathBuf], window: Window) -> bool {
+    paths.iter().all(|path| is_of_seed(path, window))
+}
+
+fn is_of_seed(path: &Path, window: Window) -> bool {
     let is_seed = |superblock: &Superblock| superblock.flags.contains(SuperblockFlags::SEEDING);
     superblock_on(path, window).as_ref().is_some_and(is_seed)
 }

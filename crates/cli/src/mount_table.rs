@@ -19,6 +19,12 @@ pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
     Ok(all.into_iter().rfind(|mounted| mounted.point == path))
 }
 
+/// Whether anything of this device number is mounted.
+pub fn is_mounted_anywhere(device: (u32, u32)) -> Result<bool> {
+    let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    Ok(all.iter().any(|mounted| mounted.device == device))
+}
+
 /// The path as the mount table has it, though what is mounted there may be dead.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| Failure::about(path.display(), &error);

@@ -58,7 +58,10 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&path);
     unmount_with_retries(&path).map_err(|error| failure(&path, mounted.device, &error))?;
-    wait(&path, &servers, if is_trusted(&mounted) { A_DAY } else { control::TIMEOUT_OF_OTHERS })?;
+    // The server ends with the last mount of the volume.
+    if !mount_table::is_mounted_anywhere(mounted.device)? {
+        wait(&path, &servers, if is_trusted(&mounted) { A_DAY } else { control::TIMEOUT_OF_OTHERS })?;
+    }
     match (aborted, synced) {
         (Some(reason), _) => {
             Err(Failure::new(format!("{shown} is unmounted, but had turned read-only after an error: {reason}")))

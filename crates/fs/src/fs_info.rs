@@ -158,6 +158,7 @@ impl FsInfo {
         let skips = !read_only && volume.may_have_copy_ahead();
         let next = committed.generation.next();
         let first = if skips { next.next() } else { next };
+        let begins_read_only = read_only || options.begins_at_rest;
         Self {
             inodes: InodeTable::new(options.memory / 8 / 1024),
             compression: RwLock::new(Rank::Compression, options.compression),
@@ -178,7 +179,7 @@ impl FsInfo {
             moved: ArcSwapOption::empty(),
             subvolumes: ArcSwap::from_pointee(RedBlackTreeMapSync::new_sync()),
             next_tree_id: Mutex::with_default(Rank::NextTreeId),
-            read_only: AtomicBool::new(read_only),
+            read_only: AtomicBool::new(begins_read_only),
             began_read_only: read_only,
             aborted: Mutex::with_default(Rank::Aborted),
             last_errors: LastErrors::default(),

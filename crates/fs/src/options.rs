@@ -76,6 +76,12 @@ pub struct Reproducible {
 pub struct Options {
     /// Change nothing, not one byte of the devices.
     pub read_only: bool,
+    /// Open the devices for writing, but change nothing until [`Filesystem::write_again`]. An error
+    /// where writing would begin with something that is left to do: a log to be replayed, a device
+    /// that is being replaced or lags, or what a balance has left.
+    ///
+    /// [`Filesystem::write_again`]: crate::Filesystem::write_again
+    pub begins_at_rest: bool,
     /// Show the last commit of a volume with a log, without the log.
     pub no_log_replay: bool,
     /// Longest time from a change to the start of the commit that makes it durable.
@@ -145,6 +151,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             read_only: false,
+            begins_at_rest: false,
             no_log_replay: false,
             commit_interval: Duration::from_secs(5),
             memory: 256 << 20,

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{DirectoryEntry, InodeId, Result};
-use ubtrfs_format::DirIndex;
+use ubtrfs_format::{DirIndex, TreeId};
 use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use ubtrfs_fuse::request::Read;
@@ -44,7 +44,7 @@ impl Server {
     pub(crate) fn list_names(&self, node: u64, what: &Read, mut reply: ReplyDirectory) {
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared().numbers;
-            list(self.engine(), dir, what.offset, last, false, &mut |row| {
+            list((self.engine(), numbers.top()), dir, what.offset, last, false, &mut |row| {
                 Ok(match row {
                     Row::Dots { name, id, next } => reply.add(numbers.shown(id), next, S_IFDIR, name),
                     Row::Entry { entry, next } => {
@@ -67,7 +67,7 @@ impl Server {
     pub(crate) fn list_with_attributes(&self, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
         let listed = self.bound(node, what).and_then(|(dir, last)| {
             let numbers = &self.shared().numbers;
-            list(self.engine(), dir, what.offset, last, true, &mut |row| match row {
+            list((self.engine(), numbers.top()), dir, what.offset, last, true, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
                 // The kernel has it: to return its attributes again would only cost time.
                 Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
@@ -170,7 +170,7 @@ enum Row<'a> {
 /// Lists a directory from `offset` up to the entry `last`, until `show` says that there is no more
 /// room; `looks_up`: it looks up the entries.
 fn list(
-    engine: &ubtrfs::Filesystem,
+    (engine, top): (&ubtrfs::Filesystem, TreeId),
     dir: InodeId,
     offset: u64,
     last: DirIndex,
@@ -180,7 +180,7 @@ fn list(
     if offset < AFTER_DOT && !show(Row::Dots { name: b".", id: dir, next: AFTER_DOT })? {
         return Ok(());
     }
-    if offset < AFTER_DOTS && !show(Row::Dots { name: b"..", id: engine.parent(dir)?, next: AFTER_DOTS })? {
+    if offset < AFTER_DOTS && !show(Row::Dots { name: b"..", id: engine.parent_within(top, dir)?, next: AFTER_DOTS })? {
         return Ok(());
     }
     // The entry of number n is followed by offset n + 1: numbers begin at 2, and the first listing

@@ -27,12 +27,15 @@ const MOST_WINDOWS: usize = ((WINDOWS.end - WINDOWS.start) >> WINDOW_BITS) as us
 
 /// Node numbers and `st_ino`s of a mount.
 ///
-/// The root of the mounted subvolume is node 1. Its other inodes have their own numbers; inodes of
-/// other subvolumes are `id << 40 | ino` where both fit. All other inodes get a number of their
-/// own, which is valid until the mount ends. No two inodes have one node.
+/// The root of the mounted subvolume, or of the top level where the kernel has the whole volume, is
+/// node 1. Other inodes of the mounted subvolume have their own numbers; inodes of other subvolumes
+/// are `id << 40 | ino` where both fit. All other inodes get a number of their own, which is valid
+/// until the mount ends. No two inodes have one node.
 #[derive(Debug)]
 pub struct NodeNumbers {
     mounted: TreeId,
+    /// The subvolume whose root is node 1.
+    top: TreeId,
     given: RwLock<Given>,
     windows: RwLock<Windows>,
     most_windows: usize,
@@ -72,17 +75,24 @@ impl Windows {
 impl NodeNumbers {
     /// The numbers of a mount of this subvolume.
     pub fn new(mounted: TreeId) -> Self {
-        Self {
-            mounted,
-            given: RwLock::with_default(Rank::Nodes),
-            windows: RwLock::with_default(Rank::NodeWindows),
-            most_windows: MOST_WINDOWS,
-        }
+        let (given, windows) = (RwLock::with_default(Rank::Nodes), RwLock::with_default(Rank::NodeWindows));
+        Self { mounted, top: mounted, given, windows, most_windows: MOST_WINDOWS }
+    }
+
+    /// The same where the kernel has the whole volume, from the top level, of which this subvolume
+    /// is what the first mount shows.
+    pub fn of_whole(mounted: TreeId) -> Self {
+        Self { top: TreeId::FS, ..Self::new(mounted) }
+    }
+
+    /// The subvolume from whose root on the kernel has the volume.
+    pub fn top(&self) -> TreeId {
+        self.top
     }
 
     /// The node of an inode.
     pub fn node(&self, id: InodeId) -> u64 {
-        if id == InodeId::root_of(self.mounted) {
+        if id == InodeId::root_of(self.top) {
             return ROOT;
         }
         // 0 and 1 mean something else; no inode of a sane volume has them.
@@ -93,7 +103,7 @@ impl NodeNumbers {
     /// The inode of a node; `ESTALE` if the kernel was never given that number.
     pub fn inode(&self, node: u64) -> Result<InodeId, Errno> {
         if node == ROOT {
-            return Ok(InodeId::root_of(self.mounted));
+            return Ok(InodeId::root_of(self.top));
         }
         if node & GIVEN != 0 {
             let given = self.given.read();
@@ -200,6 +210,17 @@ mod tests {
 
     fn all() -> impl Iterator<Item = InodeId> {
         PARTS.iter().flat_map(|sub| PARTS.iter().map(|ino| id(*sub, *ino)))
+    }
+
+    #[test]
+    fn the_top_level_is_the_root_of_a_whole_volume() {
+        let numbers = NodeNumbers::of_whole(MOUNTED);
+        let (top, root) = (InodeId::root_of(TreeId::FS), InodeId::root_of(MOUNTED));
+        assert_eq!((numbers.node(top), numbers.node(root)), (ROOT, root.ino.0));
+        for id in [top, root, id(300, 257), id(5, 257), id(301, 256)] {
+            assert_eq!(numbers.inode(numbers.node(id)), Ok(id));
+        }
+        assert_eq!(numbers.shown(id(300, 257)), 257);
     }
 
     #[test]

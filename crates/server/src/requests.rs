@@ -386,7 +386,7 @@ impl Server {
     fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
         let id = match name {
             b"." => dir,
-            b".." => self.engine().parent(dir)?,
+            b".." => self.engine().parent_within(self.shared().numbers.top(), dir)?,
             name => return self.engine().lookup(dir, name),
         };
         self.engine().lookup_inode(id)?;

@@ -50,6 +50,7 @@ pub enum CheckOpen {
 
 /// The facts of a mount that the server shows.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "mount options are independent switches")]
 pub struct MountFacts {
     /// The devices' paths, as they were given.
     pub devices: Vec<String>,
@@ -80,6 +81,8 @@ pub struct MountFacts {
     pub strict_atime: bool,
     /// The device number that files of the mount show, major and minor.
     pub device_number: Option<(u32, u32)>,
+    /// The kernel has the whole volume, of which the mount shows the engine's subvolume.
+    pub is_whole: bool,
 }
 
 /// How requests arrive, and why not over rings if these were requested.
@@ -128,7 +131,7 @@ pub struct Shared {
 impl Shared {
     pub(crate) fn new(engine: Arc<Filesystem>, facts: MountFacts) -> Self {
         Self {
-            numbers: NodeNumbers::new(engine.root().subvolume),
+            numbers: if facts.is_whole { NodeNumbers::of_whole } else { NodeNumbers::new }(engine.root().subvolume),
             counters: Counters::new(),
             notifier: OnceLock::new(),
             changed_names: ChangedNames::new(),

@@ -5,9 +5,13 @@
 //! wait for those of others, is done in other threads or processes and waited for with a limit:
 //! hanging requests must not keep the server alive. The threads' wait ends when the connection is
 //! aborted.
+//!
+//! A server may have several mounts (`super::again`). All of them go, and none that a later server
+//! has made of the same device.
 
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio, exit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,7 +83,7 @@ impl Ending<'_> {
     /// Ends it within a bounded time, the commits apart.
     fn run(&self) {
         self.unmount(Unmount::Now, TIME_TO_LEAVE);
-        if !self.mount.is_mounted() && self.is_ending_within(TIME_TO_LET_GO) {
+        if self.points().is_empty() && self.is_ending_within(TIME_TO_LET_GO) {
             return;
         }
         // Programs use it, maybe from another mount namespace, or requests are not answered. Their
@@ -87,7 +91,7 @@ impl Ending<'_> {
         tracing::warn!("programs may be using the mount: they lose it");
         self.commit();
         // All at once, if nothing is in the way of that.
-        let mut is_going_on = !self.mount.is_mounted() || self.write_pages();
+        let mut is_going_on = self.points().last().is_none_or(|point| self.write_pages(point));
         self.unmount(Unmount::Lazy, TIMEOUT);
         // There are no new users any more. Stores since then are written, too, from mappings in any
         // namespace.
@@ -99,14 +103,14 @@ impl Ending<'_> {
         self.abort_connection();
     }
 
-    /// Unmounts the mount at this path, if it is this one; retries for a while if it is busy. Once
+    /// Unmounts it wherever it is mounted; retries for a while if it is busy. Once
     /// the kernel has begun, this waits only until the last commit has been requested.
     fn unmount(&self, how: Unmount, limit: Duration) {
-        let mount = Arc::clone(self.mount);
+        let (mount, server) = (Arc::clone(self.mount), Arc::clone(self.server));
         let deadline = Instant::now() + limit;
         let unmount = thread::Builder::new().name("umount".into()).spawn(move || {
-            while mount.is_mounted() {
-                match mount.unmount(how) {
+            while !server.is_ending() && !mount.points().is_empty() {
+                match mount.unmount_all(how) {
                     Err(_) if Instant::now() < deadline => thread::sleep(20 * POLL_INTERVAL),
                     Err(error) => return tracing::debug!(%error, "not unmounted"),
                     Ok(()) => {}
@@ -118,6 +122,11 @@ impl Ending<'_> {
         while !unmount.is_finished() && !self.server.is_ending() && Instant::now() < deadline {
             thread::sleep(POLL_INTERVAL);
         }
+    }
+
+    /// Where it is mounted.
+    fn points(&self) -> Vec<PathBuf> {
+        if self.server.is_ending() { Vec::new() } else { self.mount.points() }
     }
 
     /// Whether the last commit is requested within that time, as it is when the kernel has released
@@ -138,9 +147,9 @@ impl Ending<'_> {
 
     /// Has the kernel write its dirty pages back. A separate process requests that, since it has to
     /// open the mount and may block. Returns whether requests are answered.
-    fn write_pages(&self) -> bool {
+    fn write_pages(&self, point: &Path) -> bool {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("ubtrfs").args(["sync", "--"]).arg(self.mount.path());
+        command.arg0("ubtrfs").args(["sync", "--"]).arg(point);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.spawn() {
             // Without permission to open the root it fails at once.

@@ -1,5 +1,6 @@
 //! `ubtrfs mount`: in the foreground, or by a server in the background whose start this waits for.
 
+mod again;
 mod background;
 mod ending;
 pub mod helper;
@@ -17,10 +18,10 @@ mod watcher;
 
 use std::path::{Path, PathBuf};
 
-use ubtrfs_format::SuperblockFlags;
+use ubtrfs_volume::is_remote;
 
-use crate::args::{self, Window};
-use crate::device::{all_of_volume, superblock_on};
+use crate::args;
+use crate::device::{all_of_volume, is_seed, superblock_on};
 use crate::failure::{Failure, Result};
 use options::{MountRequest, each};
 use serve::Job;
@@ -57,9 +58,27 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         options.push("ro".into());
         request.read_only = true;
     }
+    let directory = absolute(directory)?;
+    let is_own_process = arguments.server || arguments.foreground || arguments.tied_to.is_some();
+    let may_be_shared = rustix::process::geteuid().is_root() && !is_own_process && serve::can_be_shared(&request);
+    // What is named by a URI is mounted once.
+    let device = devices.first().filter(|device| may_be_shared && !is_remote(device));
+    let superblock = device.and_then(|device| superblock_on(device, window));
+    if superblock.is_some() {
+        serve::check_mount_point(&directory)?;
+    }
+    let turn = superblock.as_ref().and_then(again::wait_for_turn);
+    if let Some(superblock) = &superblock {
+        let (given, request) = (&*options, &request);
+        let options = &serve::mount_options(&devices, request, true);
+        let (devices, directory) = (&*devices, &*directory);
+        if again::mount(&again::Wanted { devices, superblock, directory, given, request, options })? {
+            return Ok(());
+        }
+    }
     let job = Job {
         devices,
-        directory: absolute(directory)?,
+        directory,
         options: each(&options).map(Into::into).collect(),
         request,
         tied_to: arguments.tied_to,
@@ -79,16 +98,10 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         log::to_standard_error();
         serve::serve(&job, || Ok(()))
     } else {
-        background::start(&options, &job)
+        let started = background::start(&options, &job);
+        drop(turn);
+        started
     }
-}
-
-/// Whether other volumes are made from this one, so that nothing may write to it.
-fn is_seed(devices: &[PathBuf], window: Window) -> bool {
-    let is_one = |path: &PathBuf| {
-        superblock_on(path, window).is_some_and(|superblock| superblock.flags.contains(SuperblockFlags::SEEDING))
-    };
-    devices.iter().all(is_one)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {

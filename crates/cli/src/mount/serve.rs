@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use ubtrfs::{Filesystem, Options, Rescue};
+use ubtrfs::{Filesystem, InodeId, Options, Rescue};
+use ubtrfs_format::TreeId;
 use ubtrfs_format::items::InodeFlags;
-use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, is_dead};
+use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
 use ubtrfs_volume::{
@@ -22,14 +23,16 @@ use ubtrfs_volume::{
     open_part_exclusively, patiently,
 };
 
-use super::options::{MountRequest, NewFiles};
+use super::options::{self, MountRequest, NewFiles};
 use super::syncs::Syncs;
 use super::tied::Tied;
 use super::watcher::{Lifeline, Watcher};
-use super::{ending, notify, protect};
+use super::{again, ending, notify, protect};
 use crate::commits::with_generation;
 use crate::connection::Connection;
-use crate::device::{about_volume_within, check_unmounted, claim, is_block, modes_of, occupied_by, part_of, within};
+use crate::device::{
+    about_volume_within, check_unmounted, claim, is_block, is_seed, modes_of, occupied_by, part_of, within,
+};
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::remedy::{OF_DAMAGE, about_device};
@@ -49,22 +52,31 @@ pub struct Job {
 }
 
 /// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
-pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let lifeline = Lifeline::new().inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok();
     check_mount_point(&job.directory)?;
     let root = rustix::process::geteuid().is_root();
-    let mut opened = open_devices(job, root)?;
-    let options = engine_options(&job.request);
+    let at_rest = if root { open_at_rest(job) } else { None };
+    let may_write = at_rest.is_some() || !job.request.read_only;
+    let (mut opened, engine) = match at_rest {
+        Some(opened) => opened,
+        None => open(job, &engine_options(&job.request), root)?,
+    };
     let devices = std::mem::take(&mut opened.devices);
-    let engine = open_volume(job, devices.clone(), &options)?;
 
-    let mut mount_options = mount_options(job, root);
-    let syncs = Syncs::prepare(&mut mount_options, root);
+    let mut mount_options = mount_options(&job.devices, &job.request, root);
+    let syncs = Syncs::prepare(&mut mount_options, root, may_write);
     if matches!(mount_options.source, Source::BlockDevice(_)) {
         // The kernel claims the device for the mount.
         opened.claims.clear();
     }
-    let (mount, fuse) = mount(&job.directory, &mount_options)?;
+    // The kernel gets the whole volume, as its own driver has it, so that other subvolumes can be
+    // mounted, too; unless what is shown may not be all that it is, as of a damaged volume.
+    let is_whole = root
+        && can_be_shared(&job.request)
+        && engine.root().subvolume != TreeId::FS
+        && engine.lookup_inode(InodeId::root_of(TreeId::FS)).is_ok();
+    let (mount, whole, fuse) = mount(&job.directory, &mount_options, is_whole)?;
     let mount = Arc::new(mount);
     if mount.kind() != MountKind::Block && opened.claims.is_empty() {
         // By descriptors that were opened before. A path may cross the mount point, where a lookup
@@ -73,18 +85,18 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()>) -> Result<()> {
             opened.claims.push(claim(&descriptor(block))?);
         }
     }
-    run(job, &mount, fuse, (engine, devices), lifeline.as_ref(), &syncs, ready)
+    run(job, (&mount, whole), fuse, (engine, devices), lifeline.as_ref(), &syncs, ready)
 }
 
 /// The session of a mount.
 fn run(
     job: &Job,
-    mount: &Arc<Mount>,
+    (mount, whole): (&Arc<Mount>, Option<Detached>),
     fuse: FuseDevice,
     (engine, devices): (Arc<Filesystem>, Vec<Arc<dyn Device>>),
     lifeline: Option<&Lifeline>,
     syncs: &Syncs,
-    ready: impl FnOnce() -> Result<()>,
+    ready: impl FnOnce() -> Result<()> + Send,
 ) -> Result<()> {
     let threads = job.request.threads.unwrap_or_else(usual_threads);
     let facts = MountFacts {
@@ -102,6 +114,7 @@ fn run(
         check_open: job.request.check_open,
         strict_atime: job.request.strict_atime,
         device_number: mount.device_number(),
+        is_whole: whole.is_some(),
     };
     let server = Server::new(engine, facts);
     let shared = Arc::clone(server.shared());
@@ -114,25 +127,47 @@ fn run(
     let transport = syncs.transport(job.request.transport);
     let session = Session::establish(fuse, server, &config(threads, transport, job.request.checks_permissions()))
         .map_err(|error| Failure::of(&error))?;
-    mount.read_far_ahead();
     shared.set_notifier(session.notifier());
     shared.set_way(session.way());
     if let Way::Device { why: Some(why) } = session.way() {
         tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
     }
-    syncs.begin(mount, &session, job.request.read_only);
-    ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
-        .map_err(|error| Failure::about("signals can't be waited for", &error))?;
-    let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;
-    if rustix::process::geteuid().is_root() {
-        // The watcher inherits that.
-        protect::from_shortage_of_memory();
-    }
-    let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
-    ready()?;
-    notify::ready(&list(&job.devices));
-    tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
-    let served = session.run();
+    syncs.begin(mount, &session);
+    let begin = || {
+        mount.read_far_ahead();
+        if let Some(whole) = whole {
+            let directory = again::directory(&whole, &job.request)?;
+            mount.attach(whole, &directory).map_err(|error| Failure::of(&error))?;
+        }
+        ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
+            .map_err(|error| Failure::about("signals can't be waited for", &error))?;
+        let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;
+        if rustix::process::geteuid().is_root() {
+            // The watcher inherits that.
+            protect::from_shortage_of_memory();
+        }
+        let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
+        ready()?;
+        notify::ready(&list(&job.devices));
+        tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
+        Ok((tied, watcher))
+    };
+    // The session serves what this asks for to mount a directory of the whole volume. If it fails,
+    // nothing is mounted, and so the session ends.
+    let (begun, served) = thread::scope(|scope| {
+        let begin = || {
+            begin().inspect_err(|_: &Failure| {
+                if mount.is_mounted() {
+                    let _ = mount.unmount(Unmount::Lazy);
+                }
+            })
+        };
+        let begun = thread::Builder::new().name("begin".into()).spawn_scoped(scope, begin);
+        let begun = begun.map_err(|error| Failure::about("no thread to mount", &error))?;
+        let served = session.run();
+        Ok::<_, Failure>((begun.join().map_err(|_| Failure::new("the thread that mounts panicked"))?, served))
+    })?;
+    let (tied, watcher) = begun?;
     drop(watcher);
     notify::stopping();
     thread::scope(|scope| {
@@ -161,6 +196,29 @@ fn watch(lifeline: &Lifeline, mount: &Mount, syncs: &Syncs) -> Option<Watcher> {
     started.inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok()
 }
 
+/// Opens the devices, and the file system on them.
+fn open(job: &Job, options: &Options, root: bool) -> Result<(Opened, Arc<Filesystem>)> {
+    let opened = open_devices(job, root, options.read_only)?;
+    let engine = open_volume(job, opened.devices.clone(), options)?;
+    Ok((opened, engine))
+}
+
+/// The same for a mount with `ro` that may be made writable later, by a remount or a further mount,
+/// as the kernel's driver lets it. Nothing is written until then. `None` if that can't be: if
+/// writing would have to begin with a repair, or where others may be reading, as they may read
+/// images.
+fn open_at_rest(job: &Job) -> Option<(Opened, Arc<Filesystem>)> {
+    let request = &job.request;
+    let may_be = request.read_only
+        && can_be_shared(request)
+        && !request.no_log_replay
+        && !request.degraded
+        && job.devices.iter().all(|device| is_block(device))
+        && !is_seed(&job.devices, request.window());
+    let options = Options { read_only: false, begins_at_rest: true, ..engine_options(request) };
+    may_be.then(|| open(job, &options, true).ok())?
+}
+
 /// Devices, and claims on those that are block devices.
 struct Opened {
     devices: Vec<Arc<dyn Device>>,
@@ -171,8 +229,8 @@ struct Opened {
 
 /// Opens the devices exclusively. For root the kernel must be able to claim block devices for the
 /// mount, so they are claimed separately from being opened.
-fn open_devices(job: &Job, root: bool) -> Result<Opened> {
-    let mode = if job.request.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+fn open_devices(job: &Job, root: bool, read_only: bool) -> Result<Opened> {
+    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
     let modes = modes_of(&job.devices, job.request.window(), mode);
     for (path, mode) in job.devices.iter().zip(modes) {
@@ -234,7 +292,7 @@ fn descriptor(open: &File) -> PathBuf {
 /// root, with `generation=` by a root of that commit.
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
-        let how = OpenOptions { read_only: job.request.read_only };
+        let how = OpenOptions { read_only: options.read_only };
         let opened =
             if job.request.degraded { Volume::open_degraded(devices, how) } else { Volume::open(devices, how) };
         let volume = opened.map_err(|error| about_volume_within(&job.devices, job.request.window(), &error))?;
@@ -307,9 +365,8 @@ fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<
 
 /// Root's mounts are for all users, as those of the kernel's file systems are; others' are for
 /// themselves. Permissions are the kernel's to check.
-fn mount_options(job: &Job, root: bool) -> MountOptions {
-    let request = &job.request;
-    let source = match job.devices.first() {
+pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) -> MountOptions {
+    let source = match devices.first() {
         Some(path) if is_block(path) => Source::BlockDevice(path.clone()),
         Some(path) if is_remote(path) => Source::Uri(path.display().to_string()),
         Some(path) => Source::Image(path.clone()),
@@ -332,8 +389,22 @@ fn mount_options(job: &Job, root: bool) -> MountOptions {
     }
 }
 
-fn mount(directory: &Path, options: &MountOptions) -> Result<(Mount, FuseDevice)> {
-    Mount::new(directory, options).map_err(|error| match &error {
+/// Whether a volume that is mounted with these options may be mounted more than once.
+pub fn can_be_shared(request: &MountRequest) -> bool {
+    request.window().is_whole()
+        && request.generation.is_none()
+        && request.rescue == options::Rescue::default()
+        && request.checks_permissions()
+}
+
+/// Mounts on a directory, or everything nowhere yet.
+fn mount(directory: &Path, options: &MountOptions, is_whole: bool) -> Result<(Mount, Option<Detached>, FuseDevice)> {
+    let mounted = if is_whole {
+        Mount::new_nowhere(directory, options).map(|(mount, whole, device)| (mount, Some(whole), device))
+    } else {
+        Mount::new(directory, options).map(|(mount, device)| (mount, None, device))
+    };
+    mounted.map_err(|error| match &error {
         MountError::Dead(path) => dead(path),
         MountError::Device(source) if source.kind() == io::ErrorKind::NotFound => {
             Failure::new("there is no /dev/fuse: 'modprobe fuse', by root, loads the kernel's module")
@@ -360,7 +431,7 @@ fn no_permission() -> Failure {
 }
 
 /// Says what is wrong with the mount point before anything else is done.
-fn check_mount_point(directory: &Path) -> Result<()> {
+pub fn check_mount_point(directory: &Path) -> Result<()> {
     let shown = directory.display();
     if is_dead(directory) {
         return Err(dead(directory));

@@ -46,17 +46,19 @@ impl Release {
 /// The ways by which they may arrive, before it is known which of them the kernel takes.
 pub struct Syncs {
     release: Release,
+    may_write: bool,
     device: Option<Arc<SyncDevice>>,
     /// Why there is no device although one is needed.
     lacks: Option<String>,
 }
 
 impl Syncs {
-    /// Has the mount that these options describe made so that syncs arrive.
-    pub fn prepare(options: &mut MountOptions, root: bool) -> Self {
+    /// Has the mount that these options describe made so that syncs arrive, if anything may ever be
+    /// written.
+    pub fn prepare(options: &mut MountOptions, root: bool, may_write: bool) -> Self {
         let release = Release::running();
-        let mut syncs = Self { release, device: None, lacks: None };
-        if !root || options.read_only || release >= SENDS_SYNCFS {
+        let mut syncs = Self { release, may_write, device: None, lacks: None };
+        if !root || !may_write || release >= SENDS_SYNCFS {
             return syncs;
         }
         let name = match &options.source {
@@ -89,12 +91,12 @@ impl Syncs {
     }
 
     /// Lets them arrive, once the session is established, and says how they do.
-    pub fn begin(&self, mount: &Arc<Mount>, session: &Session<Server>, read_only: bool) {
+    pub fn begin(&self, mount: &Arc<Mount>, session: &Session<Server>) {
         let server = session.filesystem().shared();
         if let Some(device) = self.device.clone() {
             server.on_end(move || device.end());
         }
-        let way = if read_only { SyncWay::Needless } else { self.way(mount, session, server) };
+        let way = if self.may_write { self.way(mount, session, server) } else { SyncWay::Needless };
         let sentence = self.sentence(way, mount);
         if matches!(way, SyncWay::Nothing | SyncWay::DeviceWithoutMappings) && mount.kind() != MountKind::Fusermount {
             tracing::warn!("{sentence}");

@@ -6,7 +6,7 @@ mod list;
 mod property;
 mod reset;
 mod show;
-mod table;
+pub mod table;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,5 @@
 /* A FUSE server on $1 as user $2's, which says of itself what is in the file $3, or, where $4 is
- * "hangs", answers nothing that ubtrfs asks. It says "ready" and ends with its mount. */
+ * "hangs", answers nothing that ubtrfs asks. The mount's source is $5, if that is given. It says "ready" and ends with its mount. */
 #include <errno.h>
 #include <linux/fuse.h>
 #include <stdint.h>
@@ -24,14 +24,14 @@ static void answer(uint64_t unique, int error, const void *data, size_t length) 
 int main(int argc, char **argv) {
     static char stats[1 << 16], request[1 << 18];
     char options[200];
-    if (argc != 5) return 2;
+    if (argc != 5 && argc != 6) return 2;
     FILE *file = fopen(argv[3], "r");
     if (!file) return 3;
     size_t length = fread(stats, 1, sizeof stats, file);
     int hangs = !strcmp(argv[4], "hangs");
     device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%s,group_id=%s,allow_other", device, argv[2], argv[2]);
-    if (mount("hostile", argv[1], "fuse.ubtrfs", 0, options)) return 4;
+    if (mount(argc == 6 ? argv[5] : "hostile", argv[1], "fuse.ubtrfs", 0, options)) return 4;
     for (;;) {
         ssize_t got = read(device, request, sizeof request);
         if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOENT)) continue;

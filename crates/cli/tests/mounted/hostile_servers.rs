@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::NOBODY;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::{Outcome, compile};
+use ubtrfs_testkit::run::{Outcome, command, compile, run};
 
 use crate::harness::{Volume, fails, ubtrfs};
 
@@ -28,6 +29,11 @@ impl Hostile {
     /// One whose server says of itself what an honest one would, changed by `lie`; or it answers
     /// nothing.
     fn new(user: u32, how: &str, lie: impl FnOnce(&mut Value)) -> Self {
+        Self::with_source(user, how, OsStr::new("hostile"), lie)
+    }
+
+    /// The same, whose mount says that this was mounted.
+    fn with_source(user: u32, how: &str, source: &OsStr, lie: impl FnOnce(&mut Value)) -> Self {
         let volume = Volume::new();
         volume.mount("");
         let mut report = volume.stats();
@@ -36,7 +42,7 @@ impl Hostile {
         let said = volume.dir.path().join("said");
         fs::write(&said, report.to_string()).unwrap();
         let mut line = Command::new(compile(volume.dir.path(), "server", SERVER));
-        line.arg(&volume.point).arg(user.to_string()).arg(&said).arg(how);
+        line.arg(&volume.point).arg(user.to_string()).arg(&said).arg(how).arg(source);
         let mut server = line.stdout(Stdio::piped()).spawn().unwrap();
         // Any request of ours: INIT comes first.
         let _ = fs::metadata(&volume.point);
@@ -163,4 +169,33 @@ fn what_a_server_says_is_harmless_to_a_terminal() {
     for text in [shown.stdout, umount.stderr] {
         assert!(text.contains("\\u{1b}") && !text.contains('\u{1b}'), "{text:?}");
     }
+}
+
+/// What root mounts is served by root's server, whatever other mount names the device, and whatever
+/// covers the mount of root's server (invariant 67).
+#[test]
+fn a_second_mount_never_lands_on_another_users_server() {
+    require!(Need::Kernel, Need::Fuse, Need::Tool("cc"));
+    let volume = Volume::new();
+    let device = LoopDevice::attach(&volume.image, false);
+    let path = device.path();
+    for how in ["answers", "hangs"] {
+        for user in [0, NOBODY] {
+            let name = |report: &mut Value| report["devices"] = json!([path]);
+            let hostile = Hostile::with_source(user, how, path.as_os_str(), name);
+            volume.try_mount_device(path, "").ok();
+            fs::write(volume.point.join("file"), "ours").unwrap();
+            // A user whose directory is mounted on can cover it.
+            run(command("mount", &["--bind"]).arg(&hostile.volume.point).arg(&volume.point)).ok();
+            let second = Volume::without_image();
+            let begun = Instant::now();
+            second.try_mount_device(path, "").ok();
+            assert!(begun.elapsed() < Duration::from_secs(20), "{how}: {:?}", begun.elapsed());
+            assert_eq!(fs::read_to_string(second.point.join("file")).unwrap(), "ours");
+            run(command("umount", &["-l"]).arg(&volume.point)).ok();
+            volume.umount();
+            second.umount();
+        }
+    }
+    volume.check();
 }

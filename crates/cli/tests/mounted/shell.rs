@@ -1,7 +1,7 @@
 //! `ubtrfs shell`: an ordinary user is root on an own image.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace, lend};
@@ -86,8 +86,15 @@ fn a_shell_that_is_killed_leaves_neither_a_server_nor_a_directory() {
     let temporary = volume.dir.path().join("tmp");
     fs::create_dir(&temporary).unwrap();
     let go = volume.dir.path().join("go");
-    let mut shell = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
-    shell.env("TMPDIR", &temporary).env("GO", &go).arg("shell").arg(&volume.image).args(["--", "sh", "-c"]);
+    // The shell's namespace would keep the mounts of other tests.
+    let mut shell = in_private_namespace(volume.dir.path());
+    shell
+        .arg(env!("CARGO_BIN_EXE_ubtrfs"))
+        .env("TMPDIR", &temporary)
+        .env("GO", &go)
+        .arg("shell")
+        .arg(&volume.image)
+        .args(["--", "sh", "-c"]);
     shell.arg("touch begun; until test -e \"$GO\"; do sleep 0.1; done; echo content > kept");
     let mut shell = shell.stdin(Stdio::null()).spawn().unwrap();
     let wait_for = |what: &dyn Fn() -> bool| {

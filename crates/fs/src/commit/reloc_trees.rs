@@ -51,11 +51,16 @@ fn data_left(committed: &Committed) -> Result<Vec<Key>> {
 }
 
 impl Committer {
+    /// Whether a balance of the kernel has left anything.
+    pub(crate) fn has_reloc_trees(&self) -> Result<bool> {
+        let committed = self.info.committed();
+        Ok(!reloc_roots(&committed)?.is_empty() || !data_left(&committed)?.is_empty())
+    }
+
     /// Drops what a balance of the kernel has left, in a commit of its own, if it has left
     /// anything. Nothing else changes the volume meanwhile.
     pub(crate) fn drop_reloc_trees(&self) -> Result<()> {
-        let committed = self.info.committed();
-        if reloc_roots(&committed)?.is_empty() && data_left(&committed)?.is_empty() {
+        if !self.has_reloc_trees()? {
             return Ok(());
         }
         self.info.space.lock().may_use_all_kept();

@@ -11,10 +11,16 @@ use crate::names::DirectoryEntry;
 use crate::ops::{NewInode, RenameFlags};
 
 impl Filesystem {
-    /// The parent of a directory: the inode that `..` refers to. The root of a subvolume is its own
-    /// parent, or has the directory with the subvolume's entry as its parent.
+    /// The parent of a directory: the inode that `..` refers to. The root of the mounted subvolume
+    /// is its own parent.
     pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
-        self.names.parent(dir)
+        self.parent_within(self.root().subvolume, dir)
+    }
+
+    /// The same where more is shown than the mounted subvolume: the root of `shown` is its own
+    /// parent. That of another subvolume's root is the directory with its entry.
+    pub fn parent_within(&self, shown: TreeId, dir: InodeId) -> Result<InodeId> {
+        if dir == InodeId::root_of(shown) { Ok(dir) } else { self.names.parent(dir) }
     }
 
     /// The highest entry number of a directory now: a listing that starts now stops there, so that

@@ -170,6 +170,10 @@ impl Filesystem {
         }
         let fs = Arc::new(fs);
         fs.check_root()?;
+        let at_rest = fs.info.options.begins_at_rest && !read_only;
+        if at_rest && (has_log_to_replay || fs.has_work_left()?) {
+            return Err(Error::Refused(Refusal::ReadOnlyState("something is to be done before it is used".into())));
+        }
         if has_log_to_replay {
             fs.ops.replay_log()?;
             fs.check_root()?;
@@ -189,7 +193,7 @@ impl Filesystem {
             threads.push(fs.committer.start().map_err(failed)?);
             threads.push(fs.inactivator.start().map_err(failed)?);
             threads.extend(fs.scrubber.start().map_err(failed)?);
-            if fs.info.options.resume_balance {
+            if fs.info.options.resume_balance && !at_rest {
                 threads.extend(fs.balancer.start_what_was_left().map_err(failed)?);
             }
             threads.extend(fs.replacer.start().map_err(failed)?);
@@ -198,6 +202,12 @@ impl Filesystem {
             }
         }
         Ok(fs)
+    }
+
+    /// Whether there is what a mount that writes does at once.
+    fn has_work_left(&self) -> Result<bool> {
+        let lags = !self.info.volume.lagging_devices().is_empty();
+        Ok(lags || self.committer.replacement().is_in_progress() || self.committer.has_reloc_trees()?)
     }
 
     /// A mount whose root can't be read, or is not a directory, would be useless and is refused. A

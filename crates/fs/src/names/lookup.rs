@@ -158,10 +158,10 @@ impl Names {
         Ok(index)
     }
 
-    /// The parent of a directory: the inode that `..` refers to. The root of a subvolume is its own
-    /// parent, or has the directory with the subvolume's entry as its parent.
+    /// The parent of a directory: the inode that `..` refers to. That of a subvolume's root is the
+    /// directory with the subvolume's entry; the top level is its own parent.
     pub(crate) fn parent(&self, dir: InodeId) -> Result<InodeId> {
-        if dir == self.info.root() || dir.ino == EMPTY_SUBVOLUME_INO {
+        if dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(dir);
         }
         if dir.ino == Ino::ROOT_DIR {

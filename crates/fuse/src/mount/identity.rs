@@ -1,6 +1,9 @@
 //! Which mount is visible at a path.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 
@@ -11,7 +14,11 @@ const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// filesystem, so it works without a server.
 fn statx(path: &Path, what: StatxFlags) -> Option<Statx> {
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    rustix::fs::statx(&place, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what).ok()
+    statx_open(&place, what)
+}
+
+fn statx_open(place: impl AsFd, what: StatxFlags) -> Option<Statx> {
+    rustix::fs::statx(place, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what).ok()
 }
 
 /// The number of the mount. Before Linux 6.8 another mount may get it when this one has ended.
@@ -50,6 +57,45 @@ pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
 
+/// The same of the filesystem that something open is on.
+pub fn device_number_of(open: impl AsFd) -> Option<(u32, u32)> {
+    statx_open(open, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
+}
+
+/// All places at which this mount namespace shows the filesystem of this device number, the last
+/// mounted first.
+pub fn points_of((major, minor): (u32, u32)) -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let number = format!("{major}:{minor}");
+    let lines = table.split(|byte| *byte == b'\n').rev();
+    let points = lines.filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        (fields.nth(2)? == number.as_bytes()).then_some(())?;
+        Some(PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?))))
+    });
+    points.collect()
+}
+
+/// Undoes the table's escapes: a backslash and three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).filter(|digits| digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
+        match digits {
+            Some(digits) if *first == b'\\' => {
+                bytes.push(digits.iter().fold(0_u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
+                rest = &after[3..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -60,5 +106,8 @@ mod tests {
         assert_eq!(super::of("/does/not/exist".as_ref()), None);
         assert!(super::is_listed(super::listed_as("/proc".as_ref()).unwrap()));
         assert!(!super::is_listed(u64::MAX));
+        let number = super::device_number("/proc".as_ref()).unwrap();
+        assert!(super::points_of(number).contains(&"/proc".into()));
+        assert_eq!(super::unescape(b"/mnt/a\\040b\\134"), b"/mnt/a b\\");
     }
 }

@@ -1,6 +1,6 @@
 //! Mounting and unmounting.
 //!
-//! As root, by mount(2): of type `fuseblk` where there is a block device to name as the source, so
+//! As root, of type `fuseblk` where there is a block device to name as the source, so
 //! that sync(2), syncfs(2) and umount(2) reach the filesystem, else of type `fuse`. What the kernel
 //! has no device of, such as an export of a server, gets a loop device for that. Without root, by
 //! `fusermount3`.
@@ -11,17 +11,17 @@ mod identity;
 mod loop_device;
 mod name_of_device;
 mod options;
+mod point;
+mod tree;
 
-use std::ffi::CString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, ioctl};
 pub use rustix::mount::MountFlags;
@@ -33,6 +33,9 @@ pub(crate) use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
 use name_of_device::NameOfDevice;
 pub use options::{MountOptions, Source};
+pub use point::is_dead;
+use point::{open_point, real_path};
+pub use tree::Detached;
 
 /// The time that a umount(2) with `MNT_FORCE` needs at most between aborting and unmounting.
 const TIME_OF_FORCED_UNMOUNT: Duration = Duration::from_secs(1);
@@ -53,8 +56,8 @@ pub enum MountKind {
 pub struct Mount {
     path: PathBuf,
     how: How,
-    id: Option<u64>,
-    listed_as: Option<u64>,
+    device_number: Option<(u32, u32)>,
+    place: OnceLock<Place>,
 }
 
 /// How it was made.
@@ -67,31 +70,63 @@ struct How {
     block: Option<PathBuf>,
 }
 
+/// Which mount it is, since it is in the tree.
+#[derive(Debug)]
+struct Place {
+    id: Option<u64>,
+    listed_as: Option<u64>,
+}
+
+impl Place {
+    fn of(path: &Path) -> Self {
+        Self { id: identity::of(path), listed_as: identity::listed_as(path) }
+    }
+}
+
 impl Mount {
     /// Mounts on the directory `path`. The kernel's INIT then waits on the device, and every
     /// process that uses the mount waits for its answer: see
     /// [`Session::establish`](crate::Session::establish).
     pub fn new(path: &Path, options: &MountOptions) -> Result<(Self, Device), MountError> {
-        let point = open_point(path)?;
-        let path = std::path::absolute(path).map_err(|error| MountError::MountPoint(path.into(), error))?;
-        let path = path.canonicalize().unwrap_or(path);
-        if !rustix::process::geteuid().is_root() {
-            let device = fusermount::mount(&path, options)?;
-            let source = options.shown_name().to_owned();
-            let fallback = options.source.wants_block().then(|| "only root mounts fuseblk".to_owned());
-            let how = How { kind: MountKind::Fusermount, source, fallback, block: None };
-            return Ok((Self::mounted(path, how), device));
+        if rustix::process::geteuid().is_root() {
+            let (mount, all, device) = Self::new_nowhere(path, options)?;
+            all.attach_root(path)?;
+            mount.note_place();
+            return Ok((mount, device));
         }
-        let (how, device) = mount_as_root(&path, &point, options)?;
-        Ok((Self::mounted(path, how), device))
+        open_point(path)?;
+        let path = real_path(path)?;
+        let device = fusermount::mount(&path, options)?;
+        let source = options.shown_name().to_owned();
+        let fallback = options.source.wants_block().then(|| "only root mounts fuseblk".to_owned());
+        let how = How { kind: MountKind::Fusermount, source, fallback, block: None };
+        let mount = Self { how, device_number: identity::device_number(&path), place: OnceLock::new(), path };
+        mount.note_place();
+        Ok((mount, device))
     }
 
-    fn mounted(path: PathBuf, how: How) -> Self {
-        if let Some(reason) = &how.fallback {
+    /// Mounts it nowhere in the tree yet: [`Self::attach`] mounts a directory of it on `path`, a
+    /// directory, too. For root.
+    pub fn new_nowhere(path: &Path, options: &MountOptions) -> Result<(Self, Detached, Device), MountError> {
+        open_point(path)?;
+        let path = real_path(path)?;
+        let (how, all, device) = mount_as_root(&path, options)?;
+        let device_number = all.device_number();
+        Ok((Self { path, how, device_number, place: OnceLock::new() }, all, device))
+    }
+
+    /// Mounts a directory of what was mounted [nowhere](Self::new_nowhere).
+    pub fn attach(&self, all: Detached, directory: &File) -> Result<(), MountError> {
+        all.attach(directory, &self.path)?;
+        self.note_place();
+        Ok(())
+    }
+
+    fn note_place(&self) {
+        if let Some(reason) = &self.how.fallback {
             tracing::info!(reason, "mounted as plain fuse");
         }
-        let (id, listed_as) = (identity::of(&path), identity::listed_as(&path));
-        Self { path, how, id, listed_as }
+        let _ = self.place.set(Place::of(&self.path));
     }
 
     /// Where.
@@ -117,12 +152,13 @@ impl Mount {
 
     /// The device number that its files show, major and minor.
     pub fn device_number(&self) -> Option<(u32, u32)> {
-        identity::device_number(&self.path).filter(|_| self.is_mounted())
+        self.device_number
     }
 
     /// Whether it still exists and is visible.
     pub fn is_mounted(&self) -> bool {
-        self.id.is_some() && self.id == identity::of(&self.path)
+        let id = self.place.get().and_then(|place| place.id);
+        id.is_some() && id == identity::of(&self.path)
     }
 
     /// Has the kernel write all dirty pages of a `fuseblk` mount, and waits until the session has
@@ -138,7 +174,8 @@ impl Mount {
 
     /// Whether the mount table lists the mount, and it is read-only for everybody.
     pub fn is_listed_read_only(&self) -> bool {
-        self.listed_as.is_some_and(identity::is_listed_read_only)
+        let listed_as = self.place.get().and_then(|place| place.listed_as);
+        listed_as.is_some_and(identity::is_listed_read_only)
     }
 
     /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in
@@ -159,15 +196,43 @@ impl Mount {
     /// disappears under it. So it first gets a second to unmount it itself.
     pub fn unmount_aborted(&self) {
         let deadline = Instant::now() + TIME_OF_FORCED_UNMOUNT;
-        let is_listed = || self.listed_as.is_some_and(identity::is_listed);
+        let listed_as = self.place.get().and_then(|place| place.listed_as);
+        let is_listed = || listed_as.is_some_and(identity::is_listed);
         while is_listed() && Instant::now() < deadline {
             thread::sleep(TIME_OF_FORCED_UNMOUNT / 200);
         }
-        if self.is_mounted()
-            && let Err(error) = self.unmount(Unmount::Lazy)
-        {
-            tracing::debug!(%error, "not unmounted");
+        // Another server may have mounted the device by now, with the same number.
+        let is_own = |point: &Path| if point == self.path { self.is_mounted() } else { is_dead(point) };
+        for point in self.points().iter().filter(|point| is_own(point)) {
+            if let Err(error) = unmount(point, Unmount::Lazy) {
+                tracing::debug!(%error, "not unmounted");
+            }
         }
+    }
+
+    /// Where it, or a part of it, is seen in this mount namespace: at its own path, which is the
+    /// last then, and where else parts of it have been mounted, by whatever process. Once it has
+    /// ended, these are those of the next mount of the same device.
+    pub fn points(&self) -> Vec<PathBuf> {
+        let mut points = match self.device_number {
+            // Others are not mounted again, and their numbers are given to any other mount next.
+            Some(number) if self.how.kind == MountKind::Block => {
+                let mut points = identity::points_of(number);
+                // Of several mounts on one another the last is seen, which may be something else.
+                points.retain(|point| *point != self.path && identity::device_number(point) == Some(number));
+                points
+            }
+            _ => Vec::new(),
+        };
+        if self.is_mounted() {
+            points.push(self.path.clone());
+        }
+        points
+    }
+
+    /// Unmounts it where it is seen. The session must be running.
+    pub fn unmount_all(&self, how: Unmount) -> Result<(), MountError> {
+        self.points().iter().try_for_each(|point| unmount(point, how))
     }
 
     /// Unmounts. The session must be running, or else `fuseblk` waits for its end forever.
@@ -206,71 +271,40 @@ pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(path, flags, c"")?)
 }
 
-/// Whether `path` is the mount of a server that is no more.
-pub fn is_dead(path: &Path) -> bool {
-    std::fs::metadata(path).is_err_and(|error| is_dead_error(&error))
-}
-
-fn is_dead_error(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
-}
-
-/// Opens the mount point, a directory, so that the mount is made on the directory that was checked.
-fn open_point(path: &Path) -> Result<File, MountError> {
-    let flags = (OFlags::PATH | OFlags::CLOEXEC).bits() as i32;
-    let failed = |error: io::Error| match error {
-        error if is_dead_error(&error) => MountError::Dead(path.into()),
-        error => MountError::MountPoint(path.into(), error),
-    };
-    let point = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
-    let metadata = point.metadata().map_err(failed)?;
-    if metadata.is_dir() { Ok(point) } else { Err(MountError::NotADirectory(path.into())) }
-}
-
 /// As `fuseblk` if the options name something for it and nothing is in the way; else as `fuse`.
-fn mount_as_root(path: &Path, point: &File, options: &MountOptions) -> Result<(How, Device), MountError> {
+fn mount_as_root(path: &Path, options: &MountOptions) -> Result<(How, Detached, Device), MountError> {
+    let open = || Device::open().map_err(MountError::Device);
+    let new = |kind, source: &str, device: &Device| Detached::new(kind, source, device, options, options.read_only);
     let fallback = match block_source(options) {
         None => None,
         Some(Err(reason)) => Some(reason),
-        Some(Ok(block)) => match mount_block(&block, path, point, options) {
-            Ok(device) => {
-                refuse_shared(path, &block.name, &device)?;
-                let how = How { kind: MountKind::Block, source: block.name, fallback: None, block: block.device };
-                return Ok((how, device));
+        Some(Ok(block)) => {
+            let failed = |error| MountError::Mount(path.into(), error);
+            let device = open()?;
+            let mount = || new("fuseblk", &block.name, &device);
+            let mounted = match &block.name_of {
+                Some(name) => name.with(mount).map_err(failed)?,
+                None => mount(),
+            };
+            match mounted {
+                // Of a block device that another server has mounted already the kernel just shows
+                // that mount once more, and the new `/dev/fuse` belongs to nothing.
+                Ok(_) if !device.is_mounted().map_err(MountError::Device)? => {
+                    return Err(MountError::AlreadyServed(block.name));
+                }
+                Ok(all) => {
+                    let how = How { kind: MountKind::Block, source: block.name, fallback: None, block: block.device };
+                    return Ok((how, all, device));
+                }
+                Err(MountError::Mount(_, error)) => Some(format!("fuseblk from {}: {error}", block.name)),
+                Err(error) => return Err(error),
             }
-            Err(MountError::Mount(_, error)) => Some(format!("fuseblk from {}: {error}", block.name)),
-            Err(error) => return Err(error),
-        },
+        }
     };
-    let name = options.shown_name();
-    let device = Device::open().map_err(MountError::Device)?;
-    mount_type("fuse", name, path, (point, &path_of(point)), options, &device)?;
-    Ok((How { kind: MountKind::Plain, source: name.to_owned(), fallback, block: None }, device))
-}
-
-/// Of a block device that another server has mounted already as `fuseblk`, mount(2) just shows that
-/// mount once more, and the new `/dev/fuse` belongs to nothing.
-fn refuse_shared(path: &Path, source: &str, device: &Device) -> Result<(), MountError> {
-    if device.is_mounted().map_err(MountError::Device)? {
-        return Ok(());
-    }
-    unmount(path, Unmount::Lazy)?;
-    Err(MountError::AlreadyServed(source.into()))
-}
-
-fn mount_block(block: &BlockSource, path: &Path, point: &File, options: &MountOptions) -> Result<Device, MountError> {
-    let device = Device::open().map_err(MountError::Device)?;
-    let mount = |target: &str| mount_type("fuseblk", &block.name, path, (point, target), options, &device);
-    match &block.name_of {
-        Some(name) => name.with(point, mount).map_err(|error| MountError::Mount(path.into(), error))?,
-        None => mount(&path_of(point)),
-    }?;
-    Ok(device)
-}
-
-/// A path to what is open.
-fn path_of(point: &File) -> String {
-    format!("/proc/self/fd/{}", point.as_raw_fd())
+    let source = options.shown_name().to_owned();
+    let device = open()?;
+    let all = new("fuse", &source, &device)?;
+    Ok((How { kind: MountKind::Plain, source, fallback, block: None }, all, device))
 }
 
 /// A block device to mount from.
@@ -327,24 +361,4 @@ fn block_source(options: &MountOptions) -> Option<Result<BlockSource, String>> {
         }
     };
     Some(found)
-}
-
-fn mount_type(
-    kind: &str,
-    source: &str,
-    path: &Path,
-    (point, target): (&File, &str),
-    options: &MountOptions,
-    device: &Device,
-) -> Result<(), MountError> {
-    let failed = |error: io::Error| MountError::Mount(path.into(), error);
-    let mode = point.metadata().map_err(|error| MountError::MountPoint(path.into(), error))?.mode();
-    let kind_of_root = mode & rustix::fs::FileType::Directory.as_raw_mode();
-    let data = options.kernel_data(device.as_fd().as_raw_fd(), kind_of_root, kind == "fuseblk")?;
-    let data = CString::new(data).map_err(|_| failed(Errno::INVAL.into()))?;
-    let kind = match options.subtype.as_str() {
-        "" => kind.to_owned(),
-        subtype => format!("{kind}.{subtype}"),
-    };
-    rustix::mount::mount(source, target, kind, options.flags(), data.as_c_str()).map_err(|errno| failed(errno.into()))
 }

@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::thread;
@@ -57,9 +57,9 @@ impl NameOfDevice {
         &self.name
     }
 
-    /// Calls `action` in a thread in which the name refers to the device. There `point`, a
-    /// directory, has the path that `action` gets.
-    pub fn with<T: Send>(&self, point: impl AsFd + Sync, action: impl FnOnce(&str) -> T + Send) -> io::Result<T> {
+    /// Calls `action` in a thread in which the name refers to the device, and where other paths may
+    /// refer to nothing.
+    pub fn with<T: Send>(&self, action: impl FnOnce() -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
                 // SAFETY: from now on this thread, which ends here, has a working directory, a root
@@ -69,10 +69,8 @@ impl NameOfDevice {
                 fchdir(&self.directory)?;
                 if self.is_absolute {
                     chroot(".")?;
-                    fchdir(&point)?;
-                    return Ok(action("."));
                 }
-                Ok(action(&format!("/proc/self/fd/{}", point.as_fd().as_raw_fd())))
+                Ok(action())
             });
             there.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })

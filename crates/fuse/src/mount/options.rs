@@ -1,10 +1,10 @@
 //! What a mount is to be like.
 
-use std::fmt::Write;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use rustix::mount::MountFlags;
+use rustix::fs::FileType;
+use rustix::mount::MountAttrFlags;
 
 use super::error::MountError;
 
@@ -102,37 +102,36 @@ impl MountOptions {
         }
     }
 
-    pub(super) fn flags(&self) -> MountFlags {
-        let mut flags = MountFlags::empty();
-        flags.set(MountFlags::RDONLY, self.read_only);
-        flags.set(MountFlags::NOATIME, self.no_atime);
-        flags.set(MountFlags::NODEV, !self.dev);
-        flags.set(MountFlags::NOSUID, !self.suid);
-        flags.set(MountFlags::NOEXEC, !self.exec);
+    /// What the kernel keeps for each mount of a file system.
+    pub(super) fn attributes(&self) -> MountAttrFlags {
+        let mut flags = MountAttrFlags::empty();
+        flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, self.read_only);
+        flags.set(MountAttrFlags::MOUNT_ATTR_NOATIME, self.no_atime);
+        flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, !self.dev);
+        flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, !self.suid);
+        flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, !self.exec);
         flags
     }
 
-    /// The options of the kernel's `fuse` and `fuseblk`.
-    pub(super) fn kernel_data(&self, device: RawFd, root_mode: u32, block: bool) -> Result<String, MountError> {
+    /// The options of the kernel's `fuse` and `fuseblk`, `name=value` or a name alone.
+    pub(super) fn kernel_options(&self, device: RawFd, block: bool) -> Result<Vec<String>, MountError> {
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let mut data = format!("fd={device},rootmode={root_mode:o},user_id={user},group_id={group}");
-        if self.allow_other {
-            data.push_str(",allow_other");
+        let mut all = vec![
+            format!("fd={device}"),
+            format!("rootmode={:o}", FileType::Directory.as_raw_mode()),
+            format!("user_id={user}"),
+            format!("group_id={group}"),
+        ];
+        if !self.subtype.is_empty() {
+            all.push(format!("subtype={}", plain(&self.subtype)?));
         }
-        if self.default_permissions {
-            data.push_str(",default_permissions");
-        }
-        if let Some(bytes) = self.max_read {
-            let _ = write!(data, ",max_read={bytes}");
-        }
-        if block {
-            let _ = write!(data, ",blksize={BLOCK_SIZE}");
-        }
-        for option in &self.security {
-            let _ = write!(data, ",{option}");
-        }
-        plain(&self.subtype)?;
-        Ok(data)
+        all.extend(self.allow_other.then(|| "allow_other".into()));
+        all.extend(self.default_permissions.then(|| "default_permissions".into()));
+        all.extend(self.max_read.map(|bytes| format!("max_read={bytes}")));
+        all.extend(block.then(|| format!("blksize={BLOCK_SIZE}")));
+        // Quotation marks keep commas in a list, which this is not.
+        all.extend(self.security.iter().map(|option| option.replace('"', "")));
+        Ok(all)
     }
 
     /// The options of `fusermount3 -o`.
@@ -174,9 +173,11 @@ mod tests {
     #[test]
     fn no_devices_and_no_set_id_unless_asked_for() {
         let mut options = MountOptions::default();
-        assert_eq!(options.flags(), MountFlags::NODEV | MountFlags::NOSUID);
+        let (nodev, nosuid) = (MountAttrFlags::MOUNT_ATTR_NODEV, MountAttrFlags::MOUNT_ATTR_NOSUID);
+        assert_eq!(options.attributes(), nodev | nosuid);
         (options.dev, options.suid, options.exec, options.read_only) = (true, true, false, true);
-        assert_eq!(options.flags(), MountFlags::NOEXEC | MountFlags::RDONLY);
+        let (noexec, ro) = (MountAttrFlags::MOUNT_ATTR_NOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY);
+        assert_eq!(options.attributes(), noexec | ro);
     }
 
     #[test]
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(options.fusermount_options().unwrap(), "fsname=a\\,suid\\\\,subtype=x");
         let bad = MountOptions { subtype: "x,suid".into(), ..MountOptions::default() };
         assert!(bad.fusermount_options().is_err());
-        assert!(bad.kernel_data(3, 0o40000, false).is_err());
+        assert!(bad.kernel_options(3, false).is_err());
     }
 
     #[test]
@@ -196,8 +197,8 @@ mod tests {
             max_read: Some(65536),
             ..MountOptions::default()
         };
-        let data = options.kernel_data(7, 0o40000, true).unwrap();
-        assert!(data.starts_with("fd=7,rootmode=40000,user_id="));
-        assert!(data.ends_with(",allow_other,default_permissions,max_read=65536,blksize=4096"));
+        let all = options.kernel_options(7, true).unwrap().join(",");
+        assert!(all.starts_with("fd=7,rootmode=40000,user_id="));
+        assert!(all.ends_with(",allow_other,default_permissions,max_read=65536,blksize=4096"));
     }
 }

@@ -1,0 +1,221 @@
+//! Mounts of a volume that root has mounted already: of another subvolume, or of the same, as the
+//! kernel's driver has them. The kernel has one file system of the volume, with one server and one
+//! cache, and each mount shows a directory of it. Each has options of its own for what the kernel
+//! keeps for each mount (`ro`, `nodev`, `nosuid`, `noexec`, `noatime`); all others are those of the
+//! first mount, and a later one can't change them. The server ends with the last of the mounts.
+//!
+//! Only root may mount so, and only what root has mounted: the kernel says which file system of
+//! whose was mounted from a block device, and it finds that itself, so nothing on a mount point is
+//! opened, and no server is believed (invariant 67). The mounts of others can't be shared, since
+//! the kernel lets nobody else mount a directory of a file system.
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use ubtrfs_format::{Superblock, TreeId};
+use ubtrfs_fuse::mount::{Detached, MountError, MountOptions, is_dead};
+
+use super::ignored::is_ignored;
+use super::options::{MountRequest, each};
+use crate::args::subvolume::InImage;
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::ioctls::{self, about_mount, check_subvolume};
+use crate::mount_table::{self, Mounted};
+use crate::place::Place;
+use crate::subvolume::table::Source;
+use crate::trust::is_trusted;
+
+/// Where root's mounts of one volume wait for one another.
+const TURNS: &str = "/run/ubtrfs";
+
+/// What is to be mounted where.
+pub struct Wanted<'a> {
+    /// All that is found of the volume.
+    pub devices: &'a [PathBuf],
+    pub superblock: &'a Superblock,
+    pub directory: &'a Path,
+    /// The options as they were given.
+    pub given: &'a [String],
+    pub request: &'a MountRequest,
+    pub options: &'a MountOptions,
+}
+
+/// Waits until no other mount of this volume is being made, and keeps others waiting while the
+/// result lives: of two at the same time, one is the first and the other is mounted from it. `None`
+/// if there is no place to wait.
+pub fn wait_for_turn(superblock: &Superblock) -> Option<File> {
+    let _ = DirBuilder::new().mode(0o700).create(TURNS);
+    let path = Path::new(TURNS).join(format!("mount-{}", superblock.fsid));
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).ok().map(|()| file)
+}
+
+/// Mounts from what root has mounted of this volume already. Returns whether there is such a mount.
+pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
+    let Some(first) = first_mount(wanted.devices)? else { return Ok(false) };
+    let Some(device) = block_device(first.device) else { return Ok(false) };
+    let all = match Detached::of_mounted(&device, wanted.options, first.read_only) {
+        Ok(Some(all)) => all,
+        // It has ended meanwhile.
+        Ok(None) => return Ok(false),
+        Err(MountError::Mount(_, error)) if Errno::from_io_error(&error) == Some(Errno::BUSY) => return Ok(false),
+        Err(error) => return Err(Failure::of(&error)),
+    };
+    if all.device_number() != Some(first.device) {
+        // By invariant 67: whose that one is, is not known.
+        return Err(Failure::new(format!("{} is not what {} is a mount of", device.display(), first.point.display())));
+    }
+    let failed = |errno| about_mount(first.point.display(), errno);
+    if is_dead(&all.path()) {
+        return Err(failed(Errno::CONNABORTED));
+    }
+    let root = ioctls::Mounted::open(&all.path())?;
+    if root.volume_id().map_err(failed)? != wanted.superblock.fsid.0 {
+        // Another part of an image.
+        return Ok(false);
+    }
+    if root.subvolume().map_err(failed)? != TreeId::FS {
+        return Err(Failure::new(format!(
+            "{} is mounted on {} with options under which it can be mounted only once: unmount it there",
+            first.source.display(),
+            first.point.display()
+        )));
+    }
+    if first.read_only && !wanted.request.read_only {
+        write_again(&all, &first)?;
+    }
+    say_what_is_ignored(wanted.given, &all);
+    let directory = directory(&all, wanted.request)?;
+    all.attach(&directory, wanted.directory).map_err(|error| Failure::of(&error))?;
+    Ok(true)
+}
+
+/// What root has mounted from one of these devices.
+fn first_mount(devices: &[PathBuf]) -> Result<Option<Mounted>> {
+    let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    // By invariant 67: the kernel lets only root mount `fuseblk`, and says so of each mount.
+    let ours = |mounted: &Mounted| mounted.kind == "fuseblk.ubtrfs" && mounted.user == Some(0) && is_trusted(mounted);
+    let is_of_one = |mounted: &Mounted| devices.iter().any(|device| is_source(device, mounted));
+    Ok(all.into_iter().find(|mounted| ours(mounted) && is_of_one(mounted)))
+}
+
+/// Whether this device, or this image through a loop device, is what was mounted.
+fn is_source(device: &Path, mounted: &Mounted) -> bool {
+    let Ok(found) = std::fs::metadata(device) else { return false };
+    let is_same = |other: Metadata| {
+        let is_device = found.file_type().is_block_device() && found.rdev() == other.rdev();
+        is_device || (found.dev(), found.ino()) == (other.dev(), other.ino())
+    };
+    // Before Linux 6.18 the source is another device by the name of this one.
+    if std::fs::metadata(&mounted.source).is_ok_and(is_same) {
+        return true;
+    }
+    let (major, minor) = mounted.device;
+    if found.file_type().is_block_device() {
+        return (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev())) == mounted.device;
+    }
+    let image = std::fs::read(format!("/sys/dev/block/{major}:{minor}/loop/backing_file")).unwrap_or_default();
+    let image = std::fs::metadata(OsStr::from_bytes(image.trim_ascii_end()));
+    image.is_ok_and(|image| (image.dev(), image.ino()) == (found.dev(), found.ino()))
+}
+
+/// The path of the block device of a number.
+fn block_device((major, minor): (u32, u32)) -> Option<PathBuf> {
+    let event = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/uevent")).ok()?;
+    let name = event.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+    let path = Path::new("/dev").join(name);
+    let found = std::fs::metadata(&path).ok()?;
+    (found.rdev() == rustix::fs::makedev(major, minor)).then_some(path)
+}
+
+/// Has a volume written to again that is mounted read-only wherever it is: those mounts stay
+/// read-only.
+fn write_again(all: &Detached, first: &Mounted) -> Result<()> {
+    let read_only = || {
+        Failure::new(format!(
+            "{} was mounted read-only on {} first, and so nothing can be written to it: unmount it there, or mount it \
+             with ro here, too",
+            first.source.display(),
+            first.point.display()
+        ))
+    };
+    control::write_again(&all.path()).map_err(|errno| match errno {
+        Errno::ROFS => read_only(),
+        errno => control::failure(&first.point, errno),
+    })?;
+    all.make_writable().map_err(|error| {
+        let _ = control::stop_writing(&all.path());
+        Failure::about(first.point.display(), &error)
+    })
+}
+
+/// Names the options that only the first mount could have set.
+fn say_what_is_ignored(given: &[String], all: &Detached) {
+    /// Of each mount.
+    const OWN: [&str; 12] =
+        ["ro", "rw", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "atime", "noatime", "relatime", "defaults"];
+    let first = control::report(&all.path()).unwrap_or_default().options;
+    let is_own = |option: &str| {
+        let name = option.split('=').next().unwrap_or_default();
+        OWN.contains(&option) || matches!(name, "subvol" | "subvolid" | "device") || is_ignored(option)
+    };
+    for option in each(given).filter(|option| !is_own(option) && !first.iter().any(|other| other == option)) {
+        eprintln!(
+            "ubtrfs: mount option '{option}' has no effect: the volume is mounted already, and has this from its first \
+             mount"
+        );
+    }
+}
+
+/// Opens the subvolume that a mount with these options shows, as a place.
+pub fn directory(all: &Detached, request: &MountRequest) -> Result<File> {
+    let (path, wanted) = if let Some(path) = &request.subvolume {
+        (PathBuf::from(path), request.subvolume_id.map(or_top))
+    } else {
+        let (path, id) = path_of(all, request.subvolume_id)?;
+        (path, Some(id))
+    };
+    let missing = || Failure::new(format!("there is no subvolume at '{}'", path.display()));
+    let opened = all.open(&path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::NOTDIR) => missing(),
+        _ => Failure::about(path.display(), &error),
+    })?;
+    let place = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let found = ioctls::Mounted::open(&place)?;
+    check_subvolume(&found, &path)?;
+    let found = found.subvolume().map_err(|errno| about_mount(path.display(), errno))?;
+    match wanted {
+        Some(wanted) if wanted != found => Err(Failure::new(format!(
+            "the subvolume at '{}' has the id {found}, not {wanted}: the options subvol= and subvolid= disagree",
+            path.display()
+        ))),
+        _ => Ok(opened),
+    }
+}
+
+fn or_top(id: u64) -> TreeId {
+    if id == 0 { TreeId::FS } else { TreeId(id) }
+}
+
+/// The path from the top level of the subvolume with this id, or of the default one.
+fn path_of(all: &Detached, id: Option<u64>) -> Result<(PathBuf, TreeId)> {
+    let source = Source::open(&Place::Mounted(all.path()), &InImage::default())?;
+    let subvolumes = source.subvolumes()?;
+    let id = match id.map(or_top) {
+        Some(id) => id,
+        None => Some(source.default_subvolume()?).filter(|id| subvolumes.contains_key(id)).unwrap_or(TreeId::FS),
+    };
+    if id == TreeId::FS {
+        return Ok(("/".into(), id));
+    }
+    let path = subvolumes.get(&id).and_then(|listed| listed.path.as_deref());
+    let path = path.ok_or_else(|| Failure::new(format!("there is no subvolume with the id {id}")))?;
+    Ok((OsStr::from_bytes(path).into(), id))
+}

@@ -1,0 +1,372 @@
+//! Volumes that root mounts more than once, as fstab does with subvolumes: `@` on `/` and `@home`
+//! on `/home`.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ubtrfs_testkit::kernel::LoopDevice;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::assert_btrfs_check_clean;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::run::{Outcome, command, run};
+use ubtrfs_testkit::scratch::mount_points;
+
+use crate::harness::{FUSE, Server, TRANSPORT, Volume, cat, fails, ubtrfs};
+
+/// A volume with the subvolumes `@`, `@home` and `@/nested`, on a block device, and directories to
+/// mount it on. What is mounted there in the end is unmounted.
+struct Disk {
+    volume: Volume,
+    device: LoopDevice,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let volume = Volume::new();
+        volume.mount("");
+        for name in ["@", "@home", "@/nested"] {
+            ubtrfs(&["subvolume".as_ref(), "create".as_ref(), volume.point.join(name).as_os_str()]).ok();
+        }
+        fs::create_dir(volume.point.join("@/dir")).unwrap();
+        volume.umount();
+        for name in ["a", "b", "c"] {
+            fs::create_dir(volume.dir.path().join(name)).unwrap();
+        }
+        let device = LoopDevice::attach(&volume.image, false);
+        Self { volume, device }
+    }
+
+    fn point(&self, name: &str) -> PathBuf {
+        self.volume.dir.path().join(name)
+    }
+
+    fn try_mount(&self, options: &str, name: &str) -> Outcome {
+        try_mount(self.device.path(), options, &self.point(name))
+    }
+
+    #[track_caller]
+    fn mount(&self, options: &str, name: &str) -> PathBuf {
+        self.try_mount(options, name).ok();
+        self.point(name)
+    }
+
+    /// The server of what is mounted there.
+    fn server(&self, name: &str) -> Server {
+        let stats = ubtrfs(&["stats".as_ref(), "--json".as_ref(), self.point(name).as_os_str()]).ok().stdout;
+        let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+        Server(i32::try_from(stats["pid"].as_u64().unwrap()).unwrap())
+    }
+
+    fn umount(&self, name: &str) -> Outcome {
+        ubtrfs(&["umount".as_ref(), self.point(name).as_os_str()])
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        mount_points().contains(&self.point(name))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for name in ["c", "b", "a"].iter().filter(|name| self.is_mounted(name)) {
+            run(Command::new("umount").arg("-l").arg(self.point(name)));
+        }
+    }
+}
+
+fn try_mount(device: &Path, options: &str, point: &Path) -> Outcome {
+    let options = format!("{TRANSPORT},{options}");
+    ubtrfs(&["mount".as_ref(), "-o".as_ref(), options.as_ref(), device.as_os_str(), point.as_os_str()])
+}
+
+/// What the mounts are and what can be done there. `$1` is the command that mounts, `$2` the
+/// device, `$3` the directory with the mount points `a`, `b` and `c`.
+const TOUR: &str = r#"
+    mount=$1 device=$2 dir=$3
+    cd "$dir"
+    m() {
+        if $mount "$device" "$dir/$2" -o "$1" >/dev/null 2>&1; then echo "== $2: $1"; else echo "== $2: $1: refused"; fi
+        seen
+    }
+    seen() {
+        awk -v d="$dir/" 'index($5, d) == 1 { split($6, own, ","); split($NF, all, ",")
+            print "   ", substr($5, length(d) + 1), $4, own[1], ($6 ~ /noatime/), ($6 ~ /nodev/), all[1] }' \
+            /proc/self/mountinfo | sort
+    }
+    writes() { for at in "$@"; do if (: >"$at/w") 2>/dev/null; then echo "$at written"; else echo "$at refused"; fi; done; }
+    u() { for at in "$@"; do umount "$at" || { echo "$at: not unmounted"; cat /proc/self/mountinfo; }; done; }
+    m nodev,subvol=@ a; m nodev,subvol=@home,noatime b; m dev,subvol=/ c
+    writes a b c
+    echo content > a/file; cat c/@/file; ls a b c c/@home
+    python3 -c 'import os
+for act in os.link, os.rename:
+    try: act("a/file", "b/file")
+    except OSError as error: print(error.errno)'
+    u a; seen; writes b c; u b; u c
+    m nodev,ro,subvol=@ a; m nodev,subvol=@home b; writes a b
+    m remount,nodev,rw a; writes a b; u a b
+    m nodev,subvol=@ a; m nodev,ro,subvol=@home b; writes a b
+    m remount,nodev,ro a; writes a b; m remount,nodev,rw b; writes a b; u a b
+    m nodev,ro,subvol=@ a; m nodev,ro,subvol=@home b; writes a b; u a b
+    m nodev,ro,subvol=@ a; m remount,nodev,rw a; writes a; u a
+    m nodev,subvol=@ a; m nodev,subvol=@home b
+    exec 7>a/open; m remount,nodev,ro b; exec 7>&-; m remount,nodev,ro b; writes a b; m remount,nodev,rw b; writes a b; u a b
+    m nodev,subvol=@ a; m nodev,subvol=@home,compress=zstd b; u b
+    m nodev,subvolid=256 b; u b
+    m nodev,subvol=@,subvolid=256 b; u b; m nodev,subvolid=256,subvol=/@ b; u b
+    m nodev,subvol=@,subvolid=257 b; m nodev,subvol=@/dir b; m nodev,subvol=none b; m nodev,subvolid=999 b
+    m nodev,subvol=@/nested b; u b
+    btrfs subvolume set-default 257 a; m nodev b; u b; u a; m nodev a; m nodev,subvolid=0 b; u a b
+    m nodev,subvol=@ a; m nodev,subvol=@home b; exec 7>b/open; umount -l b; seen; echo more >&7; writes a
+    u a; exec 7>&-; m nodev,subvolid=5 a; cat a/@home/open; btrfs subvolume set-default 5 a; u a
+"#;
+
+fn tour(mount: &str, disk: &Disk) -> Vec<String> {
+    let mut line = command("bash", &["-c", TOUR, "bash", mount]);
+    line.arg(disk.device.path()).arg(disk.volume.dir.path());
+    let outcome = run(&mut line).ok();
+    assert_eq!(outcome.stderr, "", "{mount}: {}", outcome.report());
+    outcome.stdout.lines().map(Into::into).collect()
+}
+
+#[test]
+fn subvolumes_are_mounted_beside_one_another_as_by_the_kernel() {
+    require!(Need::Kernel, FUSE, Need::Tool("btrfs"));
+    let (ours, theirs) = (Disk::new(), Disk::new());
+    // As mount(8) calls it for what is in fstab.
+    let helper = ours.volume.dir.path().join("mount.ubtrfs");
+    symlink(env!("CARGO_BIN_EXE_ubtrfs"), &helper).unwrap();
+    let (ours_said, theirs_said) = (tour(helper.to_str().unwrap(), &ours), tour("mount -t btrfs", &theirs));
+    assert_eq!(ours_said, theirs_said);
+    ours.device.wait_until_free();
+    for disk in [&ours, &theirs] {
+        disk.volume.check();
+        assert_btrfs_check_clean(&disk.volume.image);
+    }
+}
+
+#[test]
+fn the_server_ends_with_the_last_mount() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    let (a, b) = (disk.mount("subvol=@", "a"), disk.mount("subvol=@home", "b"));
+    assert_eq!(fs::metadata(&a).unwrap().dev(), fs::metadata(&b).unwrap().dev());
+    let server = disk.server("a");
+    assert_eq!(disk.server("b").0, server.0);
+    fs::write(a.join("file"), "a").unwrap();
+    let begun = Instant::now();
+    disk.umount("a").ok();
+    assert!(begun.elapsed() < Duration::from_secs(5), "it waits for a server that goes on");
+    // What was written there is durable.
+    let copy = disk.point("copy");
+    fs::copy(&disk.volume.image, &copy).unwrap();
+    assert_eq!(cat(&copy, "/@/file"), "a");
+    fs::write(b.join("file"), "b").unwrap();
+    // Again, while the other one is there.
+    disk.mount("subvol=@", "a");
+    assert_eq!(fs::read_to_string(a.join("file")).unwrap(), "a");
+    disk.umount("b").ok();
+    disk.umount("a").ok();
+    server.ended();
+    assert_eq!(cat(disk.device.path(), "/@home/file"), "b");
+    disk.volume.check();
+}
+
+#[test]
+fn a_server_that_is_ended_or_killed_takes_all_mounts_along() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    let (a, b) = (disk.mount("subvol=@", "a"), disk.mount("subvol=@home", "b"));
+    fs::write(a.join("file"), "a").unwrap();
+    let server = disk.server("b");
+    server.signal("TERM");
+    server.ended();
+    assert!(!disk.is_mounted("a") && !disk.is_mounted("b"));
+    assert_eq!(cat(disk.device.path(), "/@/file"), "a");
+
+    // The first one is not there any more, and the second is in use.
+    disk.mount("subvol=@", "a");
+    disk.mount("subvol=@home", "b");
+    disk.umount("a").ok();
+    let server = disk.server("b");
+    let open = fs::File::create(b.join("open")).unwrap();
+    server.signal("TERM");
+    server.ended();
+    assert!(!disk.is_mounted("b"));
+    drop(open);
+
+    disk.mount("subvol=@", "a");
+    disk.mount("subvol=@home", "b");
+    let server = disk.server("a");
+    server.signal("KILL");
+    server.ended();
+    for name in ["a", "b"] {
+        assert!(fs::metadata(disk.point(name)).is_err());
+        disk.umount(name).ok();
+        assert!(!disk.is_mounted(name));
+    }
+    disk.device.wait_until_free();
+    disk.volume.check();
+}
+
+/// As systemd mounts what is in fstab.
+#[test]
+fn mounts_at_the_same_time_have_one_server() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    for _ in 0..3 {
+        let what = [("subvol=@", "a"), ("subvol=@home", "b"), ("subvol=/", "c")];
+        thread::scope(|scope| {
+            for (options, name) in what {
+                let disk = &disk;
+                scope.spawn(move || disk.mount(options, name));
+            }
+        });
+        let servers = what.map(|(_, name)| disk.server(name).0);
+        assert_eq!(servers, [servers[0]; 3]);
+        for (_, name) in what {
+            disk.umount(name).ok();
+        }
+    }
+}
+
+/// `$1` is a directory where the file handles are of, `$2` one where they are opened.
+const HANDLES: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_char * 128)]
+handles = []
+for root, dirs, files in os.walk(sys.argv[1]):
+    for name in ["."] + files:
+        path, handle, mount = os.path.join(root, name), Handle(bytes=128), ctypes.c_int()
+        assert libc.name_to_handle_at(-100, path.encode(), ctypes.byref(handle), ctypes.byref(mount), 0) == 0, path
+        handles.append((path, handle, os.stat(path).st_ino))
+open("/proc/sys/vm/drop_caches", "w").write("2")
+there = os.open(sys.argv[2], os.O_RDONLY)
+for path, handle, ino in handles:
+    opened = libc.open_by_handle_at(there, ctypes.byref(handle), os.O_RDONLY)
+    assert opened >= 0, (path, os.strerror(ctypes.get_errno()))
+    assert os.fstat(opened).st_ino == ino, path
+print(len(handles))
+"#;
+
+/// Those of the first mount have the directories around it, which that mount doesn't show.
+#[test]
+fn file_handles_are_of_the_whole_volume() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    let handles = |from: &Path, at: &Path| {
+        let mut line = command("python3", &["-c", HANDLES]);
+        run(line.args([from, at])).ok().stdout.trim().parse::<u32>().unwrap()
+    };
+    let a = disk.mount("subvol=@", "a");
+    fs::create_dir_all(a.join("dir/deep/deeper")).unwrap();
+    fs::write(a.join("dir/deep/deeper/file"), "").unwrap();
+    assert_eq!(handles(&a, &a), 6);
+    let (b, c) = (disk.mount("subvol=@home", "b"), disk.mount("subvol=/", "c"));
+    fs::create_dir(b.join("dir")).unwrap();
+    fs::write(b.join("dir/file"), "").unwrap();
+    for (from, at, count) in [(&a, &b, 6), (&b, &a, 3), (&c, &a, 10), (&c, &b, 10), (&b, &c, 3)] {
+        assert_eq!(handles(from, at), count, "{} at {}", from.display(), at.display());
+    }
+    for name in ["a", "b", "c"] {
+        disk.umount(name).ok();
+    }
+}
+
+/// What one mount has in its cache, another one has, too.
+#[test]
+fn stores_to_a_mapping_are_seen_through_another_mount() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    let (a, c) = (disk.mount("subvol=@", "a"), disk.mount("subvol=/", "c"));
+    let script = "import mmap, os, sys
+one, other = sys.argv[1:]
+open(one, 'wb').write(bytes(8192))
+files = [os.open(path, os.O_RDWR) for path in (one, other)]
+maps = [mmap.mmap(file, 8192) for file in files]
+for round in range(1, 200):
+    maps[0][4096] = round
+    assert maps[1][4096] == round and os.pread(files[1], 1, 4096) == bytes([round]), round
+    os.pwrite(files[1], bytes([round]), 5)
+    assert maps[0][5] == round, round
+os.truncate(other, 5000)
+assert os.fstat(files[0]).st_size == 5000
+os.unlink(other)
+assert not os.path.exists(one)";
+    let mut line = command("python3", &["-c", script]);
+    run(line.args([a.join("file"), c.join("@/file")])).ok();
+    disk.umount("a").ok();
+    disk.umount("c").ok();
+    disk.volume.check();
+}
+
+#[test]
+fn another_device_of_the_volume_and_an_image_are_mounted_again() {
+    require!(Need::Kernel, FUSE, Need::Tool("mkfs.btrfs"));
+    let disk = Disk::new();
+    // The image itself: its mount has a loop device of its own.
+    try_mount(&disk.volume.image, "subvol=@", &disk.point("a")).ok();
+    try_mount(&disk.volume.image, "subvol=@home,ro", &disk.point("b")).ok();
+    assert_eq!(disk.server("a").0, disk.server("b").0);
+    assert!(fs::write(disk.point("b/file"), "").is_err() && fs::write(disk.point("a/file"), "").is_ok());
+    // Another loop device of the image is another device, whose pages are not the image's.
+    fails(&disk.try_mount("", "c"), "in use by another program");
+    disk.umount("b").ok();
+    disk.umount("a").ok();
+    // Others may read an image that is mounted read-only, so it stays so.
+    try_mount(&disk.volume.image, "subvol=@,ro", &disk.point("a")).ok();
+    fails(&try_mount(&disk.volume.image, "subvol=@home", &disk.point("b")), "was mounted read-only on ");
+    try_mount(&disk.volume.image, "subvol=@home,ro", &disk.point("b")).ok();
+    disk.umount("a").ok();
+    disk.umount("b").ok();
+
+    let images = ["one", "other"].map(|name| disk.point(name));
+    for image in &images {
+        fs::File::create(image).unwrap().set_len(256 << 20).unwrap();
+    }
+    let devices = images.each_ref().map(|image| LoopDevice::attach(image, false));
+    let paths = devices.each_ref().map(LoopDevice::path);
+    run(command("mkfs.btrfs", &["-q", "-m", "raid1", "-d", "raid1"]).args(paths)).ok();
+    try_mount(paths[0], "", &disk.point("a")).ok();
+    try_mount(paths[1], "", &disk.point("b")).ok();
+    fs::write(disk.point("a/file"), "content").unwrap();
+    assert_eq!(fs::read_to_string(disk.point("b/file")).unwrap(), "content");
+    assert_eq!(disk.server("a").0, disk.server("b").0);
+    disk.umount("a").ok();
+    disk.umount("b").ok();
+    ubtrfs(&["check".as_ref(), paths[0].as_os_str(), paths[1].as_os_str()]).ok();
+}
+
+#[test]
+fn a_seed_is_mounted_again() {
+    require!(Need::Kernel, FUSE, Need::Tool("btrfstune"));
+    let disk = Disk::new();
+    run(command("btrfstune", &["-S", "1"]).arg(disk.device.path())).ok();
+    for options in ["subvol=@,ro", "subvol=@"] {
+        disk.mount(options, "a");
+        disk.mount("subvol=@home", "b");
+        assert!(fs::write(disk.point("b/file"), "").is_err());
+        disk.umount("a").ok();
+        disk.umount("b").ok();
+    }
+}
+
+/// Nothing is written by a mount with `ro` until it is made writable.
+#[test]
+fn a_read_only_mount_of_a_block_device_writes_nothing() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    let before = fs::read(&disk.volume.image).unwrap();
+    let a = disk.mount("subvol=@,ro,commit=1", "a");
+    fs::read_dir(&a).unwrap().count();
+    run(&mut command("sync", &[] as &[&str])).ok();
+    thread::sleep(Duration::from_millis(1500));
+    disk.umount("a").ok();
+    assert!(fs::read(&disk.volume.image).unwrap() == before);
+}
