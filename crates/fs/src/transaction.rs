@@ -489,8 +489,8 @@ mod assertions {
         let state = InodeState::new(InodeItem::default(), false, true, 4096);
         let inode = Arc::new(Inode::new(InodeId::new(TreeId::FS, Ino(257)), state));
         {
-            let passage = gate.enter();
-            inode.write().join(&inode, &passage);
+            let mut state = inode.write();
+            state.join(&inode, &gate.enter());
         }
         let other = Gate::new(Generation(8));
         inode.write().join(&inode, &other.current());

@@ -1,6 +1,6 @@
 //! Engine and server under a scheduler: one seed decides which thread goes on at each step.
 //!
-//! A run makes a volume in memory, on which a few threads work: writers, and [`Job`]s such as
+//! A run makes a volume in memory, on which a few threads work: writers, and jobs such as
 //! snapshots, scrubs, balances and remounts, as the seed says. `ubtrfs_threads` interleaves them,
 //! so the same seed always makes the same run. A run fails if threads wait for each other, if one
 //! panics, if an operation fails without a reason, if a counter is not back where it began, or if

@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn directories_that_hang_delay_neither_seeks_nor_flags() {
         let server = Server::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default());
-        let gate = Arc::new(Mutex::new(Rank::ServerGate, ()));
+        let gate = Arc::new(Mutex::new(Rank::TestGate, ()));
         let closed = gate.lock();
         for (node, dropping) in (1..).map_while(|node| server.listings.begin(node).map(|dropping| (node, dropping))) {
             let gate = Arc::clone(&gate);

@@ -28,12 +28,13 @@ pub fn btrfs_check(image: &Path) -> Outcome {
     loop {
         let outcome = check();
         tries -= 1;
-        // It scans all mounted loop devices, and fails if one of another test disappears during
-        // that.
-        if tries == 0 || !outcome.stderr.contains("could not check mount status") {
+        // It scans all loop devices, and fails if a mounted one of another test disappears during
+        // that; after one that can't be read it may find no further devices of the volume.
+        let is_disturbed = ["could not check mount status", "cannot scan "].iter().any(|s| outcome.stderr.contains(s));
+        if tries == 0 || !is_disturbed {
             return outcome;
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(std::time::Duration::from_millis(250));
     }
 }
 

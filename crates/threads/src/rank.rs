@@ -7,8 +7,8 @@ pub enum Rank {
     // Tests and simulations.
     /// The part of a simulated history that one thread performs.
     Part,
-    /// What a test of the server holds requests up with.
-    ServerGate,
+    /// What a test holds others up with.
+    TestGate,
 
     // The server: tables of requests and of what the kernel knows.
     /// The rings of a session, until it ends.
@@ -181,10 +181,10 @@ pub enum Rank {
     Mailbox,
 
     // Trees and the volume.
-    /// A shard of the cache of nodes.
-    NodeCache,
     /// Nodes that are read ahead.
     NodeReadAhead,
+    /// A shard of the cache of nodes.
+    NodeCache,
     /// What could not be read.
     Damage,
     /// The target of a replacement that was found at the mount.

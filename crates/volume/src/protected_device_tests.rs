@@ -184,7 +184,7 @@ impl Device for Late {
 
 #[test]
 fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
-    let (device, gate) = (volume(), Arc::new(Mutex::new(Rank::WriteGroup, ())));
+    let (device, gate) = (volume(), Arc::new(Mutex::new(Rank::TestGate, ())));
     let protected = ProtectedDevice::new(Arc::new(Late(device.clone(), gate.clone())), 0, SLOW).unwrap();
     write(&protected, 0, &[1; 4096]).unwrap();
     let closed = gate.lock();
