@@ -37,7 +37,6 @@ mkdir -p "$logs"
 lint() {
     set -e
     cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings
-    cargo clippy "${scheduled[@]}" --all-targets "${proof[@]}" -- -D warnings
     tests/shipped.sh "${proof[@]}"
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 }

@@ -6,7 +6,7 @@ use ubtrfs_interleavings::{Mixture, run_history};
 #[test]
 fn mixtures_of_work_end_as_promised() {
     let (mut runs, mut steps) = (0, 0);
-    for seed in seeds(0, 30, 0.7) {
+    for seed in seeds(0, 15, 0.7) {
         let summary = Mixture::new(seed).run().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         runs += 1;
         steps += summary.steps;
@@ -17,7 +17,7 @@ fn mixtures_of_work_end_as_promised() {
 #[test]
 fn histories_of_several_threads_end_as_promised() {
     let (mut runs, mut steps) = (0, 0);
-    for seed in seeds(0, 30, 0.3) {
+    for seed in seeds(0, 15, 0.3) {
         let summary = run_history(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         runs += 1;
         steps += summary.steps;
