@@ -47,7 +47,7 @@ pub enum Job {
     /// Makes snapshots with leaves of their own until space is short, keeps what a commit had, and
     /// deletes them.
     Fill,
-    /// Creates, renames and unlinks files.
+    /// Creates, renames and unlinks files, and makes files without a name.
     Names,
 }
 
@@ -298,7 +298,8 @@ fn names(stage: &Stage, random: &mut Random) {
     let (one, other) = (format!("name {}", random.below(4)), format!("name {}", random.below(4)));
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let expected = [Errno::EXIST, Errno::NOENT];
-    match random.below(3) {
+    match random.below(4) {
+        3 => unnamed(stage, random),
         0 => {
             if let Some(id) = stage.succeeds("a creation", stage.fs.create(stage.dir, one, &new), &expected) {
                 let data = Random::data(random.number(), 6000);
@@ -312,4 +313,20 @@ fn names(stage: &Stage, random: &mut Random) {
             stage.succeeds("a rename", result, &expected);
         }
     }
+}
+
+/// A file without a name is there until it is closed, whoever looks for orphans meanwhile.
+fn unnamed(stage: &Stage, random: &mut Random) {
+    let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
+    let made = stage.fs.create_unnamed(stage.dir, &new);
+    let Some(id) = stage.succeeds("making a file without a name", made, &[]) else { return };
+    let data = Random::data(random.number(), 6000);
+    let written = stage.fs.write(id, ubtrfs::WriteAt::Offset(0), &data, false);
+    if stage.succeeds("a write", written, &[]).is_some() {
+        stage.succeeds("a sync", stage.fs.sync(), &[]);
+        if let Some(found) = stage.succeeds("a read of a file without a name", read(&stage.fs, id), &[]) {
+            assert!(found == data, "a file without a name is not as it was written");
+        }
+    }
+    stage.fs.forget(id, 1);
 }

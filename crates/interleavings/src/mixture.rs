@@ -34,8 +34,6 @@ pub struct Mixture {
     pub fails: bool,
     /// Bytes of the volume, if they are not as the seed says.
     pub bytes: Option<u64>,
-    /// Empty files that are there from the beginning.
-    pub ballast: usize,
     /// Threads that lead fsyncs.
     pub leaders: usize,
     /// What goes wrong on purpose.
@@ -59,18 +57,7 @@ impl Mixture {
         let operations = 6 + random.below(20) as usize;
         let fails = random.one_in(6);
         let leaders = 1 + random.below(3) as usize;
-        Self {
-            seed,
-            writers,
-            operations,
-            jobs,
-            fails,
-            bytes: None,
-            ballast: 0,
-            leaders,
-            faults: Faults::default(),
-            crashes: 6,
-        }
+        Self { seed, writers, operations, jobs, fails, bytes: None, leaders, faults: Faults::default(), crashes: 6 }
     }
 
     /// Runs it. A failure says what happened, and all that is needed to run it again.
@@ -156,9 +143,6 @@ impl Mixture {
                 let file = File::new(writer, number, length, recording.len());
                 files.push((done(fs.create(dir, &file.name(), &new)), file));
             }
-        }
-        for number in 0..self.ballast {
-            fs.forget(done(fs.create(dir, format!("a file among many, {number}").as_bytes(), &new)), 1);
         }
         done(fs.sync());
         Stage {

@@ -135,12 +135,6 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { guard, _held: self.class.hold() }
     }
 
-    /// Takes a lock that no other thread knows yet, so that nobody waits and no order matters.
-    pub fn write_unshared(&self) -> RwLockWriteGuard<'_, T> {
-        let guard = self.lock.write();
-        RwLockWriteGuard { guard, _held: self.class.hold() }
-    }
-
     /// Takes it for reading unless that meant to wait.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let guard = self.lock.try_read()?;

@@ -27,11 +27,6 @@ impl Inode {
         Changing::new(self.state.write())
     }
 
-    /// The state of an inode that nobody else knows yet.
-    pub(crate) fn write_newborn(&self) -> Changing<'_> {
-        Changing::new(self.state.write_unshared())
-    }
-
     /// The state, for reading, if it is not locked for a change.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
         self.state.try_read()

@@ -10,7 +10,7 @@ use super::flags::check_mutable;
 use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
-use crate::inode::{Changing, Inode, InodeId, InodeState, Name, OrphanEdit, Target};
+use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
 use crate::space::Demand;
 use crate::transaction::Transaction;
@@ -55,10 +55,12 @@ impl Operations {
         let file_type = child_state.file_type();
         let child = Arc::new(Inode::new(id, child_state));
         {
+            let mut child_state = child.write();
             let transaction = self.info.gate.enter();
             parent_state.join(&parent, &transaction);
+            self.be_born(&child, &mut child_state, new, &transaction);
             let name: Name = name.into();
-            self.be_born(&child, new, &transaction).pending.add_ref(dir.ino, name.clone(), index);
+            child_state.pending.add_ref(dir.ino, name.clone(), index);
             add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
         }
         self.info.inodes.reference(id);
@@ -83,12 +85,14 @@ impl Operations {
         let mut state = self.new_state(&parent_state, new, self.info.now());
         state.item.nlink = 0;
         let child = Arc::new(Inode::new(id, state));
-        {
-            let transaction = self.info.gate.enter();
-            self.be_born(&child, new, &transaction).pending.orphan = OrphanEdit::Add;
-        }
+        let mut child_state = child.write();
+        // Who frees orphans that a crash has left finds by the table that this one is none of them,
+        // as soon as a commit has its item.
         self.info.inodes.reference(id);
-        self.info.inodes.insert(child);
+        self.info.inodes.insert(child.clone());
+        let transaction = self.info.gate.enter();
+        self.be_born(&child, &mut child_state, new, &transaction);
+        child_state.pending.orphan = OrphanEdit::Add;
         Ok(id)
     }
 
@@ -132,9 +136,8 @@ impl Operations {
         InodeState::new(item, false, true, self.info.volume.sector_size())
     }
 
-    /// An inode that nobody else knows yet becomes part of the transaction.
-    fn be_born<'a>(&self, child: &'a Arc<Inode>, new: &NewInode, transaction: &Transaction) -> Changing<'a> {
-        let mut state = child.write_newborn();
+    /// A new inode becomes part of the transaction.
+    fn be_born(&self, child: &Arc<Inode>, state: &mut InodeState, new: &NewInode, transaction: &Transaction) {
         state.join(child, transaction);
         state.item.generation = transaction.generation;
         for (name, value) in &new.xattrs {
@@ -146,7 +149,6 @@ impl Operations {
             let sector = u64::from(self.info.volume.sector_size());
             state.pending.layout.replace(0, sector, Piece::Inline(target));
         }
-        state
     }
 
     /// An error if `name` can't be added to a directory, whose lock the caller holds.
@@ -212,20 +214,23 @@ impl Operations {
         Ok(self.info.inode(id)?.read().pending.generation == open)
     }
 
-    /// Makes the whiteout that a rename leaves; the caller makes its entry.
-    #[allow(clippy::too_many_arguments, reason = "a step of rename, which has all of these at hand")]
-    pub(crate) fn add_whiteout(
+    /// The whiteout that a rename leaves in a directory.
+    pub(super) fn new_whiteout(&self, id: InodeId, (uid, gid): (u32, u32), parent: &InodeState) -> Arc<Inode> {
+        let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
+        Arc::new(Inode::new(id, self.new_state(parent, &new, self.info.now())))
+    }
+
+    /// Adds a [new](Self::new_whiteout) whiteout, whose `state` is locked; the caller makes its
+    /// entry.
+    pub(super) fn add_whiteout(
         &self,
-        id: InodeId,
-        dir: InodeId,
-        name: &Name,
-        index: DirIndex,
-        new: &NewInode,
-        parent: &InodeState,
+        child: &Arc<Inode>,
+        state: &mut InodeState,
+        (dir, name, index): (InodeId, &Name, DirIndex),
         transaction: &Transaction,
     ) {
-        let child = Arc::new(Inode::new(id, self.new_state(parent, new, self.info.now())));
-        self.be_born(&child, new, transaction).pending.add_ref(dir.ino, name.clone(), index);
-        self.info.inodes.insert(child);
+        self.be_born(child, state, &NewInode::default(), transaction);
+        state.pending.add_ref(dir.ino, name.clone(), index);
+        self.info.inodes.insert(child.clone());
     }
 }

@@ -7,7 +7,7 @@ use ubtrfs_format::items::{FileType, Timespec};
 
 use super::LockedInodes;
 use super::checks::{check_name, check_real};
-use super::create::{NewInode, add_entry, inode_target, remove_entry};
+use super::create::{add_entry, inode_target, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::{Named, add_name, drop_name, lost_name, name_demand};
 use super::operations::Operations;
@@ -58,7 +58,7 @@ struct RenamePlan {
     new_index: DirIndex,
     /// Of what comes under the old name: the target, or a whiteout.
     back_index: Option<DirIndex>,
-    whiteout: Option<InodeId>,
+    whiteout: Option<Arc<Inode>>,
 }
 
 impl Operations {
@@ -232,9 +232,10 @@ impl Operations {
         inodes.extend(ends.map(|named| &named.inode));
         let mut locked = LockedInodes::lock(&inodes);
         let Some(plan) = self.plan_rename(found, &mut locked)? else { return Ok(false) };
+        let mut whiteout = plan.whiteout.as_ref().map(|child| child.write());
         let transaction = self.info.gate.enter();
         locked.join(&transaction);
-        self.apply_rename(found, &plan, &mut locked, &transaction);
+        self.apply_rename(found, &plan, (&mut locked, whiteout.as_deref_mut()), &transaction);
         locked.note_renamed(&transaction);
         Ok(true)
     }
@@ -278,7 +279,8 @@ impl Operations {
         let leaves_something = flags.exchange || flags.whiteout;
         let back_index = if leaves_something { Some(self.names.next_index(dir, locked.get_mut(dir))?) } else { None };
         let whiteout = if flags.whiteout {
-            Some(InodeId::new(dir.subvolume, self.info.subvolume(dir.subvolume)?.new_ino()?))
+            let id = InodeId::new(dir.subvolume, self.info.subvolume(dir.subvolume)?.new_ino()?);
+            Some(self.new_whiteout(id, flags.whiteout_owner, locked.get(dir)))
         } else {
             None
         };
@@ -289,7 +291,7 @@ impl Operations {
         &self,
         found: &FoundRename<'_>,
         plan: &RenamePlan,
-        locked: &mut LockedInodes<'_>,
+        (locked, whiteout): (&mut LockedInodes<'_>, Option<&mut InodeState>),
         transaction: &Transaction,
     ) {
         let FoundRename { from, to, source, target, flags, .. } = *found;
@@ -315,11 +317,9 @@ impl Operations {
         }
         let entry = EntryLocation { dir: new_dir, name: new_name, index: plan.new_index };
         self.move_entry(locked, source, lost, entry, transaction, time);
-        if let (Some(whiteout), Some(index)) = (plan.whiteout, plan.back_index) {
-            let (uid, gid) = flags.whiteout_owner;
-            let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
-            self.add_whiteout(whiteout, dir, &name, index, &new, locked.get(dir), transaction);
-            add_entry(locked.get_mut(dir), name, index, inode_target(whiteout, FileType::CharDevice), time);
+        if let (Some(child), Some(state), Some(index)) = (&plan.whiteout, whiteout, plan.back_index) {
+            self.add_whiteout(child, state, (dir, &name, index), transaction);
+            add_entry(locked.get_mut(dir), name, index, inode_target(child.id, FileType::CharDevice), time);
         }
     }
 
