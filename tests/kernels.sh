@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Boots Debian's kernels in qemu, emulated in software, and has each do what tests/kernels/guest.sh says, with ubtrfs over
-# /dev/fuse and with the btrfs of that kernel; at last the kernel of this machine, without qemu. With --write the result goes
-# into docs/kernels.md with date and versions. Kernels are downloaded, not installed; those that apt does not know come from
-# the backports of the next Debian.
+# Boots Debian's kernels in qemu, emulated in software, and has each do what tests/kernels/guest.sh
+# says, with ubtrfs over /dev/fuse and with the btrfs of that kernel; at last the kernel of this
+# machine, without qemu. With --write the result goes into docs/kernels.md with date and versions.
+# Kernels are downloaded, not installed; those that apt does not know come from the backports of the
+# next Debian.
 #
-# usage: kernels.sh [--write] [SERIES...]   (as root; by default 6.1, 6.12, 6.17 and "host"; UBTRFS_BIN names the program, and ONLY
-#        has commands of guest.sh to run instead of all checks)
+# usage: kernels.sh [--write] [SERIES...]
+#        (as root; by default 6.1, 6.12, 6.17 and "host"; UBTRFS_BIN names the program, and ONLY has
+#        commands of guest.sh to run instead of all checks)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ubtrfs=$(realpath "${UBTRFS_BIN:-target/proof/ubtrfs}")
@@ -39,8 +41,8 @@ newest() {
     apt-cache "$@" pkgnames linux-image- | grep -E "^linux-image-${series//./\\.}[.-].*-cloud-amd64(-unsigned)?$" | sort -V | tail -n 1
 }
 
-# The options by which apt knows the backports of the next Debian, and nothing of its state changes, are then in
-# ${backports[@]}.
+# The options by which apt knows the backports of the next Debian, and nothing of its state changes,
+# are then in ${backports[@]}.
 know_backports() {
     local place=$cache/apt
     backports=(-o "Dir::Etc::SourceList=$place/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::lists=$place/lists"

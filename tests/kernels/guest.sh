@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# What every kernel has to do with ubtrfs, run as root on one: the round trip with the kernel's btrfs, what docs/durability.md
-# promises, the calls of POSIX, snapshots, and volumes of several devices. Each check is a line "check NAME: ok" or
-# "check NAME: FAILED: why"; the last line is "checks: N failed".
+# What every kernel has to do with ubtrfs, run as root on one: the round trip with the kernel's
+# btrfs, what docs/durability.md promises, the calls of POSIX, snapshots, and volumes of several
+# devices. Each check is a line "check NAME: ok" or "check NAME: FAILED: why"; the last line is
+# "checks: N failed".
 #
 # usage: guest.sh UBTRFS DIRECTORY    (the directory is empty, and in memory)
 set -u
@@ -119,7 +120,8 @@ round_trip() {
 
 # -- Promises --------------------------------------------------------------------------------------
 
-# Mounts so that nothing but what is asked for makes changes durable: as an image, as a device, or by an ordinary user.
+# Mounts so that nothing but what is asked for makes changes durable: as an image, as a device, or
+# by an ordinary user.
 mount_as() {
     local how=$1
     shift

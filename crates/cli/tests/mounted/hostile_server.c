@@ -1,5 +1,6 @@
 /* A FUSE server on $1 as user $2's, which says of itself what is in the file $3, or, where $4 is
- * "hangs", answers nothing that ubtrfs asks. The mount's source is $5, if that is given. It says "ready" and ends with its mount. */
+ * "hangs", answers nothing that ubtrfs asks. The mount's source is $5, if that is given. It says
+ * "ready" and ends with its mount. */
 #include <errno.h>
 #include <linux/fuse.h>
 #include <stdint.h>

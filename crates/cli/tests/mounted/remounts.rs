@@ -140,11 +140,7 @@ fn only_the_kernels_permission_lets_a_caller_stop_writing() {
 fn root_turns_a_users_mount_read_only_and_back() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
     require!(Need::Tool("nsenter"));
-    let volume = Volume::new();
-    volume.mount("");
-    fs::set_permissions(&volume.point, PermissionsExt::from_mode(0o777)).unwrap();
-    volume.umount();
-    let mount = UsersMount::new(&volume, "commit=1000");
+    let (volume, mount) = UsersMount::of_new_volume("commit=1000");
     let as_root = |script: &str| mount.within(&["sh", "-c", script, "sh"], &volume);
     let writes = |name: &str| mount.as_user(&format!("echo content > \"$2/{name}\""), &volume).success();
     let is_stopped = || mount.as_user(r#""$1" stats --json "$2""#, &volume).ok().stdout.contains(r#""read_only":true"#);

@@ -2,7 +2,6 @@
 //! that tell a server less.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,11 +82,7 @@ fn a_mount_says_how_syncs_arrive() {
 fn a_users_mount_commits_when_root_remounts_it_read_only() {
     require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
     require!(Need::Tool("nsenter"));
-    let volume = Volume::new();
-    volume.mount("");
-    fs::set_permissions(&volume.point, PermissionsExt::from_mode(0o777)).unwrap();
-    volume.umount();
-    let mount = UsersMount::new(&volume, "commit=1000");
+    let (volume, mount) = UsersMount::of_new_volume("commit=1000");
     mount.as_user("echo content > $2/file", &volume).ok();
     let said = mount.as_user("\"$1\" stats $2", &volume).ok().stdout;
     let syncs = said.lines().find(|line| line.starts_with("syncs ")).unwrap_or_default();

@@ -1,5 +1,7 @@
 //! A mount that an ordinary user has made, in a mount namespace of its own.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -39,6 +41,16 @@ impl UsersMount {
         let server = Server(i32::try_from(stats["pid"].as_u64().unwrap()).unwrap());
         let (_, number) = device.split_once(':').unwrap();
         Self { server, program, abort: Abort::of_connection(number) }
+    }
+
+    /// A new volume whose root directory is open to all, mounted by that user.
+    pub fn of_new_volume(options: &str) -> (Volume, Self) {
+        let volume = Volume::new();
+        volume.mount("");
+        fs::set_permissions(&volume.point, PermissionsExt::from_mode(0o777)).unwrap();
+        volume.umount();
+        let mount = Self::new(&volume, options);
+        (volume, mount)
     }
 
     /// What the user does there. `$1` is ubtrfs, `$2` the mount point, `$3` the directory around

@@ -14,6 +14,7 @@ use ubtrfs_format::{Ino, ItemType, Key, Logical, TreeId};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
 use ubtrfs_testkit::scratch::scratch_dir;
 
+use crate::common::files::file;
 use crate::common::tree::tree_of;
 use crate::common::{image, pattern};
 
@@ -22,12 +23,6 @@ const SIZE: u64 = 1 << 30;
 /// Of mounts in which reading changes nothing.
 fn options() -> Options {
     Options { no_atime: true, ..Options::default() }
-}
-
-fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
-    id
 }
 
 fn root_of(id: TreeId) -> InodeId {

@@ -14,27 +14,13 @@ use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 
+use crate::common::files::{errno, file, new_file};
 use crate::common::image;
 
 const SIZE: u64 = 512 << 20;
 
-fn new_file() -> NewInode {
-    NewInode { mode: 0o100_644, ..NewInode::default() }
-}
-
-/// Makes a file, which is open from then on.
-fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &new_file()).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
-    id
-}
-
 fn close_file(fs: &Filesystem, id: InodeId) {
     fs.forget(id, 1);
-}
-
-fn errno<T: std::fmt::Debug>(result: ubtrfs::Result<T>) -> Errno {
-    result.unwrap_err().errno()
 }
 
 fn assert_clean(path: &Path) {

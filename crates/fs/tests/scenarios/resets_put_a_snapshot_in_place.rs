@@ -6,31 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs::testing::{CommitHook, CommitStep, Faults};
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, WriteAt};
+use ubtrfs::{Errno, Filesystem, InodeId, Options, RenameFlags, WriteAt};
 use ubtrfs_format::{DirIndex, TreeId};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 
+use crate::common::files::{errno, file, mkdir, new_file};
 use crate::common::image;
 use crate::common::lowmem::assert_lowmem_check_clean;
 
 const SIZE: u64 = 512 << 20;
-
-fn new_file() -> NewInode {
-    NewInode { mode: 0o100_644, ..NewInode::default() }
-}
-
-fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &new_file()).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
-    id
-}
-
-fn mkdir(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
-}
 
 fn subvolume(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
     InodeId::root_of(fs.create_subvolume(dir, name.as_bytes(), 0o755, (0, 0)).unwrap())
@@ -41,10 +28,6 @@ fn read(fs: &Filesystem, dir: InodeId, name: &str) -> ubtrfs::Result<Vec<u8>> {
     let content = fs.read(id, 0, 1 << 20);
     fs.forget(id, 1);
     content
-}
-
-fn errno<T: std::fmt::Debug>(result: ubtrfs::Result<T>) -> Errno {
-    result.unwrap_err().errno()
 }
 
 #[test]

@@ -9,20 +9,11 @@ use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
 use ubtrfs_testkit::scratch::scratch_dir;
 
+use crate::common::files::{file, mkdir};
 use crate::common::image;
 use crate::common::tree::tree_of;
 
 const SIZE: u64 = 512 << 20;
-
-fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
-    id
-}
-
-fn mkdir(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
-}
 
 fn root_of(id: TreeId) -> InodeId {
     InodeId::new(id, Ino::ROOT_DIR)

@@ -19,6 +19,7 @@ use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 
+use crate::common::files::{errno, file, mkdir};
 use crate::common::image;
 use crate::common::lowmem::assert_lowmem_check_clean;
 
@@ -28,16 +29,6 @@ thread_local! {
     static MOUNTED: RefCell<Weak<Filesystem>> = RefCell::default();
 }
 
-fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
-    id
-}
-
-fn mkdir(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
-}
-
 fn root_of(id: TreeId) -> InodeId {
     InodeId::new(id, Ino::ROOT_DIR)
 }
@@ -45,10 +36,6 @@ fn root_of(id: TreeId) -> InodeId {
 fn read(fs: &Filesystem, dir: InodeId, name: &str) -> Vec<u8> {
     let id = fs.lookup(dir, name.as_bytes()).unwrap();
     fs.read(id, 0, 8 << 20).unwrap()
-}
-
-fn errno<T: std::fmt::Debug>(result: ubtrfs::Result<T>) -> Errno {
-    result.unwrap_err().errno()
 }
 
 fn new_image(dir: &Path, change: impl FnOnce(&mut MkfsOptions)) -> PathBuf {

@@ -1,6 +1,7 @@
 //! What several scenarios need.
 
 pub mod failing;
+pub mod files;
 pub mod filling;
 pub mod fsyncs;
 pub mod gated;
