@@ -7,7 +7,7 @@
 //! and nobody depends on a thread that has yet to be scheduled.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ubtrfs_format::items::FileType;
 use ubtrfs_threads::MutexGuard;
@@ -29,6 +29,22 @@ pub(crate) enum Lead {
     Publish,
     /// To commit, since the log can't express the changes.
     Commit(ClosedGroup),
+}
+
+/// A thread among those that wait for the tree log, until it has it or panics.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn among(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Log {
@@ -62,7 +78,7 @@ impl Log {
     /// The right to write the superblock. Waits for the log write in progress, and publishes the
     /// log in flight.
     pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting::among(&self.waiting);
         let mut tree_log = self.state.lock();
         while self.info.options.faults().in_log(LogFault::LeaveToLeader) && self.in_flight.lock().is_some() {
             self.tree_log_free.wait(&mut tree_log);
@@ -71,7 +87,6 @@ impl Log {
             self.publish(tree_log);
             tree_log = self.state.lock();
         }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
         tree_log
     }
 
