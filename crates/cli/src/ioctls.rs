@@ -16,6 +16,7 @@ use ubtrfs_server::control::RESET_SUBVOLUME;
 use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
 use ubtrfs_server::device_ioctls::{ADD_DEVICE, ADD_SIZE, REPLACE, REPLACE_SIZE, encode_added};
 use ubtrfs_server::extent_map::{self, EXTENT_MAP, ExtentMap};
+use ubtrfs_server::merge_ioctl::{MERGE, Merge};
 use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
 use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_removed, encode_resized};
 
@@ -129,6 +130,17 @@ impl Mounted {
         let argument = named(i64::from(source.0.as_raw_fd()), 0, name)?;
         // SAFETY: the same.
         unsafe { ioctl(&self.0, Setter::<RESET_SUBVOLUME, Argument>::new(argument)) }
+    }
+
+    /// Begins a merge into the subvolume of this file, and returns the number of the stream that
+    /// has what it came to. `ENOTTY` on a mount that isn't ours.
+    pub fn merge(&self, merge: &Merge) -> Done<u64> {
+        let mut argument = merge.encode();
+        // SAFETY: this command reads and writes an argument of the size that its number encodes.
+        let updater = unsafe { Updater::<MERGE, _>::new(&mut argument) };
+        // SAFETY: the same.
+        unsafe { ioctl(&self.0, updater) }?;
+        argument.first_chunk().map(|number| u64::from_le_bytes(*number)).ok_or(Errno::PROTO)
     }
 
     fn destroy(&self, argument: &Argument) -> Done<()> {

@@ -7,12 +7,13 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use ubtrfs::{MergeSides, Prefer};
 use ubtrfs_format::TreeId;
-use ubtrfs_server::control::Question;
+use ubtrfs_server::merge_ioctl::Merge;
 use ubtrfs_server::merge_records::{MergeRecord, records};
 
-use crate::args::Merge;
+use crate::args;
 use crate::control;
 use crate::failure::{Failure, Result};
+use crate::ioctls::Mounted;
 use crate::place::Image;
 use crate::show::{self, text};
 use crate::stream;
@@ -24,22 +25,22 @@ const CONFLICTS: u8 = 1;
 const TROUBLE: u8 = 2;
 
 /// `ubtrfs merge`
-pub fn run(arguments: &Merge) -> Result<()> {
+pub fn run(arguments: &args::Merge) -> Result<()> {
     let merged = merge(arguments).map_err(|failure| failure.with_status(TROUBLE))?;
     show(arguments, &merged).map_err(|error| Failure::output(&error).with_status(TROUBLE))?;
     let has_conflicts = merged.iter().any(|record| matches!(record, MergeRecord::Conflict { .. }));
     if has_conflicts && prefer(arguments) == Prefer::Neither { Err(Failure::Said(CONFLICTS)) } else { Ok(()) }
 }
 
-fn prefer(arguments: &Merge) -> Prefer {
+fn prefer(arguments: &args::Merge) -> Prefer {
     match arguments {
-        Merge { ours: true, .. } => Prefer::Ours,
-        Merge { theirs: true, .. } => Prefer::Theirs,
+        args::Merge { ours: true, .. } => Prefer::Ours,
+        args::Merge { theirs: true, .. } => Prefer::Theirs,
         _ => Prefer::Neither,
     }
 }
 
-fn merge(arguments: &Merge) -> Result<Vec<MergeRecord>> {
+fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
     let words = [&arguments.base, &arguments.changed, &arguments.target];
     let (prefer, dry_run) = (prefer(arguments), arguments.dry_run);
     let sides = |ids: &[TreeId]| match *ids {
@@ -48,8 +49,12 @@ fn merge(arguments: &Merge) -> Result<Vec<MergeRecord>> {
     };
     match Together::find(words.into_iter().map(AsRef::as_ref))? {
         Together::Mounted(path, ids) => {
-            let question = Question::Merge { sides: sides(&ids)?, prefer, dry_run };
-            let answer = stream::whole(&path, &question).map_err(|errno| about_merge(&path, errno))?;
+            let MergeSides { base, changed, .. } = sides(&ids)?;
+            // Through the mount of the one that changes.
+            let target = Path::new(&arguments.target);
+            let number = Mounted::open(target)?.merge(&Merge { base, changed, prefer, dry_run });
+            let answer = number.and_then(|number| stream::whole(&path, number));
+            let answer = answer.map_err(|errno| about_merge(target, errno))?;
             serde_json::from_slice(&answer).map_err(|_| about_merge(&path, Errno::PROTO))
         }
         Together::Image(image, paths) => {
@@ -70,7 +75,7 @@ fn merge(arguments: &Merge) -> Result<Vec<MergeRecord>> {
 fn explained(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::INVAL => "BASE, CHANGED and TARGET are not snapshots of one subvolume",
-        Errno::ROFS => "TARGET is read-only",
+        Errno::ROFS => "TARGET, or the mount through which it is named, is read-only",
         Errno::INTR => "the command was stopped for too long: nothing was merged",
         Errno::TIMEDOUT => "the command was stopped for too long to show what was merged",
         Errno::TOOBIG => "there are more changes than fit into memory: a million, or a quarter of a gigabyte of names",
@@ -94,7 +99,7 @@ fn about_merge(path: &Path, errno: Errno) -> Failure {
     }
 }
 
-fn show(arguments: &Merge, merged: &[MergeRecord]) -> io::Result<()> {
+fn show(arguments: &args::Merge, merged: &[MergeRecord]) -> io::Result<()> {
     let is_terminal = io::stdout().is_terminal();
     let mut out = io::BufWriter::new(io::stdout().lock());
     if arguments.json {

@@ -28,12 +28,14 @@ type Done<T> = std::result::Result<T, Errno>;
 /// Asks the server of the mount at `path`, and shows each change of its answer until `visit`
 /// returns false.
 pub fn changes(path: &Path, question: &Question, mut visit: impl FnMut(FileChange) -> bool) -> Done<()> {
-    answer(path, question, |spool| show(spool, &mut visit))
+    let number = control::ask(path, &question.name())?;
+    let number: u64 = std::str::from_utf8(&number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)?;
+    answer(path, number, |spool| show(spool, &mut visit))
 }
 
-/// Asks the server of the mount at `path` a question with an answer that fits into memory.
-pub fn whole(path: &Path, question: &Question) -> Done<Vec<u8>> {
-    answer(path, question, |spool| {
+/// The answer of this number of the server of the mount at `path`, which fits into memory.
+pub fn whole(path: &Path, number: u64) -> Done<Vec<u8>> {
+    answer(path, number, |spool| {
         let mut bytes = Vec::new();
         while let Some(piece) = next(spool)? {
             bytes.extend(piece);
@@ -51,9 +53,7 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn answer<T>(path: &Path, question: &Question, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
-    let number = control::ask(path, &question.name())?;
-    let number: u64 = std::str::from_utf8(&number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)?;
+fn answer<T>(path: &Path, number: u64, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
     let spool = Spool::default();
     thread::scope(|scope| {
         let reader = scope.spawn(|| {

@@ -21,8 +21,10 @@ use crate::balance::BALANCE;
 use crate::btrfs_ioctls::SET_LABEL;
 use crate::control::RESET_SUBVOLUME;
 use crate::defragment::{DEFRAG, DEFRAG_RANGE};
+use crate::merge_ioctl::{self, MERGE};
+use crate::permissions::WRITE;
 use crate::privileges::Powers;
-use crate::scrub::{SCRUB, writes_nothing};
+use crate::scrub::{self, SCRUB};
 use crate::shared::Shared;
 use crate::subvolume_ioctls::{
     DEFAULT_SUBVOL, INO_LOOKUP_USER, SET_RECEIVED_SUBVOL, SNAP_CREATE, SNAP_CREATE_V2, SNAP_DESTROY, SNAP_DESTROY_V2,
@@ -40,11 +42,13 @@ enum Taken {
     Write,
     /// The same, from who owns the inode.
     WriteOfOwner,
+    /// The same, from who may write to the file.
+    WriteOfWriter,
     /// The same, from who may do what concerns the whole volume.
     WriteOfAdministrator,
 }
 
-const TABLE: [(u32, Taken); 19] = [
+const TABLE: [(u32, Taken); 20] = [
     (SNAP_CREATE, Taken::Write),
     (SNAP_CREATE_V2, Taken::Write),
     (SUBVOL_CREATE, Taken::Write),
@@ -54,7 +58,7 @@ const TABLE: [(u32, Taken); 19] = [
     (RESET_SUBVOLUME, Taken::Write),
     (DEFRAG, Taken::Write),
     (DEFRAG_RANGE, Taken::Write),
-    (ENABLE_VERITY, Taken::Write),
+    (ENABLE_VERITY, Taken::WriteOfWriter),
     (SUBVOL_SETFLAGS, Taken::WriteOfOwner),
     (SET_RECEIVED_SUBVOL, Taken::WriteOfOwner),
     (DEFAULT_SUBVOL, Taken::WriteOfAdministrator),
@@ -64,12 +68,14 @@ const TABLE: [(u32, Taken); 19] = [
     (REMOVE_DEVICE, Taken::WriteOfAdministrator),
     (REMOVE_DEVICE_V2, Taken::WriteOfAdministrator),
     (SCRUB, Taken::WriteOfAdministrator),
+    (MERGE, Taken::WriteOfAdministrator),
 ];
 
 fn taken_for(what: &Ioctl<'_>) -> Option<Taken> {
     match what.command {
         INO_LOOKUP_USER => Some(Taken::Ids),
-        SCRUB if writes_nothing(what.data) => None,
+        SCRUB if scrub::writes_nothing(what.data) => None,
+        MERGE if merge_ioctl::writes_nothing(what.data) => None,
         command => TABLE.iter().find(|(known, _)| *known == command).map(|(_, taken)| *taken),
     }
 }
@@ -99,6 +105,7 @@ impl Shared {
         let admitted = Admitted { caller, ids };
         match taken {
             Taken::WriteOfOwner if read_only => self.check_owner(&admitted.powers(), self.inode(node)?)?,
+            Taken::WriteOfWriter if read_only => self.check_access(&admitted.powers(), self.inode(node)?, WRITE)?,
             Taken::WriteOfAdministrator if read_only && !admitted.powers().administers() => return Err(Errno::PERM),
             _ => {}
         }

@@ -21,7 +21,6 @@ use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
-use ubtrfs::{MergeSides, Prefer};
 use ubtrfs_format::{Generation, TreeId};
 
 /// The attribute that holds the report.
@@ -65,22 +64,10 @@ pub enum Question {
         /// The commit.
         generation: Generation,
     },
-    /// A merge: this does it. The answer is a JSON array of [records](crate::merge_records).
-    Merge {
-        /// The subvolumes.
-        sides: MergeSides,
-        /// Who wins conflicts.
-        prefer: Prefer,
-        /// Only asks what it would do.
-        dry_run: bool,
-    },
 }
 
 const CHANGES: &str = "ubtrfs.changes.";
 const CHANGES_SINCE: &str = "ubtrfs.changes-since.";
-const MERGE: &str = "ubtrfs.merge.";
-/// Who wins conflicts, by number in the name of the attribute.
-const PREFER: [Prefer; 3] = [Prefer::Neither, Prefer::Ours, Prefer::Theirs];
 
 impl Question {
     /// The attribute that asks it.
@@ -89,10 +76,6 @@ impl Question {
             Self::Changes { old, new } => format!("{CHANGES}{}.{}", old.0, new.0),
             Self::ChangesSince { subvolume, generation } => {
                 format!("{CHANGES_SINCE}{}.{}", subvolume.0, generation.0)
-            }
-            Self::Merge { sides: MergeSides { base, changed, target }, prefer, dry_run } => {
-                let prefer = PREFER.iter().position(|known| known == prefer).unwrap_or_default();
-                format!("{MERGE}{}.{}.{}.{prefer}.{}", base.0, changed.0, target.0, u8::from(*dry_run))
             }
         }
     }
@@ -106,13 +89,8 @@ impl Question {
         if let Some([old, new]) = numbers(CHANGES).as_deref() {
             return Some(Self::Changes { old: TreeId(*old), new: TreeId(*new) });
         }
-        if let Some([subvolume, generation]) = numbers(CHANGES_SINCE).as_deref() {
-            return Some(Self::ChangesSince { subvolume: TreeId(*subvolume), generation: Generation(*generation) });
-        }
-        let [base, changed, target, prefer, dry_run @ (0 | 1)] = numbers(MERGE)?[..] else { return None };
-        let sides = MergeSides { base: TreeId(base), changed: TreeId(changed), target: TreeId(target) };
-        let prefer = *PREFER.get(usize::try_from(prefer).ok()?)?;
-        Some(Self::Merge { sides, prefer, dry_run: dry_run == 1 })
+        let [subvolume, generation] = numbers(CHANGES_SINCE)?[..] else { return None };
+        Some(Self::ChangesSince { subvolume: TreeId(subvolume), generation: Generation(generation) })
     }
 }
 
@@ -306,12 +284,10 @@ mod tests {
     fn names_of_questions_are_read() {
         let changes = Question::Changes { old: TreeId(256), new: TreeId(5) };
         let since = Question::ChangesSince { subvolume: TreeId(7), generation: Generation(u64::MAX) };
-        let sides = MergeSides { base: TreeId(1), changed: TreeId(2), target: TreeId(3) };
-        let merge = Question::Merge { sides, prefer: Prefer::Theirs, dry_run: true };
-        for question in [changes, since, merge] {
+        for question in [changes, since] {
             assert_eq!(Question::parse(question.name().as_bytes()), Some(question));
         }
-        for wrong in ["ubtrfs.changes.5", "ubtrfs.changes.5.-1", "ubtrfs.merge.1.2.3.3.0", "ubtrfs.next.1"] {
+        for wrong in ["ubtrfs.changes.5", "ubtrfs.changes.5.-1", "ubtrfs.changes-since.1", "ubtrfs.next.1"] {
             assert_eq!(Question::parse(wrong.as_bytes()), None);
         }
     }

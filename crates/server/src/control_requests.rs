@@ -1,30 +1,20 @@
 //! Requests through the control interface: reads of the attributes in [`control`].
 
-use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ubtrfs::{CompressionMode, FileChange, Filesystem as Engine, MergeEffect, MergeSides, Prefer};
-use ubtrfs_format::items::FileType;
+use ubtrfs::{CompressionMode, FileChange, Filesystem as Engine};
 use ubtrfs_fuse::reply::ReplyXattr;
 use ubtrfs_fuse::{Caller, Errno};
-use ubtrfs_threads::time::Instant;
 
 use crate::change_records;
 use crate::control::{self, Question};
-use crate::merge_records;
 use crate::privileges::{Capability, Powers};
 use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::streams::Stream;
-use crate::users_pool::User;
 
 /// The answer of what has no other.
 const OK: &[u8] = b"ok";
-
-/// How often a merge looks whether anybody waits for it.
-const LOOK: Duration = Duration::from_millis(100);
 
 impl Server {
     /// Answers a read of such an attribute.
@@ -129,43 +119,7 @@ impl Shared {
             Question::ChangesSince { subvolume, generation } => {
                 put_changes(stream, |visit| self.engine.changes_since(subvolume, generation, visit))
             }
-            Question::Merge { sides, prefer, dry_run } => self.merge(sides, prefer, dry_run, stream),
         }
-    }
-
-    /// Merges while there is a reader, and has the kernel forget what it has cached of what
-    /// changes. The pages of the subvolumes are written first: a merge takes what programs have
-    /// written to mappings, too.
-    fn merge(&self, sides: MergeSides, prefer: Prefer, dry_run: bool, stream: &Stream) -> Result<(), Errno> {
-        for subvolume in BTreeSet::from([sides.base, sides.changed, sides.target]) {
-            self.take_pages_of(subvolume);
-        }
-        let mut effect = |effect| match effect {
-            MergeEffect::Name(dir, name) => self.name_changed(User::Root, self.numbers.node(dir), &name, true),
-            MergeEffect::Inode(id) => {
-                let node = self.numbers.node(id);
-                // Processes that list a directory may hold its pages for as long as they like.
-                let is_file = |is: ubtrfs::Attributes| is.file_type == FileType::Regular;
-                if self.engine.attributes(id).is_ok_and(is_file) {
-                    self.invalidate_pages(node);
-                }
-                self.attributes_changed(node);
-            }
-            MergeEffect::Attributes(id) => self.attributes_changed(self.numbers.node(id)),
-        };
-        let looked: Cell<Option<Instant>> = Cell::default();
-        let is_wanted = || {
-            if looked.get().is_some_and(|looked| looked.elapsed() < LOOK) {
-                return true;
-            }
-            looked.set(Some(Instant::now()));
-            stream.is_wanted()
-        };
-        let merged = self.engine.merge_while(sides, prefer, dry_run, &mut effect, &is_wanted);
-        let merged = merged.map_err(|error| errno(&error))?;
-        let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
-        // Without a reader nobody sees this error.
-        if stream.put(&records) { Ok(()) } else { Err(Errno::IO) }
     }
 }
 
@@ -205,47 +159,4 @@ fn put_changes(
     done.map_err(|error| errno(&error))?;
     // Without a reader nobody sees this error; a record that is too long has one.
     if is_whole { Ok(()) } else { Err(Errno::OVERFLOW) }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by it")]
-mod tests {
-    use ubtrfs::{InodeId, NewInode};
-    use ubtrfs_volume::MemoryDevice;
-
-    use super::*;
-    use crate::fixtures;
-    use crate::shared::MountFacts;
-    use crate::streams::Streams;
-
-    #[test]
-    fn a_merge_whose_reader_has_ended_changes_nothing() {
-        let device = Arc::new(MemoryDevice::from_bytes(fixtures::volume()));
-        let shared = Arc::new(Shared::new(fixtures::engine_on(device, 1 << 20), MountFacts::default()));
-        let engine = &shared.engine;
-        let base = engine.create_subvolume(engine.root(), b"base", 0o755, (0, 0)).unwrap();
-        let snapshot = |name: &[u8]| engine.snapshot(base, engine.root(), name, false).unwrap();
-        let (changed, target) = (snapshot(b"changed"), snapshot(b"target"));
-        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        engine.create(InodeId::root_of(changed), b"new", &new).unwrap();
-        let sides = MergeSides { base, changed, target };
-        let streams = Streams::new();
-        let merge_for = |pid| {
-            let shared = Arc::clone(&shared);
-            let question = Question::Merge { sides, prefer: Prefer::Neither, dry_run: false };
-            let number = streams.begin(pid, move |stream| shared.answer_question(question, stream)).unwrap();
-            loop {
-                match streams.take(number, 1 << 16) {
-                    // It waits for its turn, or for the merge.
-                    Ok(answer) if answer == [0] => std::thread::sleep(Duration::from_millis(1)),
-                    answer => return answer,
-                }
-            }
-        };
-        let is_there = || engine.lookup(InodeId::root_of(target), b"new").is_ok();
-        assert_eq!(merge_for(i32::MAX as u32), Err(Errno::INTR));
-        assert!(!is_there(), "nobody waited for this merge");
-        merge_for(std::process::id()).unwrap();
-        assert!(is_there());
-    }
 }

@@ -16,6 +16,7 @@ use crate::device_ioctls::DeviceIoctl;
 use crate::extent_map;
 use crate::flags::MaySet;
 use crate::long_ioctls::Kind;
+use crate::merge_ioctl::Merge;
 use crate::permissions::WRITE;
 use crate::scrub::ScrubIoctl;
 use crate::server::Server;
@@ -95,6 +96,12 @@ impl Server {
         if let Some(asked) = BalanceIoctl::parse(what.command, what.data) {
             return match asked {
                 Ok(asked) => self.balance(admitted, asked, reply),
+                Err(errno) => reply.error(errno),
+            };
+        }
+        if let Some(asked) = Merge::parse(what.command, what.data) {
+            return match asked {
+                Ok(asked) => self.merge(admitted, node, asked, reply),
                 Err(errno) => reply.error(errno),
             };
         }
@@ -179,6 +186,14 @@ impl Server {
             return reply.error(Errno::PERM);
         }
         self.at_length(admitted, Kind::Balance, reply, |shared, goes_on| asked.answer(&shared.engine, goes_on));
+    }
+
+    /// Merges subvolumes into that of the inode.
+    fn merge(&self, admitted: &Admitted<'_>, node: u64, asked: Merge, reply: ReplyIoctl) {
+        if !admitted.powers().administers() {
+            return reply.error(Errno::PERM);
+        }
+        finish(reply, asked.begin(self.shared(), &self.streams, node, admitted.caller.pid));
     }
 
     /// Takes a device out of the volume, or gives it another size.

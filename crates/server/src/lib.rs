@@ -36,6 +36,7 @@ mod ioctls;
 mod listings;
 mod long_ioctls;
 mod mapped_pages;
+pub mod merge_ioctl;
 pub mod merge_records;
 mod nodes;
 mod nonblocking;

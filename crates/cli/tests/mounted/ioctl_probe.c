@@ -11,6 +11,7 @@
 #include <grp.h>
 #include <linux/btrfs.h>
 #include <linux/fs.h>
+#include <linux/fsverity.h>
 #include <linux/mount.h>
 #include <sched.h>
 #include <signal.h>
@@ -174,6 +175,8 @@ static void probe(void) {
         say("defragment 2", ioctl(file, BTRFS_IOC_DEFRAG_RANGE, &range));
         bits = FS_NODUMP_FL;
         say("nodump of a file", ioctl(file, FS_IOC_SETFLAGS, &bits));
+        struct fsverity_enable_arg verity = { .version = 1, .hash_algorithm = 1, .block_size = 4096 };
+        say("verity", ioctl(file, FS_IOC_ENABLE_VERITY, &verity));
         close(file);
     }
     printf("-- volume\n");

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::run::Outcome;
+use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, ubtrfs};
 
@@ -101,6 +101,44 @@ fn assert_merged(target: &Path) {
     assert_eq!(moved.metadata().unwrap().mode() & 0o777, 0o600);
     let (one, other) = (target.join("link").metadata().unwrap(), target.join("made/file").metadata().unwrap());
     assert_eq!((one.ino(), one.nlink(), one.size()), (other.ino(), 2, 70_000));
+}
+
+/// A bind mount, taken away at the end.
+struct Bound(PathBuf);
+
+impl Bound {
+    fn read_only(source: &Path, point: PathBuf) -> Self {
+        fs::create_dir(&point).unwrap();
+        run(command("mount", &["--bind"]).args([source, &point])).ok();
+        let bound = Self(point);
+        run(command("mount", &["-o", "remount,bind,ro"]).arg(&bound.0)).ok();
+        bound
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        run(command("umount", &["-l"]).arg(&self.0));
+    }
+}
+
+/// Invariant 54: what changes the target goes through its mount, whichever the others are named by.
+#[test]
+fn nothing_is_merged_through_a_read_only_mount() {
+    require!(FUSE, Need::Root);
+    let (volume, [base, changed, target]) = with_sides();
+    change(Path::new(&changed), Path::new(&target));
+    let bound = Bound::read_only(&volume.point, volume.dir.path().join("bound"));
+    let seen = ["base", "changed", "target"].map(|name| bound.0.join(name).display().to_string());
+    has_trouble(&[&base, &changed, &seen[2]], "is read-only");
+    assert!(!Path::new(&target).join("other").exists(), "it was merged");
+    assert_eq!(says(&["-n", &seen[0], &seen[1], &seen[2]], 0), EXPECTED);
+    assert!(!Path::new(&target).join("other").exists(), "it was merged");
+    assert_eq!(says(&[&seen[0], &seen[1], &target], 0), EXPECTED);
+    assert_merged(Path::new(&target));
+    drop(bound);
+    volume.umount();
+    volume.check();
 }
 
 #[test]
