@@ -12,7 +12,7 @@ use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, Timespec};
 use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_threads::atomic::AtomicBool;
-use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, Rank, RwLock};
+use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, OnceLock, Rank, RwLock};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
@@ -107,6 +107,9 @@ pub(crate) struct Counters {
     pub(crate) leaves_written_early: AtomicU64,
 }
 
+/// What is done when the file system turns read-only after an error.
+type OnAbort = Box<dyn Fn() + Send + Sync>;
+
 /// What a mounted file system is made of.
 pub(crate) struct FsInfo {
     pub(crate) volume: Arc<Volume>,
@@ -134,6 +137,7 @@ pub(crate) struct FsInfo {
     /// The space of a volume that was opened to be read only is not known.
     began_read_only: bool,
     aborted: Mutex<Option<Arc<Error>>>,
+    on_abort: OnceLock<OnAbort>,
     pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
     compression: RwLock<Option<CompressionMode>>,
@@ -182,6 +186,7 @@ impl FsInfo {
             read_only: AtomicBool::new(begins_read_only),
             began_read_only: read_only,
             aborted: Mutex::with_default(Rank::Aborted),
+            on_abort: OnceLock::new(),
             last_errors: LastErrors::default(),
             mounted_subvolume,
         }
@@ -351,6 +356,7 @@ impl FsInfo {
     /// one that only follows from an earlier one, that.
     pub(crate) fn abort(&self, error: Error) -> Arc<Error> {
         let mut aborted = self.aborted.lock();
+        let action = if aborted.is_none() { self.on_abort.get() } else { None };
         let error = match (error, &*aborted) {
             (Error::Shared(error), _) => error,
             (error, Some(first)) if error.is_consequence() => Arc::new(Error::NotDurable(first.clone())),
@@ -367,8 +373,24 @@ impl FsInfo {
         }
         self.read_only.store(true, Ordering::Release);
         self.volume.set_read_only();
+        drop(aborted);
         self.commit_request.ask();
+        if let Some(action) = action {
+            action();
+        }
         error
+    }
+
+    /// Sets what is done, once, when the file system turns read-only after an error; at once if it
+    /// has. It takes no lock of the engine and does not wait.
+    pub(crate) fn on_abort(&self, action: OnAbort) {
+        let aborted = self.aborted.lock();
+        let _ = self.on_abort.set(action);
+        let action = if aborted.is_some() { self.on_abort.get() } else { None };
+        drop(aborted);
+        if let Some(action) = action {
+            action();
+        }
     }
 
     /// Notes an error after which the file system goes on, and logs it.

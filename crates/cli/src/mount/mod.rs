@@ -1,5 +1,6 @@
 //! `ubtrfs mount`: in the foreground, or by a server in the background whose start this waits for.
 
+mod aborted;
 mod again;
 mod background;
 mod ending;

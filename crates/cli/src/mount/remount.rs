@@ -100,13 +100,26 @@ impl Changes {
                 done => break done.map_err(|error| self.failure(&error))?,
             }
         }
-        self.stop_writing().inspect_err(|_| {
+        if self.aborted.is_some() {
+            // The server has stopped already, and nothing more becomes durable.
+            return Ok(());
+        }
+        self.stop_writing().map_err(|failure| self.why_aborted().unwrap_or(failure)).inspect_err(|_| {
+            if self.why_aborted().is_some() {
+                return;
+            }
             // The mount is what it was, for the server and for the kernel.
             if !self.before.contains(MountFlags::RDONLY) {
                 let _ = control::write_again(&self.point);
             }
             let _ = remount(&self.point, self.before);
         })
+    }
+
+    /// What turned the file system read-only meanwhile, if anything did.
+    fn why_aborted(&self) -> Option<Failure> {
+        let reason = control::report(&self.point).ok()?.aborted?;
+        Some(about_aborted(&self.point, &reason))
     }
 
     /// The server's part.
@@ -124,11 +137,10 @@ impl Changes {
         let shown = self.point.display();
         let was_stopped = self.before.contains(MountFlags::RDONLY);
         control::write_again(&self.point).map_err(|errno| match errno {
-            Errno::ROFS => Failure::new(match &self.aborted {
-                Some(reason) => format!("{shown} turned read-only after an error and stays so: {reason}"),
-                None => format!(
+            Errno::ROFS => self.why_aborted().unwrap_or_else(|| {
+                Failure::new(format!(
                     "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
-                ),
+                ))
             }),
             errno => control::failure(&self.point, errno),
         })?;
@@ -143,6 +155,10 @@ impl Changes {
     fn failure(&self, error: &io::Error) -> Failure {
         Failure::about(format_args!("changing the mount on {}", self.point.display()), error)
     }
+}
+
+fn about_aborted(point: &Path, reason: &str) -> Failure {
+    Failure::new(format!("{} turned read-only after an error and stays so: {reason}", point.display()))
 }
 
 /// The last option that says how data is compressed.

@@ -27,7 +27,7 @@ use super::options::{self, MountRequest, NewFiles};
 use super::syncs::Syncs;
 use super::tied::Tied;
 use super::watcher::{Lifeline, Watcher};
-use super::{again, ending, notify, protect};
+use super::{aborted, again, ending, notify, protect};
 use crate::commits::with_generation;
 use crate::connection::Connection;
 use crate::device::{
@@ -141,6 +141,7 @@ fn run(
         }
         ending::on_signals(Arc::clone(mount), Arc::clone(&shared))
             .map_err(|error| Failure::about("signals can't be waited for", &error))?;
+        aborted::show(mount, &shared);
         let tied = job.tied_to.map(|process| Tied::new(process, mount)).transpose()?;
         if rustix::process::geteuid().is_root() {
             // The watcher inherits that.

@@ -2,9 +2,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
@@ -103,6 +107,65 @@ fn stats_name_the_step_the_device_and_the_place_of_a_write_that_failed() {
         assert!(line.is_some_and(|line| line.ends_with(value)), "{name}: {text}");
     }
     fails(&volume.try_umount(), &place);
+}
+
+/// What the mount table shows of the file system: its options, without those of the mount.
+fn shown(volume: &Volume) -> String {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let point = format!(" {} ", volume.point.display());
+    let line = table.lines().find(|line| line.contains(&point)).unwrap();
+    line.rsplit(' ').next().unwrap().split(',').next().unwrap().into()
+}
+
+#[track_caller]
+fn becomes(volume: &Volume, wanted: &str) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while shown(volume) != wanted {
+        assert!(Instant::now() < deadline, "it is shown as {}", shown(volume));
+        sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_mount_that_turned_read_only_is_shown_so_and_stays_so() {
+    require!(Need::Root, FUSE);
+    let mut volume = Volume::without_image();
+    let below = volume.dir.path().join("below");
+    let _disk = SmallDisk::new(&below, "24M");
+    volume.image = below.join("image");
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
+    volume.mount("commit=1000");
+    fs::write(volume.point.join("small"), "small").unwrap();
+    let noise: Vec<u8> = (0..1 << 25_u32).map(|i: u32| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let mut file = fs::File::create(volume.point.join("large")).unwrap();
+    assert!(file.write_all(&noise).and_then(|()| file.sync_all()).is_err(), "32 MiB do not fit 24");
+    // Nobody can make it read-only while this is open for writing, but nothing is written.
+    let errors = [
+        file.sync_all(),
+        fs::write(volume.point.join("other"), "other"),
+        fs::create_dir(volume.point.join("dir")),
+        fs::remove_file(volume.point.join("small")),
+        fs::set_permissions(volume.point.join("small"), PermissionsExt::from_mode(0o600)),
+    ];
+    for error in errors.map(Result::unwrap_err) {
+        assert!(matches!(error.raw_os_error(), Some(libc::EROFS | libc::EIO)), "{error}");
+    }
+    drop(file);
+    becomes(&volume, "ro");
+    assert_eq!(access(volume.point.join("small"), Access::WRITE_OK), Err(Errno::ROFS));
+    let opened = OpenOptions::new().write(true).open(volume.point.join("small"));
+    assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::EROFS));
+
+    let remount =
+        |options: &str| ubtrfs(&["mount".as_ref(), "-o".as_ref(), options.as_ref(), volume.point.as_os_str()]);
+    let reason = volume.stats()["aborted"].as_str().unwrap().to_owned();
+    fails(&remount("remount,rw"), &format!("turned read-only after an error and stays so: {reason}"));
+    assert_eq!(shown(&volume), "ro");
+    remount("remount,ro").ok();
+    // Without a helper the kernel alone decides; the server undoes it.
+    run(command("mount", &["-i", "-o", "remount,rw"]).arg(&volume.point)).ok();
+    becomes(&volume, "ro");
+    fails(&volume.try_umount(), "had turned read-only after an error");
 }
 
 #[test]

@@ -16,16 +16,18 @@ mod tree;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, ioctl};
 pub use rustix::mount::MountFlags;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{FsPickFlags, UnmountFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
 use crate::device::Device;
 pub use error::{MountError, Unmount};
@@ -176,6 +178,23 @@ impl Mount {
     pub fn is_listed_read_only(&self) -> bool {
         let listed_as = self.place.get().and_then(|place| place.listed_as);
         listed_as.is_some_and(identity::is_listed_read_only)
+    }
+
+    /// Has the kernel show the file system as read-only, for all that is mounted of it, and refuse
+    /// changes itself. `EBUSY` while a file is open for writing; `EPERM` for who is not root where
+    /// it was mounted. The kernel writes its dirty pages first: the session must be running.
+    pub fn make_read_only(&self) -> io::Result<()> {
+        let point = self.points().pop().ok_or(Errno::NOENT)?;
+        let open = rustix::fs::open(&point, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        if identity::device_number_of(&open) != self.device_number {
+            return Err(Errno::NOENT.into());
+        }
+        let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+        let picked = fspick(&open, "", flags)?;
+        // It keeps the mount busy, the other does not.
+        drop(open);
+        fsconfig_set_flag(picked.as_fd(), "ro")?;
+        Ok(fsconfig_reconfigure(picked.as_fd())?)
     }
 
     /// Has the kernel read ahead as far as it does for its own btrfs in files that are read in
