@@ -59,8 +59,10 @@ impl<'a> NameItems<'a> {
             }
         }
         let most = max_item_size(node_size);
-        for ((parent, name), change) in changes.iter() {
-            let Some(index) = change.now else { continue };
+        // The oldest name is the first, as the kernel's driver has them.
+        let mut added: Vec<_> = changes.iter().filter_map(|(name, change)| Some((change.now?, name))).collect();
+        added.sort_unstable();
+        for (index, (parent, name)) in added {
             let key = Key::new(ino.0, ItemType::INODE_REF, parent.0);
             let names = items.load(key)?;
             let size: usize = names.iter().map(|listed| INODE_REF_HEADER + listed.name.len()).sum();

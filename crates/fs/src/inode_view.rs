@@ -4,10 +4,11 @@
 //! Batches are looked at before the trees, and all under one hold of the inode's lock: a commit
 //! that is published moves what was frozen into the trees.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use ubtrfs_format::items::{dir_entries, inode_backrefs};
+use ubtrfs_format::items::{dir_entries, inode_backrefs, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, extref_hash, name_hash};
 use ubtrfs_tree::Item;
 
@@ -175,6 +176,37 @@ impl InodeView<'_> {
             }
         }
         Ok(names)
+    }
+
+    /// The name that paths of the inode show: the oldest one in the directory with the highest
+    /// number. Names in extended items are none of these, as with the kernel's driver.
+    pub(crate) fn shown_name(&self) -> Result<Option<(Ino, Vec<u8>)>> {
+        let mut changes = BTreeMap::new();
+        for ((parent, name), change) in self.state.batches().rev().flat_map(|batch| batch.refs.iter()) {
+            changes.insert((*parent, &**name), change.now);
+        }
+        // Commits add the names of a directory in this order, behind those that it has.
+        let added = changes.iter().filter_map(|((parent, name), index)| Some((*parent, Reverse((*index)?), *name)));
+        let added = added.max().map(|(parent, _, name)| (parent, name.to_vec()));
+        let mut committed = None;
+        if self.has_items() {
+            let refs = self.key(ItemType::INODE_REF, 0)..=self.key(ItemType::INODE_REF, u64::MAX);
+            for item in self.info.committed().tree(self.id.subvolume)?.range(refs) {
+                let item = item?;
+                let parent = Ino(item.key.offset);
+                for name in inode_refs(&item) {
+                    let name = name?.name;
+                    if !changes.contains_key(&(parent, name)) {
+                        committed = Some((parent, name.to_vec()));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(match (committed, added) {
+            (Some(committed), Some(added)) if added.0 > committed.0 => Some(added),
+            (committed, added) => committed.or(added),
+        })
     }
 
     /// The directory in which the inode, which has one name, is: a directory's `..`.

@@ -135,6 +135,11 @@ impl Powers {
         self.ids.user(user).zip(self.ids.group(group)).ok_or(Errno::OVERFLOW)
     }
 
+    /// Whether the mount through which it asks may show other ids.
+    pub(crate) fn is_idmapped(&self) -> bool {
+        self.ids.is_mapped()
+    }
+
     /// Whether it is this user.
     pub(crate) fn is_user(&self, user: u32) -> bool {
         self.user.is_some() && self.user == self.ids.shown_user(user)

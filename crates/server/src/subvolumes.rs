@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use ubtrfs::{InodeId, NewInode, Received, SubvolumeInfo};
-use ubtrfs_format::items::{FileType, RootRef, Timespec, inode_refs};
+use ubtrfs_format::items::{FileType, RootRef, Timespec};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::ReplyIoctl;
@@ -231,7 +231,7 @@ impl Shared {
                 if subvolume.0 < Ino::FIRST_FREE.0 {
                     return Err(Errno::INVAL);
                 }
-                self.delete_by_number(asked, *subvolume).map(Some)
+                self.delete_by_number(asked, id, *subvolume).map(Some)
             }
             SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| None),
             _ => Err(Errno::NOTTY),
@@ -302,10 +302,14 @@ impl Shared {
     }
 
     /// Deletes the subvolume with this number, by the name that it has now. `EBUSY` if the name
-    /// changes all the time.
-    fn delete_by_number(&self, asked: &Asked, subvolume: TreeId) -> Result<Changed, Errno> {
+    /// changes all the time. `EOPNOTSUPP` if the caller's mount shows other ids and `shown`, the
+    /// directory that it has open, is not the one with the name: the mount may not show that.
+    fn delete_by_number(&self, asked: &Asked, shown: InodeId, subvolume: TreeId) -> Result<Changed, Errno> {
         for _ in 0..MOST_RENAMES {
             let (dir, name) = self.subvolume_info(subvolume)?.entry.ok_or(Errno::NOENT)?;
+            if dir != shown && asked.powers.is_idmapped() {
+                return Err(Errno::OPNOTSUPP);
+            }
             match self.delete_subvolume(asked, dir, &name, Some(subvolume)) {
                 Err(Errno::AGAIN) => {}
                 done => return done.map(|gone| Changed { dir: self.numbers.node(dir), name, gone: Some(gone) }),
@@ -470,15 +474,8 @@ impl Shared {
         let mut names = Vec::new();
         let (mut at, mut length) = (from, 0);
         while at != top {
-            let key = |offset| Key::new(at.0, ItemType::INODE_REF, offset);
-            let mut found = None;
-            let visit = &mut |item: ubtrfs::FoundItem| {
-                let name = inode_refs(&item.data).find_map(Result::ok).map(|name| name.name.to_vec());
-                found = name.map(|name| (Ino(item.key.offset), name)).or(found.take());
-                true
-            };
-            self.engine.search_tree(tree, key(0), key(u64::MAX), visit).map_err(|error| errno(&error))?;
-            let (parent, name) = found.filter(|(parent, _)| *parent != at).ok_or(Errno::NOENT)?;
+            let found = self.engine.shown_name(InodeId::new(tree, at)).map_err(|error| errno(&error))?;
+            let (parent, name) = Some(found).filter(|(parent, _)| *parent != at).ok_or(Errno::NOENT)?;
             length += name.len() + 1;
             if length > PATH_SIZE {
                 return Err(Errno::NAMETOOLONG);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ubtrfs_format::{DirIndex, TreeId};
+use ubtrfs_format::{DirIndex, Ino, TreeId};
 
 use super::Filesystem;
 use crate::error::Result;
@@ -21,6 +21,13 @@ impl Filesystem {
     /// parent. That of another subvolume's root is the directory with its entry.
     pub fn parent_within(&self, shown: TreeId, dir: InodeId) -> Result<InodeId> {
         if dir == InodeId::root_of(shown) { Ok(dir) } else { self.names.parent(dir) }
+    }
+
+    /// The name that paths of an inode show, and its directory in the same subvolume: the oldest
+    /// name in the directory with the highest number. Of a root directory it is `..` in itself.
+    /// `ENOENT` if there is none, or the subvolume was deleted.
+    pub fn shown_name(&self, id: InodeId) -> Result<(Ino, Vec<u8>)> {
+        self.ops.shown_name(id)
     }
 
     /// The highest entry number of a directory now: a listing that starts now stops there, so that
@@ -161,5 +168,59 @@ impl Filesystem {
         flags: RenameFlags,
     ) -> Result<()> {
         self.ops.rename(dir, name, new_dir, new_name, flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ubtrfs_format::Ino;
+    use ubtrfs_volume::MemoryDevice;
+
+    use crate::mkfs::{self, MkfsOptions};
+    use crate::{Errno, Filesystem, NewInode, Options, RenameFlags};
+
+    /// The oldest name of the last directory, of what is committed and of what is not.
+    #[test]
+    fn the_shown_name_is_the_same_before_and_after_a_commit() {
+        const SIZE: usize = 128 << 20;
+        let device = Arc::new(MemoryDevice::new(SIZE));
+        mkfs::make(&[&*device], &MkfsOptions::new(SIZE as u64)).unwrap();
+        let fs = Filesystem::open_devices(vec![device], Options::default()).unwrap();
+        let root = fs.root();
+        let new = |mode| NewInode { mode, ..NewInode::default() };
+        let dir = fs.create(root, b"dir", &new(0o040_755)).unwrap();
+        let file = fs.create(root, b"z", &new(0o100_644)).unwrap();
+        let shown = |wanted: Option<(Ino, &[u8])>| {
+            let wanted = wanted.map(|(dir, name)| (dir, name.to_vec()));
+            for _ in 0..2 {
+                assert_eq!(fs.shown_name(file).map_err(|error| error.errno()), wanted.clone().ok_or(Errno::NOENT));
+                fs.sync().unwrap();
+            }
+        };
+        assert_eq!(fs.shown_name(dir).unwrap(), (root.ino, b"dir".to_vec()));
+        assert_eq!(fs.shown_name(root).unwrap(), (root.ino, b"..".to_vec()));
+        shown(Some((root.ino, b"z")));
+        // A younger name in the same directory, whatever its order.
+        fs.link(file, root, b"a").unwrap();
+        shown(Some((root.ino, b"z")));
+        // Two at once in a directory with a higher number.
+        fs.link(file, dir, b"y").unwrap();
+        fs.link(file, dir, b"b").unwrap();
+        shown(Some((dir.ino, b"y")));
+        fs.rename(dir, b"y", dir, b"c", RenameFlags::default()).unwrap();
+        shown(Some((dir.ino, b"b")));
+        fs.unlink(dir, b"b").unwrap();
+        shown(Some((dir.ino, b"c")));
+        fs.unlink(dir, b"c").unwrap();
+        fs.rename(root, b"z", root, b"x", RenameFlags::default()).unwrap();
+        shown(Some((root.ino, b"a")));
+        fs.unlink(root, b"a").unwrap();
+        shown(Some((root.ino, b"x")));
+        fs.unlink(root, b"x").unwrap();
+        shown(None);
+        fs.forget(file, 1);
+        fs.forget(dir, 1);
     }
 }

@@ -263,7 +263,6 @@ impl Operations {
         let times = [changes.atime, changes.mtime];
         let sets_one = changes.size.is_none() && times.iter().flatten().count() == 1;
         let sets_times = sets_one || times.iter().flatten().any(|time| *time != TimeChange::Now);
-        let kills = changes.kill_privileges || changes.kill_group_id;
         // An ACL is as much of the permissions as the mode is.
         let restricted =
             with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
@@ -274,7 +273,7 @@ impl Operations {
             if changes.size.is_some() {
                 check_no_verity(&state)?;
             }
-        } else if changes.atime.is_some() || changes.mtime.is_some() || kills {
+        } else if changes.atime.is_some() || changes.mtime.is_some() {
             check_mutable(&self.info.inode(id)?.read())?;
         }
         let change = AttributeChange { changes, with };

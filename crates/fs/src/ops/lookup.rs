@@ -1,7 +1,7 @@
 //! Looking names up, and listing directories.
 
 use ubtrfs_format::items;
-use ubtrfs_format::{DirIndex, TreeId};
+use ubtrfs_format::{DirIndex, Ino, TreeId};
 
 use super::operations::Operations;
 use crate::error::{Errno, Result};
@@ -60,6 +60,17 @@ impl Operations {
         }
         self.forget(id, 1);
         Err(alive.err().unwrap_or(Errno::NOENT.into()))
+    }
+
+    /// The name that paths of an inode show, and its directory, which is in the same subvolume.
+    /// `ENOENT` if the inode has no name, or is no more, or its subvolume was deleted.
+    pub(crate) fn shown_name(&self, id: InodeId) -> Result<(Ino, Vec<u8>)> {
+        if self.info.is_deleted(id.subvolume) {
+            return Err(Errno::NOENT.into());
+        }
+        let inode = self.info.inode(id)?;
+        let state = inode.read();
+        self.info.view(id, &state).shown_name()?.ok_or_else(|| Errno::NOENT.into())
     }
 
     /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order

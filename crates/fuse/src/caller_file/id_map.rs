@@ -35,6 +35,11 @@ impl IdMaps {
         Some(Self(Some((Ranges::parse(users)?, Ranges::parse(groups)?))))
     }
 
+    /// Whether others may be shown in place of some.
+    pub fn is_mapped(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// The user who is shown in place of one of the filesystem's; `None` if there is nobody.
     pub fn shown_user(&self, user: u32) -> Option<u32> {
         self.0.as_ref().map_or(Some(user), |(users, _)| users.map(user, false))

@@ -77,6 +77,7 @@ impl Findings {
 pub struct Campaign {
     ours: Side,
     theirs: Side,
+    checks_opens: bool,
     _dir: TempDir,
     next: u64,
     is_clean: bool,
@@ -102,7 +103,8 @@ impl Campaign {
             Side::new(subject.clone(), options, image, program)
         };
         let (ours, theirs) = (side(subject, options, "ours"), side(&Subject::Kernel, "", "theirs"));
-        Self { ours, theirs, _dir: dir, next: 0, is_clean: true, findings: Findings::default() }
+        let checks_opens = options.contains("check_open=always");
+        Self { ours, theirs, checks_opens, _dir: dir, next: 0, is_clean: true, findings: Findings::default() }
     }
 
     fn new_name(&mut self) -> PathBuf {
@@ -122,7 +124,7 @@ impl Campaign {
     fn compare_now(&mut self, steps: &[Step], remounts: bool) -> Comparison {
         let name = self.new_name();
         let (ours, theirs) = self.run_both(&name, steps);
-        let mut comparison = compare(steps, &ours, &theirs);
+        let mut comparison = compare(steps, &ours, &theirs, self.checks_opens);
         if remounts && comparison.difference.is_none() && !comparison.is_cut {
             self.ours.remount();
             self.theirs.remount();
@@ -172,7 +174,7 @@ impl Campaign {
         for ((name, seed, steps), (ours, theirs)) in work.iter().zip(our_records.iter().zip(&their_records)) {
             self.findings.sequences += 1;
             self.findings.calls += steps.len() as u64;
-            let comparison = compare(steps, ours, theirs);
+            let comparison = compare(steps, ours, theirs, self.checks_opens);
             for known in &comparison.known {
                 *self.findings.known.entry(known.reason).or_default() += 1;
             }
@@ -240,7 +242,7 @@ impl Campaign {
                 let _ = writeln!(text, "    but the kernel: {their}");
             }
         }
-        let comparison = compare(steps, &ours, &theirs);
+        let comparison = compare(steps, &ours, &theirs, self.checks_opens);
         if let Some(difference) = comparison.difference.or_else(|| {
             self.ours.remount();
             self.theirs.remount();

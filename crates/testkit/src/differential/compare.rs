@@ -65,19 +65,15 @@ pub struct Comparison {
     pub is_cut: bool,
 }
 
-/// Compares two records of `steps`.
-pub fn compare(steps: &[Step], ours: &Record, theirs: &Record) -> Comparison {
+/// Compares two records of `steps`. `checks_opens` says whether the kernel asks ubtrfs about each
+/// open(2).
+pub fn compare(steps: &[Step], ours: &Record, theirs: &Record, checks_opens: bool) -> Comparison {
     let mut comparison = Comparison { difference: None, known: Vec::new(), is_cut: false };
     for (at, (step, (our, their))) in steps.iter().zip(ours.answers.iter().zip(&theirs.answers)).enumerate() {
         if our == their {
-            if let Some(known) = known::parts_unseen(&steps[..at], step, our) {
-                comparison.known.push(known);
-                comparison.is_cut = true;
-                return comparison;
-            }
             continue;
         }
-        let Some(known) = known::of(&steps[..at], step, our, their) else {
+        let Some(known) = known::of(&steps[..at], step, (our, their), checks_opens) else {
             comparison.difference =
                 Some(Difference { at: Some(at), ours: our.clone(), theirs: their.clone(), is_after_remount: false });
             return comparison;

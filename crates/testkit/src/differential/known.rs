@@ -4,7 +4,7 @@
 //! of the same call is found.
 
 use super::answers::{differing_words, is_error};
-use super::call::{Bytes, Call, Features, On, Step, View};
+use super::call::{Bytes, Call, Features, Hex, On, Step, View};
 use crate::walk::{Kind, Tree};
 
 /// A difference that is meant.
@@ -22,6 +22,8 @@ struct Case<'a> {
     step: &'a Step,
     ours: &'a str,
     theirs: &'a str,
+    /// Whether the kernel asks ubtrfs about each open(2).
+    checks_opens: bool,
 }
 
 impl Case<'_> {
@@ -32,6 +34,17 @@ impl Case<'_> {
 
     fn is_after(&self, is_it: fn(&Call) -> bool) -> bool {
         self.before.iter().any(|step| is_it(&step.call))
+    }
+
+    /// Whether ubtrfs does what the kernel refuses for the sake of a file's flags or of its
+    /// subvolume.
+    fn lets_pass(&self) -> bool {
+        !is_error(self.ours)
+            && match self.theirs {
+                "EROFS" => self.is_after(makes_read_only),
+                "EPERM" | "EACCES" => self.is_after(protects),
+                _ => false,
+            }
     }
 }
 
@@ -47,7 +60,7 @@ const KNOWN: &[Known] = &[
     },
     Known {
         reason: "permissions and arguments are checked, by FUSE in the kernel, before the server says that a subvolume is read-only",
-        speaks_of: |case| is_error(case.ours) && case.theirs == "EROFS",
+        speaks_of: |case| is_error(case.ours) && case.theirs == "EROFS" && case.is_after(makes_read_only),
     },
     Known {
         reason: "trees are not defragmented, only files",
@@ -79,6 +92,54 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        reason: HOLES,
+        speaks_of: |case| {
+            let words = differing_words(case.ours, case.theirs);
+            matches!(case.step.call, Call::Stat { .. })
+                && !words.is_empty()
+                && words.iter().all(|(what, ours)| matches!(*what, "m" | "c") && *ours != "new")
+                && case.is_after(punches_across_sectors)
+        },
+    },
+    Known {
+        reason: "the kernel gives a subvolume that is deleted another device number",
+        speaks_of: |case| {
+            let numbers = (case.ours.split_once(' '), case.theirs.split_once(' '));
+            let words = differing_words(case.ours, case.theirs);
+            matches!(case.step.call, Call::Stat { .. })
+                && matches!(numbers, (Some((ours, _)), Some((theirs, _))) if ours != theirs)
+                && words.iter().all(|(what, _)| matches!(*what, "m" | "c"))
+                && case.is_after(destroys)
+        },
+    },
+    Known {
+        reason: "FUSE in the kernel opens a handle of what is in its cache without a question",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::OpenHandle { .. })
+                && (case.ours, case.theirs) == ("ok", "ESTALE")
+                && case.is_after(destroys)
+        },
+    },
+    Known {
+        reason: "to defragment, the kernel compares the ids on disk with the caller's, whatever the mount shows",
+        speaks_of: |case| {
+            let is_refused = case.ours == "EPERM" && !is_error(case.theirs);
+            let passes = !is_error(case.ours) && case.theirs == "EPERM";
+            matches!(case.step.call, Call::Defragment { .. } | Call::DefragmentRange { .. })
+                && (is_refused || passes)
+                && case.goes_through(View::Idmapped)
+        },
+    },
+    Known {
+        reason: "a store to a mapping asks nothing: that the subvolume is read-only is found when it is written back",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::Store { .. })
+                && !is_error(case.ours)
+                && case.theirs == "EFAULT"
+                && case.is_after(makes_read_only)
+        },
+    },
+    Known {
         reason: "the empty directories in place of subvolumes are one inode in each snapshot, and root's",
         speaks_of: |case| {
             let words = differing_words(case.ours, case.theirs);
@@ -106,7 +167,7 @@ const KNOWN: &[Known] = &[
     },
     Known {
         reason: "FUSE in the kernel does not know which files are immutable or append-only: other errors come first",
-        speaks_of: |case| case.theirs == "EPERM" && is_error(case.ours) && case.is_after(sets_flags),
+        speaks_of: |case| case.theirs == "EPERM" && is_error(case.ours) && case.is_after(protects),
     },
     Known {
         reason: "names that were made after a directory was opened may be listed or not",
@@ -136,14 +197,97 @@ const KNOWN: &[Known] = &[
     },
     Known {
         reason: ZEROS,
-        speaks_of: |case| matches!(case.step.call, Call::Seek { whence: libc::SEEK_DATA | libc::SEEK_HOLE, .. }),
+        speaks_of: |case| {
+            let is_place = |answer: &str| !is_error(answer) || answer == "ENXIO";
+            matches!(case.step.call, Call::Seek { whence: libc::SEEK_DATA | libc::SEEK_HOLE, .. })
+                && is_place(case.ours)
+                && is_place(case.theirs)
+        },
     },
     Known {
         reason: "a read-only subvolume does not change through files that were opened before either",
         speaks_of: |case| {
             case.ours == "EROFS"
                 && !is_error(case.theirs)
-                && case.is_after(|call| matches!(call, Call::SetSubvolumeFlags { .. } | Call::MakeSnapshot { .. }))
+                && case.is_after(|call| matches!(call, Call::SetSubvolumeFlags { flags, .. } if flags.0 == READ_ONLY))
+        },
+    },
+    Known {
+        reason: "the kernel asks about no open(2) without check_open=always, which makes it many times faster",
+        speaks_of: |case| {
+            let opens =
+                matches!(case.step.call, Call::Open { .. } | Call::OpenResolving { .. } | Call::OpenHandle { .. });
+            opens && !case.checks_opens && case.lets_pass()
+        },
+    },
+    Known {
+        reason: "FUSE in the kernel asks about no access(2), and knows neither flags of files nor read-only subvolumes",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::Access { mode, .. } if mode & libc::W_OK != 0) && case.lets_pass()
+        },
+    },
+    Known {
+        reason: "FUSE in the kernel asks about no mmap(2) and fcntl(2), and does not know which files are append-only",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::Map { shared: true, .. } | Call::SetFileFlags { .. }) && case.lets_pass()
+        },
+    },
+    Known {
+        reason: "FUSE in the kernel has nothing to ask where nothing is copied or removed, whatever the file's flags",
+        speaks_of: |case| {
+            let Call::RemoveXattr { name, .. } = &case.step.call else {
+                return matches!(case.step.call, Call::CopyRange { .. }) && case.ours == "ok" && case.lets_pass();
+            };
+            name == "system.posix_acl_default" && case.lets_pass()
+        },
+    },
+    Known {
+        reason: "FUSE in the kernel does not pass on that a write is to ignore O_APPEND",
+        speaks_of: |case| {
+            const NO_APPEND: u64 = 0x20;
+            matches!(case.step.call, Call::WriteFlagged { flags, .. } if flags.0 & NO_APPEND != 0) && case.lets_pass()
+        },
+    },
+    Known {
+        reason: "immutable and append-only files do not change through files that were opened before either",
+        speaks_of: |case| {
+            let writes = matches!(
+                case.step.call,
+                Call::Write { .. }
+                    | Call::WriteFlagged { .. }
+                    | Call::WriteOn { .. }
+                    | Call::CopyRange { .. }
+                    | Call::SendFile { .. }
+                    | Call::Allocate { .. }
+                    | Call::Truncate { on: On::Slot(_), .. }
+            );
+            writes && case.ours == "EPERM" && !is_error(case.theirs) && case.is_after(protects)
+        },
+    },
+    Known {
+        reason: "a subvolume that was deleted, and of which something is open, has no properties any more",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::SetReceived { on: On::Slot(_), .. })
+                && (case.ours, case.theirs) == ("ENOENT", "ok")
+                && case.is_after(destroys)
+        },
+    },
+    Known {
+        reason: "positions in directories are numbers of ours",
+        speaks_of: |case| {
+            let Call::Seek { slot, whence: libc::SEEK_CUR, .. } = case.step.call else { return false };
+            let lists = |step: &Step| matches!(step.call, Call::List { on: On::Slot(listed) } if listed == slot);
+            !is_error(case.ours) && !is_error(case.theirs) && case.before.iter().any(lists)
+        },
+    },
+    Known {
+        reason: REMOVED_BY_FUSE,
+        speaks_of: |case| {
+            let differing = differing_words(case.ours, case.theirs);
+            let at = case.ours.split(' ').zip(case.theirs.split(' ')).nth(1);
+            matches!(case.step.call, Call::Stat { .. })
+                && differing.len() == 1
+                && at.is_some_and(|(ours, theirs)| lacks_set_id(case.before, ours, theirs))
         },
     },
 ];
@@ -161,54 +305,38 @@ const STORES: &str =
     "the server learns of stores to mappings when pages are written back, and sets the time of modification then";
 const ACCESSES: &str =
     "the server does not see reads of cached pages, reads behind the end and mmap(2), but sees faults of mapped pages";
+const HOLES: &str =
+    "the kernel looks at too few sectors to see that an unaligned range is a hole already, and changes the times";
 const ZEROS: &str = "which of a file's zeros are a hole: the kernel writes those of a block in part, ubtrfs need not";
 
-/// Differences that are faults, until they are mended.
-const FAULTS: &[Known] = &[
-    Known {
-        reason: "FAULT: ioctls through read-only mounts",
-        speaks_of: |case| case.goes_through(View::ReadOnly) && case.theirs == "EROFS" && is_ioctl(&case.step.call),
-    },
-    Known {
-        reason: "FAULT: ids of ioctls through idmapped mounts",
-        speaks_of: |case| case.goes_through(View::Idmapped) && is_ioctl(&case.step.call),
-    },
-    Known {
-        reason: "FAULT: paths of inodes that are not committed yet",
-        speaks_of: |case| matches!(case.step.call, Call::LookUpInode { .. } | Call::LookUpAsUser { .. }),
-    },
-    Known {
-        reason: "FAULT: opening files of read-only subvolumes for writing, and access(2)",
-        speaks_of: |case| {
-            case.theirs == "EROFS"
-                && !is_error(case.ours)
-                && matches!(
-                    case.step.call,
-                    Call::Open { .. } | Call::OpenResolving { .. } | Call::OpenHandle { .. } | Call::Access { .. }
-                )
-        },
-    },
-    Known {
-        reason: "FAULT: append-only and immutable files, which are checked when they are written",
-        speaks_of: |case| {
-            let is_checked_late = case.ours == "EPERM" && !is_error(case.theirs);
-            let is_for_kernel = matches!(
-                case.step.call,
-                Call::Open { .. }
-                    | Call::OpenResolving { .. }
-                    | Call::OpenHandle { .. }
-                    | Call::Map { .. }
-                    | Call::SetFileFlags { .. }
-                    | Call::CopyRange { .. }
-                    | Call::WriteFlagged { .. }
-                    | Call::Access { .. }
-                    | Call::RemoveXattr { .. }
-            );
-            let is_not_checked = is_for_kernel && matches!(case.theirs, "EPERM" | "EACCES") && !is_error(case.ours);
-            (is_checked_late || is_not_checked) && case.is_after(sets_flags)
-        },
-    },
-];
+const READ_ONLY: u64 = 2;
+
+/// Whether a call may make a subvolume read-only.
+fn makes_read_only(call: &Call) -> bool {
+    matches!(call, Call::SetSubvolumeFlags { flags, .. } | Call::MakeSnapshot { flags, .. } if flags.0 & READ_ONLY != 0)
+}
+
+/// Whether a call may make a file immutable or append-only.
+fn protects(call: &Call) -> bool {
+    match call {
+        Call::SetFlags { flags, .. } => flags.0 & 0x30 != 0,
+        Call::SetFsx { flags, .. } | Call::SetFileAttributes { flags, .. } => flags.0 & 0x18 != 0,
+        _ => false,
+    }
+}
+
+fn destroys(call: &Call) -> bool {
+    matches!(call, Call::DestroySubvolume { .. })
+}
+
+/// Whether a call punches a hole that ends in one more sector than as many bytes from the beginning
+/// of the first one on. The kernel looks at these only to see whether there is a hole already.
+fn punches_across_sectors(call: &Call) -> bool {
+    const PUNCH: u64 = 3;
+    const SECTOR: i64 = 4096;
+    let Call::Allocate { mode: Hex(PUNCH), offset, length, .. } = *call else { return false };
+    offset % SECTOR + length > length.saturating_add(SECTOR - 1) / SECTOR * SECTOR
+}
 
 fn sets_flags(call: &Call) -> bool {
     matches!(call, Call::SetFlags { .. } | Call::SetFsx { .. } | Call::SetFileAttributes { .. })
@@ -233,16 +361,14 @@ fn is_ioctl(call: &Call) -> bool {
 }
 
 /// The entry for a difference.
-pub(super) fn of(before: &[Step], step: &Step, ours: &str, theirs: &str) -> Option<&'static Known> {
-    let case = Case { before, step, ours, theirs };
-    KNOWN.iter().chain(FAULTS).find(|known| (known.speaks_of)(&case))
-}
-
-/// The entry that says that a call leaves different states though its answers are equal.
-pub(super) fn parts_unseen(before: &[Step], step: &Step, answer: &str) -> Option<&'static Known> {
-    let case = Case { before, step, ours: answer, theirs: answer };
-    let makes = matches!(step.call, Call::MakeSubvolume { .. } | Call::MakeSnapshot { .. });
-    (makes && case.goes_through(View::Idmapped) && !is_error(answer)).then_some(&FAULTS[2])
+pub(super) fn of(
+    before: &[Step],
+    step: &Step,
+    (ours, theirs): (&str, &str),
+    checks_opens: bool,
+) -> Option<&'static Known> {
+    let case = Case { before, step, ours, theirs, checks_opens };
+    KNOWN.iter().find(|known| (known.speaks_of)(&case))
 }
 
 /// A snapshot has an empty directory in place of each subvolume in its source. To the kernel these
@@ -259,33 +385,37 @@ pub(super) fn even_placeholders(ours: &mut Tree, theirs: &mut Tree) {
 
 /// Whether a line of a comparison of states speaks of a difference that is meant.
 pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
-    const WHITEOUT: u64 = 4;
-    let changes_flags = steps.iter().filter(|step| sets_flags(&step.call)).count() > 1;
-    let stores = steps.iter().any(|step| matches!(step.call, Call::Store { .. }));
-    let whites_out =
-        steps.iter().any(|step| matches!(step.call, Call::Rename { flags, .. } if flags.0 & WHITEOUT != 0));
+    let is_after = |is_it: fn(&Call) -> bool| steps.iter().any(|step| is_it(&step.call));
     KNOWN_STATES.iter().any(|(words, _)| words.iter().all(|word| line.contains(word)))
-        // See [`STORES`].
         || differs_in_set_id(steps, line)
-        // FAULT: flags that end a protection and ask for compression leave the property as it was.
-        || changes_flags && line.contains("xattr btrfs.compression: left None")
-        // FAULT: a whiteout gets no ACL by the default one of its directory.
-        || whites_out && line.contains("xattr system.posix_acl_access: left None")
-        || stores && line.contains(": mtime: left ")
+        // See [`STORES`].
+        || line.contains(": mtime: left ") && is_after(|call| matches!(call, Call::Store { .. }))
+        || line.contains(": mtime: left ")
+            && line.contains("right (1000000000, 0)")
+            && is_after(punches_across_sectors)
+        // See [`ACCESSES`].
+        || line.contains(": atime: left (1000000000, 0)")
+            && is_after(|call| matches!(call, Call::Store { .. } | Call::Load { .. }))
 }
 
-/// Whether the modes of a line differ in set-id bits that ours lacks: see [`REMOVED_BY_FUSE`]. Or
-/// in that of the group where the group may not execute the file: the kernel clears it if the
-/// writer is not in the group, which FUSE does not report.
+/// Whether the modes of a line differ in set-id bits in a way that is meant.
 fn differs_in_set_id(steps: &[Step], line: &str) -> bool {
+    let Some((_, modes)) = line.split_once(": mode: left \"") else { return false };
+    let Some((ours, theirs)) = modes.trim_end_matches('"').split_once("\", right \"") else { return false };
+    lacks_set_id(steps, ours, theirs)
+}
+
+/// Whether modes differ in set-id bits that ours lacks: see [`REMOVED_BY_FUSE`]. The request that
+/// FUSE sends before root writes a file with capabilities is that of a chown(2) of nobody to
+/// nobody, too, which clears the bits. Or whether they differ in that of the group where the group
+/// may not execute the file: the kernel clears it if the writer is not in the group, which FUSE
+/// does not report.
+fn lacks_set_id(steps: &[Step], ours: &str, theirs: &str) -> bool {
     const SET_ID: u32 = 0o6000;
     const SET_GROUP: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;
-    let Some((_, modes)) = line.split_once(": mode: left \"") else { return false };
-    let Some((ours, theirs)) = modes.trim_end_matches('"').split_once("\", right \"") else { return false };
     let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };
     let allocates = steps.iter().any(|step| matches!(step.call, Call::Allocate { .. }));
-    // FAULT: a write by root clears them, too, if the file has capabilities.
     let has_capability =
         steps.iter().any(|step| matches!(&step.call, Call::SetXattr { name, .. } if name == "security.capability"));
     let is_removed = (allocates || has_capability) && ours & !SET_ID == theirs & !SET_ID && ours & !theirs == 0;

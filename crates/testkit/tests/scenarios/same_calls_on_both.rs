@@ -16,6 +16,8 @@ use ubtrfs_testkit::subject::Subject;
 
 /// Device nodes and set-id programs, as the kernel's mounts have them.
 const OPTIONS: &str = "dev,suid";
+/// The same, and the kernel asks about each open(2).
+const ASKED: &str = "dev,suid,check_open=always";
 
 /// Calls of the short and of the long run.
 const SHORT: u64 = 60_000;
@@ -41,10 +43,14 @@ fn the_same_calls_end_alike_on_both() {
     let usual = if soaks() { LONG } else { SHORT };
     let calls = std::env::var("UBTRFS_CALLS").ok().map_or(usual, |text| text.parse().expect("a number of calls"));
     let first = seeds(1).first().copied().unwrap_or(1);
-    let ours = (&Subject::ubtrfs(), OPTIONS);
-    let findings = run(caller(), ours, first << 32, calls, |findings| eprint!("{}", findings.summary()));
-    assert!(findings.differences.is_empty(), "{}", findings.report());
-    eprint!("{}", findings.summary());
+    for (options, first, calls) in
+        [(OPTIONS, first << 32, calls.div_ceil(2)), (ASKED, first << 32 | 1 << 31, calls / 2)]
+    {
+        let ours = (&Subject::ubtrfs(), options);
+        let findings = run(caller(), ours, first, calls, |findings| eprint!("{}", findings.summary()));
+        assert!(findings.differences.is_empty(), "with {options}: {}", findings.report());
+        eprint!("{}", findings.summary());
+    }
 }
 
 /// Sequences that the campaign has found, and that were mended: one a line, as reports print them.
