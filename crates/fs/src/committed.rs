@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{RootFlags, RootItem};
-use ubtrfs_format::{Generation, ItemType, Key, Logical, Superblock, TreeId};
+use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId};
 use ubtrfs_threads::OnceLock;
 use ubtrfs_tree::{Block, NodeCache, NodeRef, Reader, Root, Snapshot};
 
@@ -129,6 +129,12 @@ impl Committed {
         self.trees.contains_key(&id)
     }
 
+    /// Whether commits keep a free-space tree. Without one no empty chunk is ever removed: the root
+    /// tree may have older kernels' free-space caches, one for each block group.
+    pub(crate) fn keeps_free_space_tree(&self) -> bool {
+        self.superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+    }
+
     /// Whether there is such a tree and it has files. One that is being dropped counts as deleted.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
         id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
@@ -143,7 +149,7 @@ impl Committed {
 
     /// The tree with the block group items.
     pub(crate) fn block_group_tree_id(&self) -> TreeId {
-        if self.superblock.compat_ro.contains(ubtrfs_format::CompatRo::BLOCK_GROUP_TREE) {
+        if self.superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
             TreeId::BLOCK_GROUP
         } else {
             TreeId::EXTENT

@@ -60,6 +60,13 @@ impl Mixture {
         Self { seed, writers, operations, jobs, fails, bytes: None, leaders, faults: Faults::default(), crashes: 6 }
     }
 
+    /// The mixture of this seed beside snapshots that fill a small volume.
+    pub fn on_full_volume(seed: u64) -> Self {
+        let mut mixture = Self { fails: false, bytes: Some(Self::SMALL_VOLUME), crashes: 1, ..Self::new(seed) };
+        mixture.jobs.push(Job::Fill);
+        mixture
+    }
+
     /// Runs it. A failure says what happened, and all that is needed to run it again.
     pub fn run(&self) -> Result<Summary, String> {
         let (this, notes) = (self.clone(), Arc::new(Mutex::new(Notes::default())));

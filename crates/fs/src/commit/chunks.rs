@@ -52,8 +52,6 @@ impl ChunkChanges {
             committer.info.volume.add_chunk(made.start, made.chunk)?;
         }
         let mut edits = GroupEdits::default();
-        // Without a free-space tree the root tree may have older kernels' free-space caches, one
-        // for each group.
         let groups = if free_space_tree { space.take_empty_groups(&committer.info.volume) } else { Vec::new() };
         let removed = groups.into_iter().map(|(group, chunk)| {
             group.delete_items(&mut edits);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ubtrfs_format::{CompatRo, Generation, ItemType, Logical, TreeId};
+use ubtrfs_format::{Generation, ItemType, Logical, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 
 use super::build::Builder;
@@ -108,10 +108,6 @@ impl MergedTrees {
 }
 
 impl Merging<'_> {
-    fn has_free_space_tree(&self) -> bool {
-        self.committed.superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
-    }
-
     /// Merges the frozen inodes into their subvolumes, which yields the changes of references to
     /// data.
     fn merge_subvolumes(&mut self, inodes: &[Arc<Inode>]) -> Result<()> {
@@ -175,7 +171,7 @@ impl Merging<'_> {
         let (committer, committed) = (self.committer, self.committed);
         let generation = self.transaction.generation;
         relocate_trees(&mut self.tree, &mut self.roots, &trees_to_relocate(committer, committed), generation)?;
-        let has_free_space_tree = self.has_free_space_tree();
+        let has_free_space_tree = self.committed.keeps_free_space_tree();
         let recounted = std::mem::take(&mut committer.info.space.lock().rewrite_all);
         if recounted && has_free_space_tree {
             rebuild_tree(&mut self.tree, &mut self.roots, TreeId::FREE_SPACE, self.extent_tree)?;
@@ -202,7 +198,7 @@ impl Merging<'_> {
     fn merge_root_tree(&mut self) -> Result<Root> {
         self.roots.will_change(TreeId::EXTENT);
         self.roots.will_change(self.committed.block_group_tree_id());
-        if self.has_free_space_tree() {
+        if self.committed.keeps_free_space_tree() {
             self.roots.will_change(TreeId::FREE_SPACE);
         }
         let mut edits = self.roots.placeholders()?;
@@ -216,7 +212,7 @@ impl Merging<'_> {
     /// built already is rewritten in place.
     fn settle_space(&mut self, mut removed_groups: GroupEdits) -> Result<()> {
         let block_group_tree = self.committed.block_group_tree_id();
-        let has_free_space_tree = self.has_free_space_tree();
+        let has_free_space_tree = self.committed.keeps_free_space_tree();
         loop {
             self.tree.nodes.take_extent_edits(&self.tree.dirty, &mut self.extent_edits)?;
             let mut group_edits = std::mem::take(&mut removed_groups);

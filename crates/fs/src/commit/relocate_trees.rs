@@ -15,6 +15,9 @@ use crate::error::Result;
 
 /// The trees of one leaf that are (nearly) alone in their chunk.
 pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) -> Vec<TreeId> {
+    if !committed.keeps_free_space_tree() {
+        return Vec::new();
+    }
     let sparse = committer.info.space.lock().sparse_metadata();
     if sparse.is_empty() {
         return Vec::new();

@@ -116,12 +116,21 @@ impl Committer {
         self.info.volume.devices().len() > 1 && !self.info.volume.unsaved_device_errors().is_empty()
     }
 
-    /// Whether commits would remove chunks though nothing else has changed. A mount and an unmount
-    /// alone should not change the volume.
+    /// Whether commits would remove chunks though nothing else has changed, and what they take comes
+    /// back (invariant 8). A mount and an unmount alone should not change the volume.
     pub(super) fn has_chunks_to_empty(&self) -> bool {
-        self.info.counters.commits.load(Ordering::Relaxed) > 0
-            && (self.info.space.lock().has_empty_groups(&self.info.volume)
-                || !trees_to_relocate(self, &self.info.committed()).is_empty())
+        let committed = self.info.committed();
+        if self.info.counters.commits.load(Ordering::Relaxed) == 0 || !committed.keeps_free_space_tree() {
+            return false;
+        }
+        let has_empty_groups = {
+            let mut space = self.info.space.lock();
+            if !space.may_free_unreserved() {
+                return false;
+            }
+            space.has_empty_groups(&self.info.volume)
+        };
+        has_empty_groups || !trees_to_relocate(self, &committed).is_empty()
     }
 
     /// Commits all that has changed, and then moves extents, in a commit of its own. The first

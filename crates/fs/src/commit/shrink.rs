@@ -12,7 +12,11 @@ impl Committer {
         }
         self.commit()?;
         // Each commit may empty a chunk: trees move out of those that are nearly empty.
-        while self.has_chunks_to_empty() {
+        let most = 2 * self.info.volume.chunks().len();
+        for _ in 0..most {
+            if !self.has_chunks_to_empty() {
+                break;
+            }
             self.info.space.lock().want_empty_groups(Shortage::Data);
             self.commit()?;
         }

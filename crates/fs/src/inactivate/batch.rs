@@ -90,7 +90,7 @@ impl Inactivator {
     }
 
     /// Has the open transaction use the reserve of what frees space, if it comes back.
-    fn use_kept(&self) -> bool {
+    pub(super) fn use_kept(&self) -> bool {
         let mut space = self.info.space.lock();
         let may = space.may_free_unreserved() || self.info.options.faults().in_commit(CommitFault::FreeUnreserved);
         if may {
@@ -131,18 +131,22 @@ impl Inactivator {
                     self.pass_over(error.at(Step::FreeOrphans))
                 })?,
             };
+            let Some(done) = done else {
+                // What freeing takes would not come back before readers have ended.
+                return Ok(Freed { more: true, ..round });
+            };
             round.freed |= done > 0;
             left = left.saturating_sub(done + if is_search { SEARCH } else { 0 });
         }
     }
 
     /// Goes on after an error, unless the file system has given up.
-    fn pass_over(&self, error: Error) -> Result<u64> {
+    fn pass_over(&self, error: Error) -> Result<Option<u64>> {
         if self.info.is_read_only() {
             return Err(error);
         }
         self.info.note_error(&error);
-        Ok(0)
+        Ok(Some(0))
     }
 
     /// Delays the caller of an unlink briefly if too much waits to be freed.

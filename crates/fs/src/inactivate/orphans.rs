@@ -41,9 +41,12 @@ impl Inactivator {
         }
     }
 
-    /// Adopts some orphans; returns how many there were. Large ones are in the queue then.
-    pub(super) fn adopt_some(&self, most: u64) -> Result<u64> {
-        let Some((subvolume, next)) = self.queue.next_orphans(|id| self.info.is_deleted(id)) else { return Ok(0) };
+    /// Adopts some orphans; returns how many there were, or `None` if there is no space for one.
+    /// Large ones are in the queue then.
+    pub(super) fn adopt_some(&self, most: u64) -> Result<Option<u64>> {
+        let Some((subvolume, next)) = self.queue.next_orphans(|id| self.info.is_deleted(id)) else {
+            return Ok(Some(0));
+        };
         let most = BATCH.min(most as usize).max(1);
         let mut found = Vec::new();
         let tree = self.info.committed().tree(subvolume)?;
@@ -51,32 +54,42 @@ impl Inactivator {
             found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
         }
         for id in &found {
-            self.adopt_orphan(*id)?;
+            if !self.adopt_orphan(*id)? {
+                return Ok(None);
+            }
         }
         let last = found.last().filter(|_| found.len() == most);
         self.queue.searched_orphans(last.and_then(|last| last.ino.0.checked_add(1)));
-        Ok(found.len() as u64)
+        Ok(Some(found.len() as u64))
     }
 
-    /// Frees an orphan. One that programs of this mount have open has an item as well, and is not
-    /// meant.
-    fn adopt_orphan(&self, id: InodeId) -> Result<()> {
+    /// Frees an orphan, unless there is no space for that. One that programs of this mount have
+    /// open has an item as well, and is not meant.
+    fn adopt_orphan(&self, id: InodeId) -> Result<bool> {
         let inode: Arc<Inode> = match self.info.inode(id) {
             Ok(inode) => inode,
             // The item of an inode that has been deleted already, or with its subvolume.
-            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::STALE) => return Ok(()),
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::STALE) => return Ok(true),
             Err(error) => return Err(error),
         };
         let linked = inode.read().item.nlink > 0;
-        if if linked { self.finish_truncation(&inode) } else { self.inactivate_if_unused(&inode) } {
+        let has_freed = if linked {
+            let Some(is_finished) = self.finish_truncation(&inode) else { return Ok(false) };
+            is_finished
+        } else {
+            self.inactivate_if_unused(&inode)
+        };
+        if has_freed {
             self.info.counters.orphans_cleaned.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// An orphan with names is an old kernel's record of an unfinished truncation: drops extents
-    /// beyond the end of the file, and the orphan item.
-    fn finish_truncation(&self, inode: &Arc<Inode>) -> bool {
+    /// beyond the end of the file, and the orphan item. Returns whether there was anything to do,
+    /// or `None` if no space can be reserved for it and what it takes of the reserve would not come
+    /// back.
+    fn finish_truncation(&self, inode: &Arc<Inode>) -> Option<bool> {
         let reservation = self.info.try_reserve(Demand {
             edits: 4,
             item_bytes: INODE_ITEM + ORPHAN_ITEM + 4 * FILE_EXTENT_ITEM,
@@ -85,15 +98,15 @@ impl Inactivator {
         });
         let mut state = inode.write();
         if state.item.nlink == 0 || state.batches().any(|batch| batch.orphan == OrphanEdit::Remove) {
-            return false;
+            return Some(false);
         }
         let transaction = self.info.gate.enter();
-        if reservation.is_none() {
-            self.info.space.lock().may_use_all_kept();
+        if reservation.is_none() && !self.use_kept() {
+            return None;
         }
         state.join(inode, &transaction);
         state.drop_beyond_end(self.info.volume.sector_size());
-        true
+        Some(true)
     }
 
     /// Whether a file is an orphan with names that has not been processed: before it grows, extents

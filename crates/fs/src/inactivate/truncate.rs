@@ -50,24 +50,23 @@ impl Truncation {
 
 impl Inactivator {
     /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
-    /// the inode itself counted as one.
-    pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<u64> {
+    /// the inode itself counted as one, or `None` if no space can be reserved for it and what it
+    /// takes of the reserve would not come back.
+    pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<Option<u64>> {
         if self.info.deleted.is_released(waiting.inode.id.subvolume) {
             // It goes with the tree.
             self.info.inodes.remove(waiting.inode.id);
             self.queue.advance(None, 0);
-            return Ok(1);
+            return Ok(Some(1));
         }
         let truncation = loop {
-            let (truncation, reservation) = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most)?;
+            let reserved = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most)?;
+            let Some((truncation, _reservation)) = reserved else { return Ok(None) };
             let mut state = waiting.inode.write();
             let transaction = self.info.gate.enter();
             if transaction.generation != truncation.generation {
                 // The reservation ended with the transaction before.
                 continue;
-            }
-            if reservation.is_none() {
-                self.info.space.lock().may_use_all_kept();
             }
             if truncation.is_rest {
                 self.end_inode(&waiting.inode, &mut state, &transaction);
@@ -80,7 +79,7 @@ impl Inactivator {
         };
         self.count_step(truncation.extents);
         self.queue.advance((!truncation.is_rest).then_some(truncation.from), truncation.bytes);
-        Ok(truncation.extents + 1)
+        Ok(Some(truncation.extents + 1))
     }
 
     pub(crate) fn count_step(&self, extents: u64) {
@@ -88,19 +87,24 @@ impl Inactivator {
         self.queue.extents.fetch_add(extents, Ordering::Relaxed);
     }
 
-    /// Finds the part of an inode to truncate, as much as space can be reserved for.
+    /// Finds the part of an inode to truncate, as much as space can be reserved for. A few extents
+    /// need no reservation if what their transaction takes of the reserve comes back; otherwise the
+    /// result is `None`.
     pub(crate) fn reserve_truncation(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
         mut most: u64,
-    ) -> Result<(Truncation, Option<Reservation<'_>>)> {
+    ) -> Result<Option<(Truncation, Option<Reservation<'_>>)>> {
         let mut tried = false;
         loop {
             let mut truncation = self.plan_truncation(inode, range.clone(), most)?;
             let reservation = self.info.try_reserve(truncation.demand());
-            if reservation.is_some() || (tried && most <= FEW) {
-                return Ok((truncation, reservation));
+            if reservation.is_some() {
+                return Ok(Some((truncation, reservation)));
+            }
+            if tried && most <= FEW {
+                return Ok(self.use_kept().then_some((truncation, None)));
             }
             if tried {
                 most = (most / 4).max(FEW);

@@ -134,11 +134,9 @@ impl Operations {
         let from = size.next_multiple_of(u64::from(self.info.volume.sector_size()));
         loop {
             let turn = self.inactivator.pause();
-            let (truncation, reservation) = self.inactivator.reserve_truncation(
-                inode,
-                from..u64::MAX,
-                self.info.options.freeing.per_transaction,
-            )?;
+            let most = self.info.options.freeing.per_transaction;
+            let reserved = self.inactivator.reserve_truncation(inode, from..u64::MAX, most)?;
+            let (truncation, reservation) = reserved.ok_or(Errno::NOSPC)?;
             if truncation.is_rest {
                 return Ok(());
             }

@@ -76,3 +76,29 @@ fn with_large_files_on_8_gib() {
     let change = |options: &mut MkfsOptions| options.block_group_tree = true;
     rounds(8192 * MIB, change, &[Content::Files { len: 300 * MIB, step: 1 << 20 }], 2);
 }
+
+/// Commits remove no chunk of such a volume, and must not try for ever.
+#[test]
+fn without_a_free_space_tree_empty_chunks_stay_and_cost_no_commits() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    let old = |options: &mut MkfsOptions| {
+        options.free_space_tree = false;
+        options.block_group_tree = false;
+    };
+    make(&image, 1024 * MIB, old);
+    let fs = open(&image, |_| ());
+    let filled = fill(&fs, Content::Files { len: 100 * MIB, step: 1 << 20 });
+    empty(&fs, &filled);
+    for _ in 0..4 {
+        fs.sync().unwrap();
+    }
+    let commits = fs.stats().commits;
+    for _ in 0..4 {
+        fs.sync().unwrap();
+    }
+    assert_eq!(fs.stats().commits, commits, "nothing has changed");
+    fs.shrink_devices().unwrap();
+    fs.close().unwrap();
+    assert_clean(&image);
+}
