@@ -89,7 +89,14 @@ fn sync_all(place: &Path) {
 /// A test of the test: when the log is thrown away, what was fsynced is missed.
 #[test]
 fn a_lost_log_is_noticed() {
+    /// A sync(2) of another program of this machine may commit all of it just before the kill.
+    const TRIES: usize = 20;
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    assert!((1..=TRIES).any(|_| a_log_is_needed()), "nothing was missed without the log, {TRIES} times");
+}
+
+/// Whether what was fsynced is missed when the log is thrown away. With the log it never is.
+fn a_log_is_needed() -> bool {
     let dir = scratch_dir();
     let mut promises = Promises::default();
     let image = killed_after(dir.path(), Writer::prepare, |place| {
@@ -100,12 +107,14 @@ fn a_lost_log_is_noticed() {
     run(command("cp", &["--sparse=always"]).arg(&image).arg(&lost)).ok();
     let binary = ubtrfs_binary().expect("the ubtrfs binary");
     run(Command::new(binary).args(["rescue", "zero-log", "--yes"]).arg(&lost)).ok();
-    for (image, is_whole) in [(image, true), (lost, false)] {
+    let [whole, lost] = [image, lost].map(|image| {
         let mount = Subject::ubtrfs().mount(&[&image], "");
         let faults = promises.faults(mount.path(), &Writer::prefix(0));
-        assert_eq!(faults.is_empty(), is_whole, "{}", faults.join("\n"));
         mount.unmount();
-    }
+        faults
+    });
+    assert!(whole.is_empty(), "{}", whole.join("\n"));
+    !lost.is_empty()
 }
 
 /// A file of two names loses the one, then the other to another file, which is fsynced: no later
