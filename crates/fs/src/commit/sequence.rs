@@ -116,8 +116,8 @@ impl Committer {
         self.info.volume.devices().len() > 1 && !self.info.volume.unsaved_device_errors().is_empty()
     }
 
-    /// Whether commits would remove chunks though nothing else has changed, and what they take comes
-    /// back (invariant 8). A mount and an unmount alone should not change the volume.
+    /// Whether commits would remove chunks though nothing else has changed, and what they take
+    /// comes back (invariant 8). A mount and an unmount alone should not change the volume.
     pub(super) fn has_chunks_to_empty(&self) -> bool {
         let committed = self.info.committed();
         if self.info.counters.commits.load(Ordering::Relaxed) == 0 || !committed.keeps_free_space_tree() {
