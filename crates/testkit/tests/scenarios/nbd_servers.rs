@@ -3,8 +3,10 @@
 
 use std::fmt::Write;
 use std::fs::File;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
@@ -36,11 +38,21 @@ impl Daemon {
             writeln!(text, "[{name}]\nexportname = {}\nflush = {flush}\nfua = {flush}", image.display()).unwrap();
         }
         std::fs::write(&config, text).expect("a configuration");
-        // It returns when it listens.
         run(command("nbd-server", &["-C"]).arg(&config).arg("-p").arg(&pid)).ok();
         let pid = std::iter::repeat_with(|| std::fs::read_to_string(&pid).unwrap_or_default())
             .find_map(|text| Pid::from_raw(text.trim().parse().ok()?));
-        Self { socket, pid: pid.expect("a process") }
+        let server = Self { socket, pid: pid.expect("a process") };
+        server.wait_until_it_listens();
+        server
+    }
+
+    /// It forks and writes its number before it binds its socket.
+    fn wait_until_it_listens(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = UnixStream::connect(&self.socket) {
+            assert!(Instant::now() < deadline, "nbd-server: {error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn uri(&self, export: &str) -> String {
