@@ -13,16 +13,21 @@
 //! succeeds, and so does the write. That takes a note of the last questions that were answered so
 //! (`refusals`).
 //!
+//! access(2) is answered by the kernel alone, which knows no read-only subvolumes, unless it checks
+//! no permissions; then it asks, and hears of EROFS.
+//!
 //! Where the kernel asks, open(2) refuses what the flags of files forbid, too (`chattr +i`, `+a`).
 
 use ubtrfs::InodeId;
-use ubtrfs_format::items::InodeFlags;
-use ubtrfs_fuse::reply::{ReplyOpen, ReplyXattr};
+use ubtrfs_format::items::{FileType, InodeFlags};
+use ubtrfs_fuse::reply::{ReplyEmpty, ReplyOpen, ReplyXattr};
 use ubtrfs_fuse::{Errno, OFlags, OpenFlags};
 
 use crate::counters::Kind;
+use crate::permissions::WRITE;
 use crate::protection::PROTECTING;
 use crate::server::Server;
+use crate::shared::errno;
 use crate::xattrs::CAPABILITY;
 
 /// Bytes of `security.capability` in the form that has an owner (`struct vfs_ns_cap_data`).
@@ -39,6 +44,34 @@ impl Server {
             Ok(()) if self.shared().facts().strict_atime => reply.opened(0, OpenFlags::empty()),
             Ok(()) => reply.opened(0, OpenFlags::KEEP_CACHE),
             Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Answers ACCESS, which comes only where the kernel checks no permissions; with ENOSYS it
+    /// sends no more of them, and grants everything.
+    pub(crate) fn answer_access(&self, node: u64, mask: u32, reply: ReplyEmpty) {
+        let _timed = self.count(Kind::Access);
+        if !self.shared().checks_opens() {
+            return reply.error(Errno::NOSYS);
+        }
+        let writes = mask & u32::from(WRITE) != 0;
+        match self.inode(node).and_then(|id| if writes { self.check_writable(id) } else { Ok(()) }) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// `EROFS` for what belongs to a read-only subvolume, or after an error. Pipes, sockets and
+    /// devices only have their names there.
+    fn check_writable(&self, id: InodeId) -> Result<(), Errno> {
+        let engine = self.engine();
+        if !engine.is_read_only() && !engine.is_in_read_only_subvolume(id) {
+            return Ok(());
+        }
+        let is = engine.attributes(id).map_err(|error| errno(&error))?;
+        match is.file_type {
+            FileType::Regular | FileType::Directory => Err(Errno::ROFS),
+            _ => Ok(()),
         }
     }
 

@@ -110,6 +110,10 @@ impl Filesystem for Server {
         }
     }
 
+    fn access(&self, _: &Caller<'_>, node: u64, mask: u32, reply: ReplyEmpty) {
+        self.answer_access(node, mask, reply);
+    }
+
     fn setattr(&self, caller: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         let _timed = self.count(Kind::SetAttr);
         self.set_attributes(caller, node, change, reply);

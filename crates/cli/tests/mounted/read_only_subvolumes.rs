@@ -137,6 +137,49 @@ fn are_not_written_where_opens_are_not_checked() {
     assert_eq!(ours, theirs);
 }
 
+/// Asks what may be written to in a subvolume, `a`, that becomes read-only, in `argv[1]`.
+const ACCESSES: &str = r"
+import ctypes, errno, fcntl, os, socket, struct, sys
+os.chdir(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+open('first', 'w').close()
+open('a/file', 'w').close()
+os.mkdir('a/dir')
+os.mkfifo('a/fifo')
+os.mknod('a/null', 0o20666, os.makedev(1, 3))
+os.symlink('file', 'a/link')
+os.symlink('fifo', 'a/to fifo')
+AT_SYMLINK_NOFOLLOW, AT_EACCESS = 0x100, 0x200
+def asks(when):
+    print(when)
+    for path in ['first', 'a', 'a/file', 'a/dir', 'a/fifo', 'a/null', 'a/link', 'a/to fifo']:
+        for mode in [os.F_OK, os.R_OK, os.W_OK]:
+            # About a link itself FUSE in the kernel never asks.
+            for flags in [0, AT_EACCESS] if os.path.islink(path) else [0, AT_SYMLINK_NOFOLLOW, AT_EACCESS]:
+                done = libc.faccessat(-100, path.encode(), mode, flags)
+                print(path, mode, flags, errno.errorcode[ctypes.get_errno()] if done else 'ok')
+    os.chdir('a/dir'); os.chdir('../..')
+def set_flags(flags):
+    fd = os.open('a', os.O_RDONLY)
+    fcntl.ioctl(fd, 0x4008941a, struct.pack('<Q', flags))
+    os.close(fd)
+asks('writable')
+set_flags(2); asks('read-only')
+set_flags(0); asks('writable again')
+";
+
+/// Where the kernel checks permissions, it answers access(2) alone.
+#[test]
+fn are_not_accessible_for_writing_where_the_kernel_asks_about_that() {
+    require!(Need::Kernel, FUSE, Need::Root, Need::Tool("python3"), Need::Tool("btrfs"));
+    let (volume, ours) = mounted_with_a_subvolume("single_user,check_open=always", ACCESSES);
+    volume.umount();
+    volume.check();
+    let theirs = volume.tour_of_kernels("", with_a_subvolume, |point| python(ACCESSES, point));
+    assert!(theirs.contains("a/file 2 0 EROFS") && theirs.contains("a/fifo 2 0 ok"), "{theirs}");
+    assert_eq!(ours, theirs);
+}
+
 /// Turns the subvolume `argv[1]` read-only and back while a file of it is being written.
 const BESIDE_A_WRITER: &str = r"
 import errno, fcntl, os, signal, struct, sys
