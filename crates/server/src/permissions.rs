@@ -23,8 +23,14 @@ impl Shared {
         let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
         let is = self.shown(&attributes);
         let only_reads = wanted & WRITE == 0;
-        if self.facts().unchecked
-            || powers.has_for(Capability::Override, is.uid, is.gid)
+        if self.facts().unchecked {
+            return Ok(());
+        }
+        if !only_reads && !powers.sees(is.uid, is.gid) {
+            // Nobody writes to what the mount has no ids for, whatever its mode.
+            return Err(Errno::ACCESS);
+        }
+        if powers.has_for(Capability::Override, is.uid, is.gid)
             || only_reads && powers.has_for(Capability::ReadSearch, is.uid, is.gid)
         {
             return Ok(());

@@ -109,6 +109,11 @@ impl Powers {
         self.capabilities & 1 << capability as u32 != 0
     }
 
+    /// Whether the mount through which it asks shows anybody in place of these ids.
+    pub(crate) fn sees(&self, user: u32, group: u32) -> bool {
+        self.ids.shown_user(user).is_some() && self.ids.shown_group(group).is_some()
+    }
+
     /// Whether it has a capability that counts for an inode of these ids.
     pub(crate) fn has_for(&self, capability: Capability, user: u32, group: u32) -> bool {
         let (Some(user), Some(group)) = (self.ids.shown_user(user), self.ids.shown_group(group)) else { return false };
@@ -246,6 +251,7 @@ mod tests {
         assert!(!other.owns(7) && other.ids() == Err(Errno::OVERFLOW));
         let root = Powers { user: Some(0), groups: vec![0], capabilities: u64::MAX, ids, ..Powers::default() };
         assert!(root.owns(7) && root.has_for(Capability::Override, 7, 8));
+        assert!(root.sees(7, 8) && !root.sees(200, 8) && !root.sees(7, 200));
         assert!(!root.owns(200) && !root.has_for(Capability::Override, 7, 200), "it shows nobody in their place");
     }
 
