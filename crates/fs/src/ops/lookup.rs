@@ -4,7 +4,7 @@ use ubtrfs_format::items;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
 
 use super::operations::Operations;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::faults::CommitFault;
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 use crate::names::DirectoryEntry;
@@ -63,12 +63,13 @@ impl Operations {
     }
 
     /// The name that paths of an inode show, and its directory, which is in the same subvolume.
-    /// `ENOENT` if the inode has no name, or is no more, or its subvolume was deleted.
+    /// `ENOENT` if the inode has no name, or is no more, or its subvolume is not there.
     pub(crate) fn shown_name(&self, id: InodeId) -> Result<(Ino, Vec<u8>)> {
         if self.info.is_deleted(id.subvolume) {
             return Err(Errno::NOENT.into());
         }
-        let inode = self.info.inode(id)?;
+        let is_gone = |error: &Error| matches!(error.errno(), Errno::NOENT | Errno::STALE);
+        let inode = self.info.inode(id).map_err(|error| if is_gone(&error) { Errno::NOENT.into() } else { error })?;
         let state = inode.read();
         self.info.view(id, &state).shown_name()?.ok_or_else(|| Errno::NOENT.into())
     }

@@ -113,27 +113,15 @@ impl Operations {
         )
     }
 
-    /// What becomes of a range; `None` if all sectors that it touches are holes already: then the
-    /// file's times stay, too.
+    /// What becomes of a range; `None` if it lies beyond the end of the file or is a hole already:
+    /// then the file's times stay, too.
     fn plan_punch(&self, id: InodeId, state: &InodeState, range: &Range<u64>) -> Result<Option<PunchPlan>> {
         let (offset, asked) = (range.start, range.end);
-        let sector = u64::from(self.info.volume.sector_size());
-        let first = offset - offset % sector;
-        let touched = first..asked.checked_next_multiple_of(sector).unwrap_or(asked);
-        // What the commit in flight has yet to write back is no piece so far either.
-        let is_dirty = state.dirty_layers().any(|dirty| {
-            let next = dirty.next_run(touched.start, sector);
-            next.is_some_and(|(start, _)| start < touched.end)
-        });
-        if !is_dirty && self.pieces_to_empty(id, state, &touched)?.is_nothing() {
-            return Ok(None);
-        }
         let end = asked.min(state.item.size);
         if offset >= end {
-            // Only reserved space is here.
-            let whole = offset.next_multiple_of(sector)..asked - asked % sector;
-            return Ok(Some(self.plan_of(id, state, whole, Vec::new())?));
+            return Ok(None);
         }
+        let sector = u64::from(self.info.volume.sector_size());
         // The last sector of the file counts as whole: beyond the end there is only reserved space,
         // whose whole sectors are freed.
         let whole_end = if end == state.item.size {
@@ -142,7 +130,7 @@ impl Operations {
             end - end % sector
         };
         let whole = offset.next_multiple_of(sector)..whole_end;
-        let mut edges = vec![first];
+        let mut edges = vec![offset - offset % sector];
         edges.extend((end % sector != 0).then_some(end - end % sector));
         edges.dedup();
         let mut zeroed = Vec::new();
@@ -151,19 +139,13 @@ impl Operations {
                 zeroed.push((at, self.sector_without(id, state, at, offset, end)?));
             }
         }
-        Ok(Some(self.plan_of(id, state, whole, zeroed)?))
-    }
-
-    fn plan_of(
-        &self,
-        id: InodeId,
-        state: &InodeState,
-        whole: Range<u64>,
-        zeroed: Vec<(u64, Vec<u8>)>,
-    ) -> Result<PunchPlan> {
         let emptied =
             if whole.start < whole.end { self.pieces_to_empty(id, state, &whole)? } else { Emptied::default() };
-        Ok(PunchPlan { whole, zeroed, emptied })
+        let is_dirty = state.dirty.next_run(whole.start, sector).is_some_and(|(start, _)| start < whole.end);
+        if zeroed.is_empty() && emptied.is_nothing() && !is_dirty {
+            return Ok(None);
+        }
+        Ok(Some(PunchPlan { whole, zeroed, emptied }))
     }
 
     fn apply_punch(
