@@ -18,8 +18,9 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Lookup "lookup", Forget "forget", GetAttr "getattr", Statx "statx", Access "access", SetAttr "setattr", ReadLink "readlink",
-    SymLink "symlink", MkNod "mknod", MkDir "mkdir", Unlink "unlink", RmDir "rmdir", Rename "rename", Link "link",
+    Lookup "lookup", Forget "forget", GetAttr "getattr", Statx "statx", Access "access", SetAttr "setattr",
+    ReadLink "readlink", SymLink "symlink", MkNod "mknod", MkDir "mkdir", Unlink "unlink", RmDir "rmdir",
+    Rename "rename", Link "link",
     Create "create", TmpFile "tmpfile", Open "open", Read "read", Write "write", StatFs "statfs", Fsync "fsync",
     SyncFs "syncfs", SetXattr "setxattr", GetXattr "getxattr", ListXattr "listxattr", RemoveXattr "removexattr",
     OpenDir "opendir", ReadDir "readdir", ReadDirPlus "readdirplus", FsyncDir "fsyncdir", Ioctl "ioctl",

@@ -48,10 +48,11 @@ impl Server {
     }
 
     /// Answers ACCESS, which comes only where the kernel checks no permissions; with ENOSYS it
-    /// sends no more of them, and grants everything.
+    /// sends no more of them, and grants everything. Only an open decides whether opens are
+    /// checked: until then a read-only subvolume may come.
     pub(crate) fn answer_access(&self, node: u64, mask: u32, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Access);
-        if !self.shared().checks_opens() {
+        if self.shared().leaves_opens_unchecked() {
             return reply.error(Errno::NOSYS);
         }
         let writes = mask & u32::from(WRITE) != 0;

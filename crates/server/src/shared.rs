@@ -173,6 +173,11 @@ impl Shared {
         })
     }
 
+    /// Whether it was decided that the kernel shall not ask about open(2).
+    pub(crate) fn leaves_opens_unchecked(&self) -> bool {
+        self.checks_opens.get() == Some(&false)
+    }
+
     /// Whether the kernel granted a capability.
     pub(crate) fn has_capability(&self, capability: Capabilities) -> bool {
         self.granted.get().is_some_and(|granted| granted.capabilities.contains(capability))
