@@ -104,15 +104,16 @@ impl Changes {
             // The server has stopped already, and nothing more becomes durable.
             return Ok(());
         }
-        self.stop_writing().map_err(|failure| self.why_aborted().unwrap_or(failure)).inspect_err(|_| {
-            if self.why_aborted().is_some() {
-                return;
+        self.stop_writing().map_err(|failure| {
+            if let Some(why) = self.why_aborted() {
+                return why;
             }
             // The mount is what it was, for the server and for the kernel.
             if !self.before.contains(MountFlags::RDONLY) {
                 let _ = control::write_again(&self.point);
             }
             let _ = remount(&self.point, self.before);
+            failure
         })
     }
 
