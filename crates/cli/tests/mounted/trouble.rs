@@ -36,21 +36,32 @@ impl Drop for SmallDisk<'_> {
     }
 }
 
+/// Mounts an image of 1 GiB that is on a disk of 24 MiB, at `below`.
+fn mounted_from_small_disk<'a>(volume: &mut Volume, below: &'a Path) -> SmallDisk<'a> {
+    let disk = SmallDisk::new(below, "24M");
+    volume.image = below.join("image");
+    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
+    volume.mount("commit=1000");
+    disk
+}
+
+/// So many bytes that take as many on the disk.
+fn noise(len: u32) -> Vec<u8> {
+    (0..len).map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect()
+}
+
 #[test]
 fn a_file_system_that_fills_up_under_a_sparse_image_loses_nothing_durable() {
     require!(Need::Root, FUSE);
     let mut volume = Volume::without_image();
     let below = volume.dir.path().join("below");
-    let disk = SmallDisk::new(&below, "24M");
-    volume.image = below.join("image");
-    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
-    volume.mount("commit=1000");
+    let disk = mounted_from_small_disk(&mut volume, &below);
     let durable: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(volume.point.join("durable"), &durable).unwrap();
     ubtrfs(&["sync".as_ref(), volume.point.as_os_str()]).ok();
 
     let mut file = fs::File::create(volume.point.join("large")).unwrap();
-    let noise: Vec<u8> = (0..1 << 18_u32).map(|i: u32| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let noise = noise(1 << 18);
     let mut failed = false;
     for _ in 0..256 {
         failed |= file.write_all(&noise).is_err();
@@ -78,14 +89,11 @@ fn stats_name_the_step_the_device_and_the_place_of_a_write_that_failed() {
     require!(Need::Root, FUSE);
     let mut volume = Volume::without_image();
     let below = volume.dir.path().join("below");
-    let _disk = SmallDisk::new(&below, "24M");
-    volume.image = below.join("image");
-    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
-    volume.mount("commit=1000");
+    let _disk = mounted_from_small_disk(&mut volume, &below);
     let stats = volume.stats();
     assert_eq!((&stats["errors"], &stats["last_errors"]), (&0.into(), &serde_json::json!([])));
     // It is as many bytes as the disk below has no room for.
-    let noise: Vec<u8> = (0..1 << 25_u32).map(|i: u32| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let noise = noise(1 << 25);
     let mut file = fs::File::create(volume.point.join("large")).unwrap();
     let written = file.write_all(&noise).and_then(|()| file.sync_all());
     assert!(written.is_err(), "32 MiB do not fit 24");
@@ -131,12 +139,9 @@ fn a_mount_that_turned_read_only_is_shown_so_and_stays_so() {
     require!(Need::Root, FUSE);
     let mut volume = Volume::without_image();
     let below = volume.dir.path().join("below");
-    let _disk = SmallDisk::new(&below, "24M");
-    volume.image = below.join("image");
-    ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
-    volume.mount("commit=1000");
+    let _disk = mounted_from_small_disk(&mut volume, &below);
     fs::write(volume.point.join("small"), "small").unwrap();
-    let noise: Vec<u8> = (0..1 << 25_u32).map(|i: u32| i.wrapping_mul(0x9e37_79b9).to_le_bytes()[3]).collect();
+    let noise = noise(1 << 25);
     let mut file = fs::File::create(volume.point.join("large")).unwrap();
     assert!(file.write_all(&noise).and_then(|()| file.sync_all()).is_err(), "32 MiB do not fit 24");
     // Nobody can make it read-only while this is open for writing, but nothing is written.

@@ -13,7 +13,7 @@ use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
 
-/// The trees of one leaf that are (nearly) alone in their chunk.
+/// The trees of one leaf that are (nearly) alone in their chunk; none where chunks always stay.
 pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) -> Vec<TreeId> {
     if !committed.keeps_free_space_tree() {
         return Vec::new();

@@ -114,3 +114,13 @@ impl Filesystem {
         self.info.root()
     }
 }
+
+/// An empty volume in memory.
+#[cfg(test)]
+fn new_volume() -> Arc<ubtrfs_volume::MemoryDevice> {
+    const SIZE: usize = 128 << 20;
+    let device = Arc::new(ubtrfs_volume::MemoryDevice::new(SIZE));
+    let options = crate::mkfs::MkfsOptions::new(SIZE as u64);
+    crate::mkfs::make(&[&*device], &options).unwrap();
+    device
+}

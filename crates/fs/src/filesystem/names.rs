@@ -173,20 +173,14 @@ impl Filesystem {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ubtrfs_format::Ino;
-    use ubtrfs_volume::MemoryDevice;
 
-    use crate::mkfs::{self, MkfsOptions};
     use crate::{Errno, Filesystem, NewInode, Options, RenameFlags};
 
     /// The oldest name of the last directory, of what is committed and of what is not.
     #[test]
     fn the_shown_name_is_the_same_before_and_after_a_commit() {
-        const SIZE: usize = 128 << 20;
-        let device = Arc::new(MemoryDevice::new(SIZE));
-        mkfs::make(&[&*device], &MkfsOptions::new(SIZE as u64)).unwrap();
+        let device = crate::filesystem::new_volume();
         let fs = Filesystem::open_devices(vec![device], Options::default()).unwrap();
         let root = fs.root();
         let new = |mode| NewInode { mode, ..NewInode::default() };

@@ -115,19 +115,13 @@ impl Filesystem {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ubtrfs_format::{Ino, TreeId};
-    use ubtrfs_volume::MemoryDevice;
 
-    use crate::mkfs::{self, MkfsOptions};
     use crate::{Errno, Filesystem, NewInode, Options};
 
     #[test]
     fn a_subvolume_beyond_the_last_number_is_refused_and_leaves_nothing() {
-        const SIZE: usize = 128 << 20;
-        let device = Arc::new(MemoryDevice::new(SIZE));
-        mkfs::make(&[&*device], &MkfsOptions::new(SIZE as u64)).unwrap();
+        let device = crate::filesystem::new_volume();
         let open = || Filesystem::open_devices(vec![device.clone()], Options::default()).unwrap();
         let fs = open();
         let last = TreeId(Ino::LAST_FREE.0);

@@ -2,38 +2,32 @@
 
 use ubtrfs_interleavings::seeds::seeds;
 use ubtrfs_interleavings::{Mixture, run_history};
+use ubtrfs_threads::scheduler::Summary;
 
-#[test]
-fn mixtures_of_work_end_as_promised() {
+/// Runs seeds for so many seconds, and in a soak for this share of its time.
+fn run_seeds(seconds: u64, share: f64, run: impl Fn(u64) -> Result<Summary, String>) {
     let (mut runs, mut steps) = (0, 0);
-    for seed in seeds(0, 15, 0.5) {
-        let summary = Mixture::new(seed).run().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    for seed in seeds(0, seconds, share) {
+        let summary = run(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         runs += 1;
         steps += summary.steps;
     }
     println!("{runs} runs, {steps} steps");
+}
+
+#[test]
+fn mixtures_of_work_end_as_promised() {
+    run_seeds(15, 0.5, |seed| Mixture::new(seed).run());
 }
 
 #[test]
 fn full_volumes_stay_writable() {
-    let (mut runs, mut steps) = (0, 0);
-    for seed in seeds(0, 2, 0.2) {
-        let summary = Mixture::on_full_volume(seed).run().unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        runs += 1;
-        steps += summary.steps;
-    }
-    println!("{runs} runs, {steps} steps");
+    run_seeds(2, 0.2, |seed| Mixture::on_full_volume(seed).run());
 }
 
 #[test]
 fn histories_of_several_threads_end_as_promised() {
-    let (mut runs, mut steps) = (0, 0);
-    for seed in seeds(0, 15, 0.3) {
-        let summary = run_history(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-        runs += 1;
-        steps += summary.steps;
-    }
-    println!("{runs} runs, {steps} steps");
+    run_seeds(15, 0.3, run_history);
 }
 
 #[test]
