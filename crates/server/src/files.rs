@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::{DeferredRead, Scheduling};
 use ubtrfs::volume::DirectRead;
-use ubtrfs::{SetAttributes, WriteAt};
+use ubtrfs::{InodeId, SetAttributes, WriteAt};
 use ubtrfs_fuse::abi::flags::WriteFlags;
 use ubtrfs_fuse::reply::{FileRead, FileReads};
 use ubtrfs_fuse::request::{Create, Fallocate, Read, Write};
@@ -103,20 +103,27 @@ impl Server {
         } else {
             self.engine().write(id, at, what.data, kill)
         };
-        let written = written.map_err(|error| {
-            let is_refused = match error.errno() {
-                Errno::PERM => true,
-                Errno::ROFS => self.engine().is_in_read_only_subvolume(id),
-                _ => false,
-            };
-            if is_of_page && is_refused {
+        let written = match written {
+            Err(error) if is_of_page && self.forbids(id, error.errno()) => {
+                // The kernel would report it to every syncfs(2), whoever calls that.
+                self.engine().fail_next_fsync(id, error).map_err(|error| errno(&error))?;
                 self.discard_pages(node);
+                return Ok(u32::try_from(what.data.len()).unwrap_or(u32::MAX));
             }
-            errno(&error)
-        })?;
+            written => written.map_err(|error| errno(&error))?,
+        };
         if loses {
             self.shared().attributes_changed(node);
         }
         Ok(u32::try_from(written).unwrap_or(u32::MAX))
+    }
+
+    /// Whether an error says that a file may not be changed, because of its flags or its subvolume.
+    fn forbids(&self, id: InodeId, error: Errno) -> bool {
+        match error {
+            Errno::PERM => true,
+            Errno::ROFS => self.engine().is_in_read_only_subvolume(id),
+            _ => false,
+        }
     }
 }

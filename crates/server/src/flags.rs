@@ -181,15 +181,11 @@ impl Shared {
         let wanted = meant(bits, |names| names.flag)?;
         let algorithm = self.engine.compression().map_or(DEFAULT_COMPRESSION, |mode| mode.algorithm);
         let usual = CompressionMode::property(algorithm).as_bytes();
-        let plan = |is: &Flagged, property: Option<&[u8]>| {
+        // The kernel, too, replaces whatever property there was.
+        let plan = |is: &Flagged, _: Option<&[u8]>| {
             let wanted = if is.file_type == FileType::Directory { wanted } else { wanted & !InodeFlags::DIRSYNC };
             may.check(is, wanted)?;
-            let property = match property {
-                property if is.flags & PROTECTING != 0 => property,
-                property if wanted & InodeFlags::COMPRESS != 0 => Some(property.unwrap_or(usual)),
-                _ => None,
-            };
-            Ok((wanted, property.map(<[u8]>::to_vec)))
+            Ok((wanted, (wanted & InodeFlags::COMPRESS != 0).then(|| usual.to_vec())))
         };
         self.engine.set_flags_with(id, COMPRESSION, PROPERTY_ROOM, &plan).map_err(|error| errno(&error))
     }

@@ -7,7 +7,9 @@
 //! no error. But before it changes a page, write(2) removes the file's capabilities, if there are
 //! any (`file_remove_privs`): so a file of a read-only subvolume answers that question as if it had
 //! some, their removal fails with EROFS, and so does write(2). A store to a shared mapping asks
-//! nothing. Its error comes with msync(2) or close(2), and the pages are discarded.
+//! nothing. Its pages are discarded when they are written back, and the file's next fsync or msync
+//! fails. The kernel is not told of an error: it would report that to every syncfs(2), so that who
+//! owns a file could have the syncs of all others fail.
 //!
 //! The subvolume may become writable between the two: then the removal of what never was there
 //! succeeds, and so does the write. That takes a note of the last questions that were answered so

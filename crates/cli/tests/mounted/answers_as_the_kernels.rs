@@ -115,6 +115,50 @@ fn placeholders_of_subvolumes_answer_as_the_kernels() {
     volume.assert_kernels_tour_is_the_same(&ours, tour_of_placeholders);
 }
 
+/// Sets flags of files and directories by `FS_IOC_SETFLAGS`, beginning with each value of
+/// `btrfs.compression` and with flags that another call has set, and prints what there is then.
+const FLAGS_AND_PROPERTIES: &str = r#"
+import errno, fcntl, os, struct, sys
+GET, SET, PROPERTY = 0x80086601, 0x40086602, 'btrfs.compression'
+c, i, a, m, A = 0x4, 0x10, 0x20, 0x400, 0x80
+def set_flags(fd, flags):
+    try: fcntl.ioctl(fd, SET, struct.pack('l', flags)); return 'OK'
+    except OSError as error: return errno.errorcode[error.errno]
+def state(path, fd):
+    try: value = os.getxattr(path, PROPERTY)
+    except OSError: value = b''
+    return value, hex(struct.unpack('l', fcntl.ioctl(fd, GET, bytes(8)))[0])
+for kind in 'file', 'directory':
+    for value in b'', b'no', b'lzo', b'zlib', b'zstd':
+        for first in 0, i, a, c, c|i, c|a, m, m|i:
+            for second in 0, A, i, a, c, c|i, c|a, c|A, m, m|i, m|a:
+                path = os.path.join(sys.argv[1], 'it')
+                os.mkdir(path) if kind == 'directory' else open(path, 'w').close()
+                if value: os.setxattr(path, PROPERTY, value)
+                fd = os.open(path, os.O_RDONLY)
+                print(kind, value, hex(first), set_flags(fd, first), *state(path, fd),
+                      hex(second), set_flags(fd, second), *state(path, fd))
+                set_flags(fd, 0)
+                os.close(fd)
+                os.rmdir(path) if kind == 'directory' else os.unlink(path)
+"#;
+
+#[test]
+fn flags_and_the_property_of_compression_change_together_as_the_kernels() {
+    fn tour(dir: &Path) -> Vec<String> {
+        let said = run(command("python3", &["-c", FLAGS_AND_PROPERTIES]).arg(dir)).ok().stdout;
+        said.lines().map(str::to_owned).collect()
+    }
+    require!(Need::Kernel, Need::Fuse, Need::Tool("python3"));
+    let volume = Volume::new();
+    volume.mount("");
+    let ours = tour(&volume.point);
+    assert_eq!(ours.len(), 880);
+    volume.umount();
+    volume.check();
+    volume.assert_kernels_tour_is_the_same(&ours, tour);
+}
+
 /// Makes subvolumes through a descriptor of one that was deleted.
 const IN_DELETED: &str = r#"
 import errno, fcntl, os, struct, sys

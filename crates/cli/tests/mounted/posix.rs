@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -395,6 +395,12 @@ fn files_that_must_not_change_do_not_through_mappings() {
             let file = fs::File::options().read(true).write(true).open(&path).unwrap();
             mapped::exchange(&file, 0, b"changed!").unwrap_err();
             file.write_all_at(b" and more", 8).unwrap_err();
+            // What is refused is told to who asks about this file, not to all who sync the mount.
+            let top = fs::File::open(&volume.point).unwrap();
+            mapped::write_and(&file, b"changed!", || rustix::fs::syncfs(&top).unwrap()).unwrap();
+            rustix::fs::syncfs(&top).unwrap();
+            assert_eq!(file.sync_all().unwrap_err().kind(), ErrorKind::PermissionDenied, "{flag:?}");
+            file.sync_all().unwrap();
             drop(file);
             let deadline = Instant::now() + Duration::from_secs(60);
             while fs::read(&path).unwrap() != b"original" {

@@ -2,7 +2,7 @@
 
 use super::Filesystem;
 use crate::deferred_reads::BegunRead;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fsync_group::Done;
 use crate::inode::InodeId;
 use crate::ops::FsyncLeader;
@@ -30,6 +30,10 @@ pub trait Scheduling {
 
     /// Writes the log of a group of fsyncs.
     fn lead_fsync(&self, leader: FsyncLeader);
+
+    /// Has the inode's next fsync fail with `error`: what a program stored to a mapping may not be
+    /// written, and no other program shall hear of that.
+    fn fail_next_fsync(&self, id: InodeId, error: Error) -> Result<()>;
 
     /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
     /// blocking.
@@ -68,6 +72,10 @@ impl Scheduling for Filesystem {
 
     fn lead_fsync(&self, leader: FsyncLeader) {
         self.ops.lead_fsync(leader);
+    }
+
+    fn fail_next_fsync(&self, id: InodeId, error: Error) -> Result<()> {
+        self.ops.fail_next_fsync(id, error)
     }
 
     fn is_fsync_short(&self, id: InodeId) -> bool {

@@ -139,14 +139,11 @@ impl Operations {
         let is = Flagged { flags: old, owner: state.item.uid, file_type: state.file_type() };
         let (wanted, value) = plan(&is, old_value.as_deref())?;
         let xattr = with.filter(|_| value != old_value).map(|with| (with, value));
-        if let Some((with, value)) = &xattr {
-            check_unrestricted(&state)?;
-            if let Some(value) = value {
-                if value.len() > with.room {
-                    return Err(Errno::NOSPC.into());
-                }
-                self.check_xattr_fits(id, &state, with.name, value)?;
+        if let Some((with, Some(value))) = &xattr {
+            if value.len() > with.room {
+                return Err(Errno::NOSPC.into());
             }
+            self.check_xattr_fits(id, &state, with.name, value)?;
         }
         // Neither at once, nor one in place of the other; but a file without either may get both of
         // the flags that have its data stored as it is.

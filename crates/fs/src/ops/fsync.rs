@@ -87,6 +87,13 @@ impl Operations {
         })
     }
 
+    /// Has the inode's next fsync fail with `error`: what a program stored to a mapping may not be
+    /// written, and no other program shall hear of that.
+    pub(crate) fn fail_next_fsync(&self, id: InodeId, error: Error) -> Result<()> {
+        self.info.inode(id)?.write().write_error.get_or_insert(Arc::new(error));
+        Ok(())
+    }
+
     /// Does what is left for a group of fsyncs.
     pub(crate) fn lead_fsync(&self, leader: FsyncLeader) {
         self.lead(leader.0);
@@ -151,12 +158,14 @@ impl Operations {
 
     /// Starts writeback of what is dirty, and says what to wait for.
     fn start_sync(&self, inode: &Arc<Inode>, data_only: bool, packs: bool) -> Result<Need> {
+        let mut state = inode.write();
+        match state.write_error.take() {
+            Some(refused) if matches!(*refused, Error::Posix(_)) => return Err(Error::Shared(refused)),
+            Some(error) => return Err(Error::not_durable(error)),
+            None => {}
+        }
         if self.info.is_at_rest() {
             return Ok(Need::Nothing);
-        }
-        let mut state = inode.write();
-        if let Some(error) = state.write_error.take() {
-            return Err(Error::not_durable(error));
         }
         if self.info.is_deleted(inode.id.subvolume) && !self.info.committed().has_subvolume(inode.id.subvolume) {
             // After a crash there is nothing of it, as of a file without names.

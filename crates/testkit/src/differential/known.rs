@@ -4,7 +4,7 @@
 //! of the same call is found.
 
 use super::answers::{differing_words, is_error};
-use super::call::{Bytes, Call, Features, Hex, On, Step, View};
+use super::call::{Actor, Bytes, Call, Features, Hex, On, Step, View};
 use crate::walk::{Kind, Tree};
 
 /// A difference that is meant.
@@ -34,6 +34,15 @@ impl Case<'_> {
 
     fn is_after(&self, is_it: fn(&Call) -> bool) -> bool {
         self.before.iter().any(|step| is_it(&step.call))
+    }
+
+    /// Whether a directory or a subvolume was made at a path.
+    fn is_made_as_directory(&self, wanted: &str) -> bool {
+        self.before.iter().any(|step| match &step.call {
+            Call::MakeDirectory { path, .. } => path == wanted,
+            Call::MakeSubvolume { name, .. } | Call::MakeSnapshot { name, .. } => wanted.ends_with(name.as_str()),
+            _ => false,
+        })
     }
 
     /// Whether ubtrfs does what the kernel refuses for the sake of a file's flags or of its
@@ -92,6 +101,26 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        reason: "FUSE sends the same for truncate(2) to nothing and for O_TRUNC, which changes the times",
+        speaks_of: |case| {
+            let words = differing_words(case.ours, case.theirs);
+            matches!(case.step.call, Call::Stat { .. })
+                && !words.is_empty()
+                && words.iter().all(|(what, ours)| matches!(*what, "m" | "c") && *ours == "new")
+                && case.is_after(|call| matches!(call, Call::Truncate { length: 0, .. }))
+        },
+    },
+    Known {
+        reason: "that a subvolume was renamed changes its ctime only in the kernel's memory, not on disk",
+        speaks_of: |case| {
+            let words = differing_words(case.ours, case.theirs);
+            matches!(case.step.call, Call::Stat { .. })
+                && words == [("c", "same")]
+                && case.is_after(|call| matches!(call, Call::Rename { .. }))
+                && case.is_after(|call| matches!(call, Call::MakeSubvolume { .. } | Call::MakeSnapshot { .. }))
+        },
+    },
+    Known {
         reason: HOLES,
         speaks_of: |case| {
             let words = differing_words(case.ours, case.theirs);
@@ -113,11 +142,9 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
-        reason: "FUSE in the kernel opens a handle of what is in its cache without a question",
+        reason: "FUSE in the kernel opens a handle of what is in its cache without a question, and checks flags then",
         speaks_of: |case| {
-            matches!(case.step.call, Call::OpenHandle { .. })
-                && (case.ours, case.theirs) == ("ok", "ESTALE")
-                && case.is_after(destroys)
+            matches!(case.step.call, Call::OpenHandle { .. }) && case.theirs == "ESTALE" && case.is_after(destroys)
         },
     },
     Known {
@@ -183,8 +210,8 @@ const KNOWN: &[Known] = &[
         speaks_of: |case| {
             let Call::Seek { slot, whence: libc::SEEK_END, .. } = case.step.call else { return false };
             case.before.iter().any(|step| {
-                matches!(step.call, Call::Open { slot: opened, flags, .. }
-                    if opened == slot && flags.0 & libc::O_DIRECTORY != 0)
+                matches!(&step.call, Call::Open { slot: opened, flags, path, .. }
+                    if *opened == slot && (flags.0 & libc::O_DIRECTORY != 0 || case.is_made_as_directory(path)))
             })
         },
     },
@@ -235,10 +262,13 @@ const KNOWN: &[Known] = &[
     Known {
         reason: "FUSE in the kernel has nothing to ask where nothing is copied or removed, whatever the file's flags",
         speaks_of: |case| {
-            let Call::RemoveXattr { name, .. } = &case.step.call else {
-                return matches!(case.step.call, Call::CopyRange { .. }) && case.ours == "ok" && case.lets_pass();
+            let removes_nothing = match &case.step.call {
+                Call::RemoveXattr { name, .. } => name == DEFAULT_ACL,
+                Call::SetXattr { name, value, .. } => name == DEFAULT_ACL && value.0.is_empty(),
+                Call::CopyRange { .. } => case.ours == "ok",
+                _ => false,
             };
-            name == "system.posix_acl_default" && case.lets_pass()
+            removes_nothing && case.lets_pass()
         },
     },
     Known {
@@ -267,17 +297,70 @@ const KNOWN: &[Known] = &[
     Known {
         reason: "a subvolume that was deleted, and of which something is open, has no properties any more",
         speaks_of: |case| {
-            matches!(case.step.call, Call::SetReceived { on: On::Slot(_), .. })
-                && (case.ours, case.theirs) == ("ENOENT", "ok")
-                && case.is_after(destroys)
+            let sets = matches!(
+                case.step.call,
+                Call::SetReceived { on: On::Slot(_), .. } | Call::SetSubvolumeFlags { on: On::Slot(_), .. }
+            );
+            sets && (case.ours, case.theirs) == ("ENOENT", "ok") && case.is_after(destroys)
         },
     },
     Known {
-        reason: "positions in directories are numbers of ours",
+        reason: "positions in directories are numbers of ours, and at the end the kernel's is the largest of all",
         speaks_of: |case| {
-            let Call::Seek { slot, whence: libc::SEEK_CUR, .. } = case.step.call else { return false };
+            let slot = match case.step.call {
+                Call::Seek { slot, whence: libc::SEEK_CUR, .. } if !is_error(case.ours) => slot,
+                Call::ReadOn { slot, .. } if (case.ours, case.theirs) == ("EISDIR", "EINVAL") => slot,
+                _ => return false,
+            };
             let lists = |step: &Step| matches!(step.call, Call::List { on: On::Slot(listed) } if listed == slot);
-            !is_error(case.ours) && !is_error(case.theirs) && case.before.iter().any(lists)
+            (!is_error(case.theirs) || case.theirs == "EINVAL") && case.before.iter().any(lists)
+        },
+    },
+    Known {
+        reason: "the kernel's btrfs lets ACLs of read-only subvolumes change",
+        speaks_of: |case| {
+            let is_acl = matches!(&case.step.call, Call::SetXattr { name, .. } | Call::RemoveXattr { name, .. }
+                if name.starts_with("system.posix_acl_"));
+            is_acl && case.ours == "EROFS" && !is_error(case.theirs) && case.is_after(makes_read_only)
+        },
+    },
+    Known {
+        reason: "to clear set-id bits at a chown(2), the VFS asks for CAP_FOWNER; with FUSE the server clears them",
+        speaks_of: |case| {
+            const CHOWN: u8 = 0;
+            let is_it = matches!(case.step.call, Call::Chown { .. }) && case.step.actor == Actor::Capable(CHOWN);
+            is_it && (case.ours, case.theirs) == ("ok", "EPERM")
+        },
+    },
+    Known {
+        reason: "set-id bits that a write has cleared still count for FUSE in the kernel when a link is made",
+        speaks_of: |case| {
+            let writes = |call: &Call| {
+                matches!(
+                    call,
+                    Call::Write { .. } | Call::WriteOn { .. } | Call::WriteFlagged { .. } | Call::SendFile { .. }
+                )
+            };
+            matches!(case.step.call, Call::LinkSlot { .. }) && case.ours == "EPERM" && case.is_after(writes)
+        },
+    },
+    Known {
+        reason: "the kernel removes an unlinked inode's INODE_REF later, if it is open",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::LookUpInode { .. })
+                && case.ours == "ENOENT"
+                && !is_error(case.theirs)
+                && case.is_after(|call| matches!(call, Call::Unlink { .. } | Call::Rename { .. }))
+        },
+    },
+    Known {
+        reason: "an unlinked inode is freed when the kernel forgets it, which it says later",
+        speaks_of: |case| {
+            let is_in_tree = |words: &str| words.split(' ').all(|item| case.ours.split(' ').any(|ours| ours == item));
+            matches!(case.step.call, Call::SearchTree { .. })
+                && !is_error(case.ours)
+                && (case.theirs.is_empty() || is_in_tree(case.theirs))
+                && case.is_after(|call| matches!(call, Call::Unlink { .. } | Call::Rename { .. }))
         },
     },
     Known {
@@ -286,7 +369,7 @@ const KNOWN: &[Known] = &[
             let differing = differing_words(case.ours, case.theirs);
             let at = case.ours.split(' ').zip(case.theirs.split(' ')).nth(1);
             matches!(case.step.call, Call::Stat { .. })
-                && differing.len() == 1
+                && differing.iter().skip(1).all(|(what, _)| *what == "a")
                 && at.is_some_and(|(ours, theirs)| lacks_set_id(case.before, ours, theirs))
         },
     },
@@ -309,6 +392,7 @@ const HOLES: &str =
     "the kernel looks at too few sectors to see that an unaligned range is a hole already, and changes the times";
 const ZEROS: &str = "which of a file's zeros are a hole: the kernel writes those of a block in part, ubtrfs need not";
 
+const DEFAULT_ACL: &str = "system.posix_acl_default";
 const READ_ONLY: u64 = 2;
 
 /// Whether a call may make a subvolume read-only.
@@ -395,7 +479,17 @@ pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
             && is_after(punches_across_sectors)
         // See [`ACCESSES`].
         || line.contains(": atime: left (1000000000, 0)")
-            && is_after(|call| matches!(call, Call::Store { .. } | Call::Load { .. }))
+            && is_after(|call| matches!(call, Call::Store { .. } | Call::Load { .. } | Call::Advise { .. }))
+        // That a mount is read-only is known where the server asks; reading asks nothing.
+        || line.contains(": atime: left (1000000000, 0)") && steps.iter().any(|step| step.view == View::ReadOnly)
+        // FUSE sends the same for truncate(2) to nothing and for O_TRUNC, which changes the times.
+        || line.contains(": mtime: left (1000000000, 0)")
+            && is_after(|call| matches!(call, Call::Truncate { length: 0, .. }))
+        // The kernel marks files in which it could not save a block.
+        || line.contains(": attribute flags: left 0, right 1024")
+            && is_after(|call| matches!(call, Call::DefragmentRange { flags: Hex(flags), .. } if flags & 1 != 0))
+        // Stores are refused when they are written back: see [`KNOWN`] about open(2) and mmap(2).
+        || line.contains(": content: left ") && is_after(protects) && is_after(|call| matches!(call, Call::Store { .. }))
 }
 
 /// Whether the modes of a line differ in set-id bits in a way that is meant.
