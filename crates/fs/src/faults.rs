@@ -104,6 +104,8 @@ mod switches {
         pub forget_forms: bool,
         /// A reflink within a file adds what it shares in flight to the file once more.
         pub repeat_in_flight: bool,
+        /// To punch a hole, data that the commit in flight has yet to write is a hole already.
+        pub overlook_frozen: bool,
     }
 
     impl Faults {
@@ -135,6 +137,10 @@ mod switches {
 
         pub(crate) fn repeats_in_flight(&self) -> bool {
             self.repeat_in_flight
+        }
+
+        pub(crate) fn overlooks_frozen(&self) -> bool {
+            self.overlook_frozen
         }
     }
 }
@@ -172,6 +178,10 @@ mod switches {
         }
 
         pub(crate) fn repeats_in_flight(self) -> bool {
+            false
+        }
+
+        pub(crate) fn overlooks_frozen(self) -> bool {
             false
         }
     }

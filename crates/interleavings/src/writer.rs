@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs::scheduling::{Scheduling, nonblocking};
-use ubtrfs::{Filesystem, InodeId, WriteAt};
+use ubtrfs::{Filesystem, InodeId, SetAttributes, TimeChange, WriteAt};
 use ubtrfs_server::Pool;
 use ubtrfs_simulator::Random;
 use ubtrfs_threads::atomic::Ordering;
@@ -19,8 +19,9 @@ pub(crate) fn write(stage: &Arc<Stage>, pool: &Pool, writer: usize, seed: u64, o
     let own: Vec<&(InodeId, File)> = stage.files.iter().filter(|(_, file)| file.writer == writer).collect();
     for _ in 0..operations {
         let (id, file) = own[random.below(own.len() as u64) as usize];
-        match random.below(12) {
+        match random.below(13) {
             0..5 => next_version(stage, *id, file),
+            12 => change_time(stage, *id, file),
             5..7 => sync_file(stage, *id, file, random.one_in(2)),
             7..9 => sync_by_pool(stage, pool, *id, file, random.one_in(2)),
             9 => sync_all(stage),
@@ -35,7 +36,11 @@ fn next_version(stage: &Stage, id: InodeId, file: &File) {
     let content = file.content(version);
     loop {
         stage.notes.add(format!("writer {}: version {version} of file {}", file.writer, file.number));
-        let result = stage.fs.write(id, WriteAt::Offset(0), &content, false);
+        let result = if File::is_punched(version) {
+            stage.fs.punch_hole(id, 0, file.length as u64)
+        } else {
+            stage.fs.write(id, WriteAt::Offset(0), &content, false).map(drop)
+        };
         if stage.succeeds("a write", result, &[]).is_some() {
             file.end(version);
             return;
@@ -45,6 +50,13 @@ fn next_version(stage: &Stage, id: InodeId, file: &File) {
         }
         ubtrfs_threads::thread::sleep(std::time::Duration::from_millis(1));
     }
+}
+
+/// Joins the open transaction, without a change of data.
+fn change_time(stage: &Stage, id: InodeId, file: &File) {
+    stage.notes.add(format!("writer {}: new times of file {}", file.writer, file.number));
+    let changes = SetAttributes { atime: Some(TimeChange::Now), ..SetAttributes::default() };
+    stage.succeeds("a change of times", stage.fs.set_attributes(id, &changes).map(drop), &[]);
 }
 
 fn sync_file(stage: &Stage, id: InodeId, file: &File, data_only: bool) {

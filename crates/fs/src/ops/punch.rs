@@ -101,6 +101,10 @@ impl Operations {
         self.info.gate.transact(
             &mut *state,
             |state, _| {
+                // What the commit in flight has yet to write would count as a hole.
+                if !self.info.options.faults().overlooks_frozen() {
+                    self.writeback.settle_frozen(id, state)?;
+                }
                 Ok(match self.plan_punch(id, state, &range)? {
                     Some(plan) => ControlFlow::Continue(plan),
                     None => ControlFlow::Break(()),
