@@ -333,6 +333,14 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        reason: "that who links may not write is found in a read-only subvolume, too, before that the link crosses subvolumes",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::LinkSlot { .. })
+                && (case.ours, case.theirs) == ("EXDEV", "EPERM")
+                && case.is_after(makes_read_only)
+        },
+    },
+    Known {
         reason: "set-id bits that a write has cleared still count for FUSE in the kernel when a link is made",
         speaks_of: |case| {
             let writes = |call: &Call| {
