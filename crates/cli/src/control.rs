@@ -82,8 +82,8 @@ pub fn write_again(path: &Path) -> std::result::Result<(), Errno> {
     ask(path, WRITABLE).map(drop)
 }
 
-/// Has the server compress data as a mount option says.
-pub fn compress(path: &Path, option: &str) -> std::result::Result<(), Errno> {
+/// Has the server write data as a mount option says.
+pub fn change(path: &Path, option: &str) -> std::result::Result<(), Errno> {
     ask(path, &format!("{REMOUNT}{option}")).map(drop)
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpds::RedBlackTreeMapSync;
-use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, Timespec};
+use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, InodeFlags, Timespec};
 use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, OnceLock, Rank, RwLock};
@@ -141,6 +141,8 @@ pub(crate) struct FsInfo {
     pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
     compression: RwLock<Option<CompressionMode>>,
+    /// Flags that new regular files get.
+    new_file_flags: AtomicU64,
     /// The features that compressed data needs which the mount has written.
     compression_features: AtomicU64,
     /// This mount has put a file under the protection of fs-verity.
@@ -166,6 +168,7 @@ impl FsInfo {
         Self {
             inodes: InodeTable::new(options.memory / 8 / 1024),
             compression: RwLock::new(Rank::Compression, options.compression),
+            new_file_flags: AtomicU64::new(options.new_file_flags),
             compression_features: AtomicU64::new(0),
             uses_verity: AtomicBool::new(false),
             volume,
@@ -232,6 +235,16 @@ impl FsInfo {
     /// Data that is written from now on is compressed like this.
     pub(crate) fn set_compression(&self, mode: Option<CompressionMode>) {
         *self.compression.write() = mode;
+    }
+
+    /// Flags that new regular files get, of `NODATACOW` and `NODATASUM`.
+    pub(crate) fn new_file_flags(&self) -> u64 {
+        self.new_file_flags.load(Ordering::Relaxed) & (InodeFlags::NODATACOW | InodeFlags::NODATASUM)
+    }
+
+    /// Files that are made from now on get these flags.
+    pub(crate) fn set_new_file_flags(&self, flags: u64) {
+        self.new_file_flags.store(flags, Ordering::Relaxed);
     }
 
     /// Notes that data is compressed by an algorithm: the superblock that makes it durable names

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::{Generation, TreeId};
 
 /// The attribute that holds the report.
@@ -31,9 +32,21 @@ pub const SYNC: &str = "ubtrfs.sync";
 pub const READ_ONLY: &str = "ubtrfs.remount.ro";
 /// The attribute whose reading ends that again: `EROFS` if the mount began read-only.
 pub const WRITABLE: &str = "ubtrfs.remount.rw";
-/// What attributes begin with whose reading changes how data is compressed from then on; the mount
-/// option follows, such as `compress=zstd`.
+/// What attributes begin with whose reading changes how data is written from then on; the mount
+/// option follows, such as `compress=zstd`, or one of [`NEW_FILES`].
 pub const REMOUNT: &str = "ubtrfs.remount.";
+/// Options that say what new regular files are like, with their flags; the last of a remount
+/// counts, in whose place each of these puts all.
+pub const NEW_FILES: [(&str, u64); 3] = [
+    ("datacow", 0),
+    ("nodatasum", InodeFlags::NODATASUM),
+    ("nodatacow", InodeFlags::NODATACOW | InodeFlags::NODATASUM),
+];
+/// Whether an option says what new regular files are like.
+pub fn is_of_new_files(option: &str) -> bool {
+    option == "datasum" || NEW_FILES.iter().any(|(name, _)| *name == option)
+}
+
 /// What attributes begin with that have the pieces of a long answer.
 pub const NEXT: &str = "ubtrfs.next.";
 /// The attribute whose reading says that the connection is about to be aborted, and that nobody
@@ -148,7 +161,7 @@ pub struct Report {
     /// The numbers of those that lack something that the others have.
     #[serde(default)]
     pub lagging_devices: Vec<u64>,
-    /// The options that it was mounted with, but those for compression as they are now.
+    /// The options that it was mounted with, but those for data as they are now.
     #[serde(default)]
     pub options: Vec<String>,
     /// `fuseblk`, `fuse` or `fuse (fusermount3)`.

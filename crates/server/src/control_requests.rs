@@ -70,6 +70,7 @@ impl Server {
         }
         match change {
             Change::Compression(mode) => self.shared().engine.set_compression(mode),
+            Change::NewFiles(flags) => self.shared().engine.set_new_file_flags(flags),
             Change::Threads(threads) => self.shared().set_compression_threads(threads),
         }
         reply.value(OK);
@@ -128,6 +129,8 @@ impl Shared {
 enum Change {
     /// How data is compressed; that none is, perhaps.
     Compression(Option<CompressionMode>),
+    /// Flags of new regular files.
+    NewFiles(u64),
     /// The threads that compress data of one file.
     Threads(usize),
 }
@@ -135,6 +138,9 @@ enum Change {
 /// What is to be changed, if a request says that.
 fn change(name: &[u8]) -> Option<Change> {
     let option = std::str::from_utf8(name).ok()?.strip_prefix(control::REMOUNT)?;
+    if let Some((_, flags)) = control::NEW_FILES.iter().find(|(name, _)| *name == option) {
+        return Some(Change::NewFiles(*flags));
+    }
     match option.split_once('=')? {
         ("compress", value) => CompressionMode::parse(value, false).map(Change::Compression),
         ("compress-force", value) => CompressionMode::parse(value, true).map(Change::Compression),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ubtrfs::{Compression, CompressionMode};
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_fuse::Transport;
 use ubtrfs_server::{CheckOpen, OwnershipOverride};
 
@@ -72,6 +73,14 @@ pub struct MountRequest {
 pub struct NewFiles {
     pub no_copy_on_write: bool,
     pub no_checksums: bool,
+}
+
+impl NewFiles {
+    /// As flags of inodes.
+    pub fn flags(self) -> u64 {
+        let flags = [(self.no_copy_on_write, InodeFlags::NODATACOW), (self.no_checksums, InodeFlags::NODATASUM)];
+        flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).sum()
+    }
 }
 
 /// How to mount a volume that is damaged.

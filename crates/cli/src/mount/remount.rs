@@ -1,6 +1,6 @@
 //! `mount -o remount`: makes a mount read-only and writable again, changes options of the kernel
-//! alone (`nosuid`, `nodev`, `noexec`), and how data is compressed. All other options stay, and a
-//! request to change them fails with a message.
+//! alone (`nosuid`, `nodev`, `noexec`), how data is compressed, and what new files are like. All
+//! other options stay, and a request to change them fails with a message.
 //!
 //! mount(8) passes its helper all options in one list: those of the mount table, of fstab, and the
 //! requested ones. So an option that is set already is no change.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use ubtrfs::CompressionMode;
 use ubtrfs_fuse::mount::{MountFlags, remount};
-use ubtrfs_server::control::Report;
+use ubtrfs_server::control::{NEW_FILES, Report, is_of_new_files};
 
 use super::ignored::{is_ignored, refusal, remark};
 use super::options::{COMPRESSIONS, MountRequest, each};
@@ -40,10 +40,9 @@ pub struct Changes {
     flags: MountFlags,
     /// Those that it has.
     before: MountFlags,
-    /// How data is to be compressed from now on, as the server takes it.
-    compression: Option<String>,
-    /// By how many threads.
-    threads: Option<String>,
+    /// How data is to be compressed from now on and by how many threads, and what new files are to
+    /// be like, as the server takes it.
+    of_data: Vec<String>,
     /// Why the server writes no more after an error.
     aborted: Option<String>,
 }
@@ -60,9 +59,8 @@ impl Changes {
         let report = control::report(&point).map_err(|errno| control::failure(&point, errno))?;
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
         let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
-        let threads = each(options).filter(|option| is_threads(option)).last().map(str::to_owned);
-        let compression = compression(each(options));
-        Ok(Self { point, mounted, flags, before, compression, threads, aborted: report.aborted })
+        let of_data = of_data(each(options), &report.options)?;
+        Ok(Self { point, mounted, flags, before, of_data, aborted: report.aborted })
     }
 }
 
@@ -74,8 +72,8 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
     let changes = Changes::of(options, directory)?;
     // Before the kernel has done its part.
     control::may_remount(&changes.point).map_err(|errno| control::failure(&changes.point, errno))?;
-    for option in [&changes.compression, &changes.threads].into_iter().flatten() {
-        control::compress(&changes.point, option).map_err(|errno| control::failure(&changes.point, errno))?;
+    for option in &changes.of_data {
+        control::change(&changes.point, option).map_err(|errno| control::failure(&changes.point, errno))?;
     }
     if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
 }
@@ -162,10 +160,25 @@ fn about_aborted(point: &Path, reason: &str) -> Failure {
     Failure::new(format!("{} turned read-only after an error and stays so: {reason}", point.display()))
 }
 
-/// The last option that says how data is compressed.
-fn compression<'a>(options: impl Iterator<Item = &'a str>) -> Option<String> {
-    let last = options.filter(|option| is_compression(option)).last()?;
-    Some(if last.contains('=') { last.to_owned() } else { format!("{last}=zlib") })
+/// What the server is asked for, for options about data: those that are in force, changed by the
+/// requested ones.
+fn of_data<'a>(options: impl Iterator<Item = &'a str>, present: &[String]) -> Result<Vec<String>> {
+    let (mut changed, mut wanted) = (Vec::new(), Vec::new());
+    for option in options {
+        match option {
+            option if is_threads(option) => changed = vec![option.to_owned()],
+            option if is_compression(option) || is_of_new_files(option) => wanted.push(option.to_owned()),
+            _ => {}
+        }
+    }
+    if !wanted.is_empty() {
+        let in_force = present.iter().filter(|option| is_compression(option) || is_of_new_files(option)).cloned();
+        let whole = MountRequest::parse(&in_force.chain(wanted).collect::<Vec<_>>())?;
+        changed.push(whole.compression.map_or_else(|| "compress=no".to_owned(), CompressionMode::to_option));
+        let name = NEW_FILES.iter().find(|(_, flags)| *flags == whole.new_files.flags()).map(|(name, _)| *name);
+        changed.extend(name.map(str::to_owned));
+    }
+    Ok(changed)
 }
 
 /// Whether an option says how data is compressed, in a way that there is.
@@ -206,12 +219,11 @@ fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], 
             "atime" | "relatime" if holds("noatime") => false,
             "relatime" | "nostrictatime" => !report.options.iter().any(|other| other == "strictatime"),
             "atime" => true,
-            // What is the case unless a mount has asked for the contrary.
-            "datacow" | "datasum" => !report.options.iter().any(|other| other.starts_with("nodata")),
             _ => {
                 holds(option)
                     || is_ignored(option)
                     || is_compression(option)
+                    || is_of_new_files(option)
                     || is_threads(option)
                     || report.options.iter().any(|other| other == option)
             }
@@ -258,22 +270,28 @@ mod tests {
     }
 
     #[test]
-    fn the_last_option_of_compression_counts() {
-        for (options, last) in [
-            ("rw,remount", None),
-            ("remount,compress=zstd:3,compress-force=lzo,rw", Some("compress-force=lzo")),
-            ("compress-force=lzo,compress=no", Some("compress=no")),
-            ("compress=lzo,compress", Some("compress=zlib")),
+    fn the_last_option_of_compression_and_of_new_files_counts() {
+        for (present, options, changed) in [
+            ("", "rw,remount", ""),
+            ("", "remount,compress=zstd:3,compress-force=lzo,rw", "compress-force=lzo datacow"),
+            ("compress=zstd:3", "compress-force=lzo,compress=no", "compress=no datacow"),
+            ("", "compress=lzo,compress", "compress=zlib:3 datacow"),
+            ("commit=7,compress=lzo", "thread_pool=3,nodatasum", "thread_pool=3 compress=lzo nodatasum"),
+            ("compress=lzo", "nodatacow", "compress=no nodatacow"),
+            ("nodatacow", "compress=lzo", "compress=lzo datacow"),
+            ("nodatacow", "datacow", "compress=no nodatasum"),
+            ("nodatacow", "datasum", "compress=no datacow"),
+            ("compress=lzo", "datasum,datacow", "compress=lzo datacow"),
         ] {
-            assert_eq!(compression(options.split(',')).as_deref(), last, "{options}");
+            let present: Vec<String> = present.split(',').map(str::to_owned).collect();
+            assert_eq!(of_data(options.split(','), &present).unwrap().join(" "), changed, "{present:?}, {options}");
             assert!(wanted(&format!("remount,{options}")).is_ok());
         }
     }
 
     #[test]
     fn what_can_not_be_changed_is_said() {
-        for option in ["compress=lz4", "commit=5", "noatime", "memory=1G", "subvol=a", "nodatacow", "nonsense", "loop"]
-        {
+        for option in ["compress=lz4", "commit=5", "noatime", "memory=1G", "subvol=a", "nonsense", "loop"] {
             let said = wanted(&format!("rw,remount,{option}")).unwrap_err();
             assert!(said.contains(&format!("'{option}' can't be had by a remount: ")), "{said}");
         }

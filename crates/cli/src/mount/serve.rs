@@ -14,7 +14,6 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, InodeId, Options, Rescue};
 use ubtrfs_format::TreeId;
-use ubtrfs_format::items::InodeFlags;
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
@@ -23,7 +22,7 @@ use ubtrfs_volume::{
     open_part_exclusively, patiently,
 };
 
-use super::options::{self, MountRequest, NewFiles};
+use super::options::{self, MountRequest};
 use super::syncs::Syncs;
 use super::tied::Tied;
 use super::watcher::{Lifeline, Watcher};
@@ -334,7 +333,7 @@ fn engine_options(request: &MountRequest) -> Options {
         subvolume_id: request.subvolume_id,
         no_atime: request.no_atime,
         strict_atime: request.strict_atime,
-        new_file_flags: flags_of(request.new_files),
+        new_file_flags: request.new_files.flags(),
         resume_balance: !request.skip_balance,
         max_inline: request.max_inline.unwrap_or(usual.max_inline),
         compression: request.compression,
@@ -346,11 +345,6 @@ fn engine_options(request: &MountRequest) -> Options {
         },
         ..usual
     }
-}
-
-fn flags_of(new: NewFiles) -> u64 {
-    let flags = [(new.no_copy_on_write, InodeFlags::NODATACOW), (new.no_checksums, InodeFlags::NODATASUM)];
-    flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).sum()
 }
 
 fn open_engine(job: &Job, volume: Arc<Volume>, options: &Options) -> Result<Arc<Filesystem>> {

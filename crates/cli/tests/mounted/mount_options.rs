@@ -251,6 +251,51 @@ fn files_that_are_made_without_checksums_and_copies_are_as_the_kernels() {
     }
 }
 
+/// One remount after another, each of what the one before has left.
+#[test]
+fn remounts_change_what_new_files_are_like_as_the_kernels() {
+    const REMOUNTS: [&str; 12] = [
+        "nodatasum",
+        "nodatacow",
+        "datacow",
+        "datasum",
+        "nodatacow",
+        "compress=zstd",
+        "nodatacow",
+        "compress=no",
+        "datasum",
+        "compress-force=lzo,nodatasum",
+        "datacow,datasum",
+        "nodatacow,ro",
+    ];
+    require!(Need::Kernel, Need::Root);
+    let (volume, _) = volume();
+    let tour = |at: &Path, who: &str, remount: &dyn Fn(&str)| {
+        for (number, options) in REMOUNTS.into_iter().enumerate() {
+            remount(&format!("remount,rw,{options}"));
+            let made = fs::write(at.join(format!("{who}{number}")), vec![7; 100_000]);
+            assert_eq!(made.is_ok(), !options.ends_with("ro"), "{who} {options}: {made:?}");
+        }
+    };
+    volume.mount("");
+    tour(&volume.point, "ours", &|options| {
+        ubtrfs(&["mount".as_ref(), "-o".as_ref(), options.as_ref(), volume.point.as_os_str()]).ok();
+    });
+    let options = volume.stats()["options"].to_string();
+    assert!(options.contains("\"nodatacow\"") && !options.contains("compress"), "{options}");
+    volume.umount();
+    let mount = KernelMount::new(&[&volume.image], "");
+    tour(mount.path(), "theirs", &|options| {
+        assert!(Command::new("mount").args(["-o", options]).arg(mount.path()).status().unwrap().success());
+    });
+    mount.unmount();
+    for number in 0..REMOUNTS.len() - 1 {
+        let of = |who: &str| flags(&volume.image, &format!("/{who}{number}"));
+        assert_eq!(of("ours"), of("theirs"), "{number}: {}", REMOUNTS[number]);
+    }
+    assert_btrfs_check_clean(&volume.image);
+}
+
 #[test]
 fn with_strictatime_each_reader_changes_the_time_of_access() {
     let (volume, _) = volume();

@@ -152,6 +152,17 @@ impl Filesystem {
         self.writeback.set_compression_threads(threads);
     }
 
+    /// Flags that new regular files get, of [`InodeFlags::NODATACOW`] and
+    /// [`InodeFlags::NODATASUM`].
+    pub fn new_file_flags(&self) -> u64 {
+        self.info.new_file_flags()
+    }
+
+    /// Changes those of files that are made from now on.
+    pub fn set_new_file_flags(&self, flags: u64) {
+        self.info.set_new_file_flags(flags);
+    }
+
     /// Changes how data is compressed that is written from now on.
     pub fn set_compression(&self, mode: Option<CompressionMode>) {
         self.info.set_compression(mode);

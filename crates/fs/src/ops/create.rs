@@ -113,7 +113,7 @@ impl Operations {
             flags = 0;
         }
         if file_type == FileType::Regular {
-            flags |= self.info.options.new_file_flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM);
+            flags |= self.info.new_file_flags();
             if flags & InodeFlags::NODATACOW != 0 {
                 flags |= InodeFlags::NODATASUM;
             }
