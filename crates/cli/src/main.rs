@@ -43,6 +43,7 @@ mod replace;
 mod report;
 mod rescue;
 mod resize;
+mod resource_limits;
 mod restore;
 mod scrub;
 mod server_process;
@@ -77,6 +78,7 @@ use args::{Arguments, Command, MkfsAlone};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    resource_limits::fail_at_file_size();
     if mount::helper::is_called(std::env::args_os().next().as_ref()) {
         return mount::helper::main();
     }

@@ -167,25 +167,31 @@ impl<F: Filesystem> Session<F> {
     /// If a method of the filesystem panics, its caller gets EIO, and the thread continues. After
     /// an error the connection is aborted, so that no process waits forever.
     pub fn run(&self) -> Result<(), SessionError> {
+        self.run_and(|| ())
+    }
+
+    /// The same; `begun` is called when all threads that it takes have started, and not if they
+    /// have not.
+    pub fn run_and(&self, begun: impl FnOnce()) -> Result<(), SessionError> {
         let Some(device) = self.device.lock().take() else { return Ok(()) };
         let rings = self.rings.lock().take();
         let served = match rings {
-            Some(rings) => self.serve_rings(rings, &device),
-            None => self.serve_device(&device),
+            Some(rings) => self.serve_rings(rings, &device, begun),
+            None => self.serve_device(&device, begun),
         };
         drop(device);
         self.destroy();
         served.map_err(SessionError::Device)
     }
 
-    fn serve_rings(&self, rings: Rings, device: &Arc<Device>) -> io::Result<()> {
+    fn serve_rings(&self, rings: Rings, device: &Arc<Device>, begun: impl FnOnce()) -> io::Result<()> {
         let destroy = || self.destroy();
         let handler = ring::Handler { filesystem: &self.filesystem, destroy: &destroy, form: self.granted.form() };
         let buffer = buffer_size(self.granted.max_write as usize, rustix::param::page_size());
-        ring::serve(rings, device, self.threads, buffer, &handler)
+        ring::serve(rings, device, (self.threads, buffer), &handler, begun)
     }
 
-    fn serve_device(&self, device: &Arc<Device>) -> io::Result<()> {
+    fn serve_device(&self, device: &Arc<Device>, begun: impl FnOnce()) -> io::Result<()> {
         thread::scope(|scope| {
             let mut threads = Vec::new();
             for number in 1..self.threads {
@@ -205,6 +211,7 @@ impl<F: Filesystem> Session<F> {
                     Err(error) => tracing::warn!(%error, "fewer threads than wanted"),
                 }
             }
+            begun();
             let first = self.serve(device);
             threads.into_iter().fold(first, |result, thread| {
                 result.and(thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))))

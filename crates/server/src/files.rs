@@ -105,7 +105,7 @@ impl Server {
         };
         let written = match written {
             Err(error) if is_of_page && self.forbids(id, error.errno()) => {
-                // The kernel would report it to every syncfs(2), whoever calls that.
+                // The kernel would report the error to every syncfs(2), of all users.
                 self.engine().fail_next_fsync(id, error).map_err(|error| errno(&error))?;
                 self.discard_pages(node);
                 return Ok(u32::try_from(what.data.len()).unwrap_or(u32::MAX));

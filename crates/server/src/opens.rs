@@ -8,7 +8,7 @@
 //! any (`file_remove_privs`): so a file of a read-only subvolume answers that question as if it had
 //! some, their removal fails with EROFS, and so does write(2). A store to a shared mapping asks
 //! nothing. Its pages are discarded when they are written back, and the file's next fsync or msync
-//! fails. The kernel is not told of an error: it would report that to every syncfs(2), so that who
+//! fails. The kernel gets no error: it would report that to every syncfs(2), so that who
 //! owns a file could have the syncs of all others fail.
 //!
 //! The subvolume may become writable between the two: then the removal of what never was there

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_threads::thread::Builder;
 
 use crate::buffer::SharedBuffer;
 use crate::chunk_map::IoStripe;
@@ -240,7 +241,9 @@ impl Volume {
         }
         let has_looked = ubtrfs_threads::thread::scope(|scope| {
             let is_far_and_due = self.reads_ahead() > 0 && self.is_look_due();
-            let look = is_far_and_due.then(|| scope.spawn(|| self.look_at_superblocks()));
+            let look = || Builder::new().name("look".into()).spawn_scoped(scope, || self.look_at_superblocks());
+            // Without a thread it is done later, too.
+            let look = if is_far_and_due { look().ok() } else { None };
             self.barrier()?;
             // If it failed, it is done again when nobody else of ours writes superblocks.
             Ok(look.is_some_and(|look| matches!(look.join(), Ok(Ok(())))))
@@ -266,11 +269,19 @@ impl Volume {
             [member] => flush(member),
             members => ubtrfs_threads::thread::scope(|scope| {
                 let flush = &flush;
-                let threads: Vec<_> = members.iter().map(|member| scope.spawn(move || flush(member))).collect();
-                let join = |thread: ubtrfs_threads::thread::ScopedJoinHandle<'_, Result<()>>| {
-                    thread.join().unwrap_or(Err(Error::BadRequest("a flush panicked")))
-                };
-                threads.into_iter().map(join).fold(Ok(()), Result::and)
+                let begun: Vec<_> = members
+                    .iter()
+                    .map(|member| {
+                        let thread = Builder::new().name("flush".into()).spawn_scoped(scope, move || flush(member));
+                        // This user may have no more threads: one flush follows the other then.
+                        thread.map_err(|_| flush(member))
+                    })
+                    .collect();
+                let ends = begun.into_iter().map(|begun| match begun {
+                    Ok(thread) => thread.join().unwrap_or(Err(Error::BadRequest("a flush panicked"))),
+                    Err(flushed) => flushed,
+                });
+                ends.fold(Ok(()), Result::and)
             }),
         };
         if let Err(error) = result {

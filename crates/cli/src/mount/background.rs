@@ -8,6 +8,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use ubtrfs_fuse::mount::{Unmount, is_dead, unmount};
+
 use super::log;
 use super::serve::Job;
 use crate::failure::{Failure, Result};
@@ -23,6 +25,7 @@ const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 pub fn start(options: &[String], job: &Job) -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't be started", &error);
     process::keep_descriptors();
+    let was_dead = is_dead(&job.directory);
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ubtrfs").args(["mount", "--server"]);
     for list in options {
@@ -44,6 +47,12 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
         return Ok(());
     }
     let status = server.wait().map_err(failed)?;
+    if !was_dead
+        && is_dead(&job.directory)
+        && let Err(error) = unmount(&job.directory, Unmount::Lazy)
+    {
+        tracing::warn!(%error, "the mount of a server that has failed is left");
+    }
     match status.code() {
         Some(code) if code != 0 => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
         Some(_) => Err(Failure::new("the volume was unmounted at once")),

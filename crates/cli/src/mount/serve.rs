@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions as StdOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ use crate::device::{
 use crate::failure::{Failure, Result};
 use crate::process;
 use crate::remedy::{OF_DAMAGE, about_device};
+use crate::resource_limits;
 
 /// Of an open file that is a place and nothing else.
 const PLACE: i32 = OFlags::PATH.union(OFlags::CLOEXEC).bits() as i32;
@@ -57,6 +59,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
     let root = rustix::process::geteuid().is_root();
     let at_rest = if root { open_at_rest(job) } else { None };
     let may_write = at_rest.is_some() || !job.request.read_only;
+    resource_limits::raise_for_server(&job.devices, may_write)?;
     let (mut opened, engine) = match at_rest {
         Some(opened) => opened,
         None => open(job, &engine_options(&job.request), root)?,
@@ -84,7 +87,18 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
             opened.claims.push(claim(&descriptor(block))?);
         }
     }
-    run(job, (&mount, whole), fuse, (engine, devices), lifeline.as_ref(), &syncs, ready)
+    let served = run(job, (&mount, whole), fuse, (engine, devices), lifeline.as_ref(), &syncs, ready);
+    if served.is_err() {
+        leave_nothing_mounted(&mount);
+    }
+    served
+}
+
+/// Takes a mount away whose server has failed. What that takes may have been missing until the
+/// server's threads had ended: a process, or descriptors.
+fn leave_nothing_mounted(mount: &Mount) {
+    const ATTEMPTS: u32 = 2;
+    (0..ATTEMPTS).take_while(|_| mount.is_mounted()).for_each(|_| mount.unmount_aborted());
 }
 
 /// The session of a mount.
@@ -132,7 +146,8 @@ fn run(
         tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
     }
     syncs.begin(mount, &session);
-    let begin = || {
+    let (runs, is_running) = channel();
+    let begin = |is_running: Receiver<()>| {
         mount.read_far_ahead();
         if let Some(whole) = whole {
             let directory = again::directory(&whole, &job.request)?;
@@ -147,27 +162,38 @@ fn run(
             protect::from_shortage_of_memory();
         }
         let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
+        is_running.recv().map_err(|_| Failure::new("the threads that serve the mount can't be started"))?;
         ready()?;
         notify::ready(&list(&job.devices));
         tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
         Ok((tied, watcher))
     };
+    // Without descriptors or processes, an unmount may fail just where the beginning has.
+    let abort = mount.device_number().and_then(|number| Connection::of(number).open_abort().ok());
     // The session serves what this asks for to mount a directory of the whole volume. If it fails,
     // nothing is mounted, and so the session ends.
     let (begun, served) = thread::scope(|scope| {
-        let begin = || {
-            begin().inspect_err(|_: &Failure| {
-                if mount.is_mounted() {
-                    let _ = mount.unmount(Unmount::Lazy);
+        let begin = move || {
+            begin(is_running).inspect_err(|_: &Failure| {
+                if mount.is_mounted()
+                    && mount.unmount(Unmount::Lazy).is_err()
+                    && let Some(mut abort) = abort
+                {
+                    let _ = abort.write_all(b"1");
                 }
             })
         };
         let begun = thread::Builder::new().name("begin".into()).spawn_scoped(scope, begin);
         let begun = begun.map_err(|error| Failure::about("no thread to mount", &error))?;
-        let served = session.run();
+        let served = session.run_and(move || {
+            let _ = runs.send(());
+        });
         Ok::<_, Failure>((begun.join().map_err(|_| Failure::new("the thread that mounts panicked"))?, served))
     })?;
-    let (tied, watcher) = begun?;
+    let (tied, watcher) = begun.map_err(|failure| {
+        // That a thread of the session is missing is why nothing begins.
+        served.as_ref().err().map_or(failure, |error| Failure::of(error))
+    })?;
     drop(watcher);
     notify::stopping();
     thread::scope(|scope| {

@@ -117,7 +117,7 @@ fn placeholders_of_subvolumes_answer_as_the_kernels() {
 
 /// Sets flags of files and directories by `FS_IOC_SETFLAGS`, beginning with each value of
 /// `btrfs.compression` and with flags that another call has set, and prints what there is then.
-const FLAGS_AND_PROPERTIES: &str = r#"
+const FLAGS_AND_PROPERTIES: &str = r"
 import errno, fcntl, os, struct, sys
 GET, SET, PROPERTY = 0x80086601, 0x40086602, 'btrfs.compression'
 c, i, a, m, A = 0x4, 0x10, 0x20, 0x400, 0x80
@@ -141,7 +141,7 @@ for kind in 'file', 'directory':
                 set_flags(fd, 0)
                 os.close(fd)
                 os.rmdir(path) if kind == 'directory' else os.unlink(path)
-"#;
+";
 
 #[test]
 fn flags_and_the_property_of_compression_change_together_as_the_kernels() {

@@ -34,6 +34,7 @@ mod programs_of_32_bits;
 mod read_only_subvolumes;
 mod remounts;
 mod resets;
+mod resource_limits;
 mod second_mounts;
 mod shell;
 mod snapshots_keep_pages;

@@ -289,9 +289,9 @@ fn remounts_change_what_new_files_are_like_as_the_kernels() {
         assert!(Command::new("mount").args(["-o", options]).arg(mount.path()).status().unwrap().success());
     });
     mount.unmount();
-    for number in 0..REMOUNTS.len() - 1 {
+    for (number, options) in REMOUNTS.into_iter().enumerate().filter(|(_, options)| !options.ends_with("ro")) {
         let of = |who: &str| flags(&volume.image, &format!("/{who}{number}"));
-        assert_eq!(of("ours"), of("theirs"), "{number}: {}", REMOUNTS[number]);
+        assert_eq!(of("ours"), of("theirs"), "{number}: {options}");
     }
     assert_btrfs_check_clean(&volume.image);
 }

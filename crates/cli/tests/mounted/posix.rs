@@ -395,7 +395,7 @@ fn files_that_must_not_change_do_not_through_mappings() {
             let file = fs::File::options().read(true).write(true).open(&path).unwrap();
             mapped::exchange(&file, 0, b"changed!").unwrap_err();
             file.write_all_at(b" and more", 8).unwrap_err();
-            // What is refused is told to who asks about this file, not to all who sync the mount.
+            // The error is reported to who syncs this file, not to all who sync the mount.
             let top = fs::File::open(&volume.point).unwrap();
             mapped::write_and(&file, b"changed!", || rustix::fs::syncfs(&top).unwrap()).unwrap();
             rustix::fs::syncfs(&top).unwrap();

@@ -110,7 +110,7 @@ struct Left {
 
 /// Runs cases on a volume, with a file for each; their last two steps beside the commit that has
 /// yet to write what the second has made dirty, or after it.
-fn left_by(cases: &[Case], beside_the_commit: bool, faults: Faults) -> Vec<Left> {
+fn left_by(cases: &[Case], beside_the_commit: bool, faults: &Faults) -> Vec<Left> {
     type Late = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
     let device: Arc<dyn Device> = Arc::new(new_volume(1 << 30));
     let late = Late::default();
@@ -129,14 +129,18 @@ fn left_by(cases: &[Case], beside_the_commit: bool, faults: Faults) -> Vec<Left>
         Filesystem::open(Arc::new(volume), options).unwrap()
     };
     let name = |number: usize| format!("{number}").into_bytes();
-    let fs = mount(Faults { hook: Some(hook), ..faults });
+    let fs = mount(Faults { hook: Some(hook), ..faults.clone() });
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     let files: Vec<(InodeId, [Step; 4])> = (cases.iter().enumerate())
         .map(|(number, case)| (fs.create(fs.root(), &name(number), &new).unwrap(), case.steps))
         .collect();
-    files.iter().for_each(|(id, steps)| steps[0](&fs, *id).unwrap());
+    for (id, steps) in &files {
+        steps[0](&fs, *id).unwrap();
+    }
     fs.sync().unwrap();
-    files.iter().for_each(|(id, steps)| steps[1](&fs, *id).unwrap());
+    for (id, steps) in &files {
+        steps[1](&fs, *id).unwrap();
+    }
     let (sender, succeeded) = channel();
     let both = {
         let files = files.clone();
@@ -171,9 +175,9 @@ fn left_by(cases: &[Case], beside_the_commit: bool, faults: Faults) -> Vec<Left>
 }
 
 /// The cases that leave something else beside a commit, each in words.
-fn differing(operations: &[(&str, Step)], faults: Faults) -> Vec<String> {
+fn differing(operations: &[(&str, Step)], faults: &Faults) -> Vec<String> {
     let cases = cases(operations);
-    let (beside, after) = (left_by(&cases, true, faults), left_by(&cases, false, Faults::default()));
+    let (beside, after) = (left_by(&cases, true, faults), left_by(&cases, false, &Faults::default()));
     let differs = |(case, (beside, after)): (Case, (Left, Left))| {
         let content = beside.content.iter().zip(&after.content).map(|(ours, other)| ours == other);
         (beside != after).then(|| {
@@ -191,12 +195,12 @@ fn differing(operations: &[(&str, Step)], faults: Faults) -> Vec<String> {
 
 #[test]
 fn what_a_commit_has_yet_to_write_changes_as_if_it_were_written() {
-    assert_eq!(differing(&OPERATIONS, Faults::default()), Vec::<String>::new());
+    assert_eq!(differing(&OPERATIONS, &Faults::default()), Vec::<String>::new());
 }
 
 #[test]
 fn a_hole_that_leaves_what_a_commit_has_yet_to_write_is_found() {
     let faults = Faults { overlook_frozen: true, ..Faults::default() };
-    let found = differing(&OPERATIONS, faults);
+    let found = differing(&OPERATIONS, &faults);
     assert!(!found.is_empty() && found.iter().all(|words| words.contains("punches")), "{found:#?}");
 }

@@ -128,13 +128,13 @@ impl Stop {
 
 /// Serves until the connection has ended, or a ring fails: then the connection ends with the last
 /// descriptor of the device. `workers` threads serve requests that may block; a message takes at
-/// most `buffer` bytes.
+/// most `buffer` bytes. `begun` is called when all threads have started.
 pub(crate) fn serve<F: Filesystem>(
     rings: Rings,
     device: &Arc<Device>,
-    workers: usize,
-    buffer: usize,
+    (workers, buffer): (usize, usize),
     handler: &Handler<'_, F>,
+    begun: impl FnOnce(),
 ) -> io::Result<()> {
     let stop = Stop {
         mailboxes: rings.queues.iter().map(|queue| Arc::clone(queue.mailbox())).collect(),
@@ -170,8 +170,9 @@ pub(crate) fn serve<F: Filesystem>(
                 Err(error) => started = Err(error),
             }
         }
-        if started.is_err() {
-            stop.stop(started);
+        match started {
+            Ok(()) => begun(),
+            failed => stop.stop(failed),
         }
         let read = read_device(device, buffer, stop, handler);
         stop.stop(read);
