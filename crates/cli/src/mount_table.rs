@@ -21,8 +21,13 @@ pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
 
 /// Whether anything of this device number is mounted.
 pub fn is_mounted_anywhere(device: (u32, u32)) -> Result<bool> {
-    let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
-    Ok(all.iter().any(|mounted| mounted.device == device))
+    Ok(!points_of(device)?.is_empty())
+}
+
+/// The places where the mount table shows a file system.
+pub fn points_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
+    let all = all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    Ok(all.into_iter().filter(|mounted| mounted.device == device).map(|mounted| mounted.point).collect())
 }
 
 /// The path as the mount table has it, though what is mounted there may be dead.

@@ -87,7 +87,14 @@ fn clear(path: &Path, mounted: &Mounted) -> Result<()> {
 /// Ends a mount that is in use or not: requests fail, and the server commits what it has, or, if it
 /// can't reach a device, does not wait for it. No process is signalled: the server gets a request
 /// before, and nobody waits for one that does not answer (invariant 53).
+///
+/// Other mounts of the volume stay, and keep the server: this one is detached only.
 fn force(path: &Path, mounted: &Mounted) -> Result<()> {
+    if mount_table::points_of(mounted.device)?.len() > 1 {
+        unmount(path, Unmount::Lazy).map_err(|error| failure(path, mounted.device, &error))?;
+        eprintln!("ubtrfs: the volume is still mounted elsewhere; programs that use {} go on", path.display());
+        return Ok(());
+    }
     let (sender, receiver) = channel();
     let place = path.to_owned();
     // If it hangs, the abort ends it.

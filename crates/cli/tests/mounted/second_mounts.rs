@@ -177,6 +177,28 @@ fn the_server_ends_with_the_last_mount() {
 }
 
 #[test]
+fn by_force_one_mount_is_taken_away_and_the_others_stay() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    disk.mount("subvol=@", "a");
+    disk.mount("subvol=@home", "b");
+    let held = fs::File::create(disk.point("a/held")).unwrap();
+    let lost = fs::File::create(disk.point("b/lost")).unwrap();
+    let force = |name: &str| ubtrfs(&["umount".as_ref(), "--force".as_ref(), disk.point(name).as_os_str()]);
+    assert!(force("b").ok().stderr.contains("the volume is still mounted elsewhere"));
+    assert!(disk.is_mounted("a") && !disk.is_mounted("b"));
+    held.sync_all().unwrap();
+    fs::write(disk.point("a/new"), "new").unwrap();
+    lost.sync_all().unwrap();
+    drop(lost);
+    force("a").ok();
+    assert!(!disk.is_mounted("a"));
+    held.sync_all().unwrap_err();
+    drop(held);
+    assert_btrfs_check_clean(disk.device.path());
+}
+
+#[test]
 fn a_server_that_is_ended_or_killed_takes_all_mounts_along() {
     require!(Need::Kernel, FUSE);
     let disk = Disk::new();
