@@ -1,5 +1,6 @@
 //! A replacement that is being made, and the devices that are left when it has ended.
 
+use std::io;
 use std::sync::Arc;
 
 use ubtrfs_format::items::DevItem;
@@ -61,11 +62,39 @@ pub(crate) fn forget_volume(member: &Member) {
     let is_within = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= member.device.size();
     // The primary last: as long as it is there, nobody takes a copy for what is left of a volume.
     let places = SUPERBLOCK_COPIES.iter().rev().filter(is_within);
-    let done = places.copied().try_for_each(|at| {
+    let wipe = |at| {
         let write = DeviceWrite { at, data: zeroes.clone() };
         member.device.submit(vec![write]).wait().map_err(Into::into).and_then(|()| member.device.flush())
-    });
-    if let Err(error) = done {
-        tracing::warn!("the superblocks of a device that no longer belongs to the volume are still there: {error}");
+    };
+    // Where a copy can't be wiped the primary must be: the kernel looks at no other.
+    let failures: Vec<io::Error> = places.copied().filter_map(|at| wipe(at).err()).collect();
+    if let Some(error) = failures.first() {
+        tracing::error!(
+            "superblocks of a device that no longer belongs to the volume are still there, and kernels may refuse to \
+             mount the volume beside it: wipe that device ('wipefs --all') before it is attached again: {error}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, FaultyDevice, Lasting, MemoryDevice, Operation, SharedBuffer};
+
+    #[test]
+    fn the_primary_superblock_is_wiped_though_a_copy_is_not() {
+        const SIZE: usize = 128 << 20;
+        let memory = Arc::new(MemoryDevice::new(SIZE));
+        let places = [SUPERBLOCK_COPIES[0], SUPERBLOCK_COPIES[1]];
+        for at in places {
+            let write = DeviceWrite { at, data: SharedBuffer::from(vec![7; SUPERBLOCK_SIZE]) };
+            memory.submit(vec![write]).wait().unwrap();
+        }
+        let faulty = Arc::new(FaultyDevice::new(memory.clone()));
+        faulty.fail(Operation::Write, 0, 5, Lasting::Once);
+        let item = DevItem { devid: TARGET, total_bytes: SIZE as u64, ..DevItem::default() };
+        forget_volume(&Member::new(faulty, item, Buffer::zeroed(SUPERBLOCK_SIZE)));
+        let bytes = memory.to_bytes();
+        assert_eq!(places.map(|at| bytes[at.0 as usize]), [0, 7]);
     }
 }
