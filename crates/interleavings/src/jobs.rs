@@ -18,6 +18,8 @@ use crate::writer::{read, sync_all};
 
 /// A job is done at most so often: writers that hang are blocked when all jobs have ended.
 const MOST: u64 = 60;
+/// Of those to fill the volume, each takes about a million steps of the scheduler.
+const MOST_FILLS: u64 = 5;
 
 /// A thread beside the writers, which repeats something as long as they work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,8 @@ impl Job {
 
     /// Does it as long as writers work, at least once and at most [`MOST`] times.
     pub(crate) fn work(self, stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
-        for number in 0..MOST {
+        let most = if self == Self::Fill { MOST_FILLS } else { MOST };
+        for number in 0..most {
             stage.notes.add(format!("{self:?} {number}"));
             match self {
                 Self::Snapshot => snapshot(stage, number, random.one_in(2)),

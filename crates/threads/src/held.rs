@@ -3,18 +3,19 @@
 
 use crate::rank::Rank;
 
-/// What is known of a lock: its rank, where that is checked.
+/// What is known of a lock, where that is checked: its rank, and its place in the order in which
+/// locks of that rank may be taken beside one another.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Class {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
-    rank: Rank,
+    place: (Rank, u128),
 }
 
 /// The note that this thread holds a lock, as long as its guard lives.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
-    rank: Rank,
+    place: (Rank, u128),
 }
 
 /// Whether this thread holds a lock of this rank, for assertions: where ranks are not checked
@@ -44,7 +45,7 @@ pub fn assert_none_held(before: &str) {
 
 #[cfg(not(any(debug_assertions, feature = "shuttle")))]
 impl Class {
-    pub(crate) const fn new(_: Rank) -> Self {
+    pub(crate) const fn new(_: Rank, _: u128) -> Self {
         Self {}
     }
 
@@ -73,21 +74,21 @@ mod checked {
     use crate::rank::Rank;
 
     crate::thread_local! {
-        /// Ranks of the locks that this thread holds, in the order in which it took them.
-        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+        /// Places of the locks that this thread holds, in the order in which it took them.
+        static HELD: RefCell<Vec<(Rank, u128)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Does something with the ranks of this thread; nothing while the thread's memory is dropped.
-    fn with_held<R>(something: impl FnOnce(&mut Vec<Rank>) -> R) -> Option<R> {
+    /// Does something with the places of this thread; nothing while the thread's memory is dropped.
+    fn with_held<R>(something: impl FnOnce(&mut Vec<(Rank, u128)>) -> R) -> Option<R> {
         HELD.try_with(|held| something(&mut held.borrow_mut())).ok()
     }
 
     pub(super) fn is_held(rank: Rank) -> bool {
-        with_held(|held| held.contains(&rank)).unwrap_or(false)
+        with_held(|held| held.iter().any(|place| place.0 == rank)).unwrap_or(false)
     }
 
     pub(super) fn assert_none_held(before: &str) {
-        let held = with_held(|held| held.clone()).unwrap_or_default();
+        let held: Vec<Rank> = with_held(|held| held.iter().map(|place| place.0).collect()).unwrap_or_default();
         assert!(held.is_empty() || is_unwinding(), "invariant 7: {before}, a thread holds {held:?}");
     }
 
@@ -97,29 +98,31 @@ mod checked {
     }
 
     impl Class {
-        pub(crate) const fn new(rank: Rank) -> Self {
-            Self { rank }
+        pub(crate) const fn new(rank: Rank, order: u128) -> Self {
+            Self { place: (rank, order) }
         }
 
         pub(crate) fn assert_order(self) {
-            let Self { rank } = self;
-            let comes_after = |held: &Rank| *held > rank || (*held == rank && !rank.has_an_order_of_its_own());
-            let after = with_held(|held| held.iter().copied().find(comes_after)).flatten();
-            if let Some(after) = after {
-                assert!(is_unwinding(), "invariant 7: a thread that holds {after:?} waits for {rank:?}");
+            let Self { place } = self;
+            // Nor the same one again: a writer may wait between two readers.
+            let after = with_held(|held| held.iter().copied().find(|held| *held >= place)).flatten();
+            if let Some((after, number)) = after {
+                let ((rank, order), is_same) = (place, after == place.0);
+                let numbers = if is_same { format!(" ({number:x} and {order:x})") } else { String::new() };
+                assert!(is_unwinding(), "invariant 7: a thread that holds {after:?} waits for {rank:?}{numbers}");
             }
         }
 
         pub(crate) fn hold(self) -> Held {
-            with_held(|held| held.push(self.rank));
-            Held { rank: self.rank }
+            with_held(|held| held.push(self.place));
+            Held { place: self.place }
         }
     }
 
     impl Held {
         fn let_go(&self) {
             with_held(|held| {
-                if let Some(at) = held.iter().rposition(|rank| *rank == self.rank) {
+                if let Some(at) = held.iter().rposition(|place| *place == self.place) {
                     held.remove(at);
                 }
             });
@@ -128,7 +131,7 @@ mod checked {
         pub(crate) fn without<R>(&mut self, something: impl FnOnce() -> R) -> R {
             self.let_go();
             let result = something();
-            with_held(|held| held.push(self.rank));
+            with_held(|held| held.push(self.place));
             result
         }
     }
@@ -166,10 +169,30 @@ mod tests {
         assert!(gate.try_write().is_some());
     }
 
+    fn inodes() -> [RwLock<()>; 2] {
+        [7, 8].map(|order| RwLock::in_order(Rank::Inode, order, ()))
+    }
+
     #[test]
-    fn inodes_are_locked_beside_inodes() {
-        let inodes = [RwLock::new(Rank::Inode, ()), RwLock::new(Rank::Inode, ())];
+    fn inodes_are_locked_beside_inodes_that_come_before() {
+        let inodes = inodes();
         let _both = inodes.each_ref().map(RwLock::write);
+    }
+
+    #[test]
+    #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode (8 and 7)")]
+    fn no_inode_is_locked_beside_a_later_one() {
+        let [first, second] = inodes();
+        let _second = second.read();
+        let _first = first.write();
+    }
+
+    /// A writer that waits between the two would wait for the first, and the second for it.
+    #[test]
+    #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode (7 and 7)")]
+    fn no_inode_is_locked_twice_for_reading() {
+        let [first, _] = inodes();
+        let _sizes = (*first.read(), *first.read());
     }
 
     #[test]

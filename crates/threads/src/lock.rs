@@ -18,7 +18,12 @@ pub struct Mutex<T: ?Sized> {
 impl<T> Mutex<T> {
     /// A mutex of a rank, which nobody has.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { class: Class::new(rank), lock: unranked::Mutex::new(value) }
+        Self::in_order(rank, 0, value)
+    }
+
+    /// The same, which may be taken beside others of its rank that come before it in this order.
+    pub const fn in_order(rank: Rank, order: u128, value: T) -> Self {
+        Self { class: Class::new(rank, order), lock: unranked::Mutex::new(value) }
     }
 
     /// The same around what its type has as default.
@@ -40,7 +45,7 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Panics
     ///
-    /// In debug builds, if this thread holds a lock that comes after it.
+    /// In debug builds, if this thread holds it or a lock that comes after it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.class.assert_order();
         let guard = self.lock.lock();
@@ -94,7 +99,12 @@ pub struct RwLock<T: ?Sized> {
 impl<T> RwLock<T> {
     /// A lock of a rank, which nobody has.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { class: Class::new(rank), lock: unranked::RwLock::new(value) }
+        Self::in_order(rank, 0, value)
+    }
+
+    /// The same, which may be taken beside others of its rank that come before it in this order.
+    pub const fn in_order(rank: Rank, order: u128, value: T) -> Self {
+        Self { class: Class::new(rank, order), lock: unranked::RwLock::new(value) }
     }
 
     /// The same around what its type has as default.
@@ -117,7 +127,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     ///
-    /// In debug builds, if this thread holds a lock that comes after it.
+    /// In debug builds, if this thread holds it or a lock that comes after it.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.class.assert_order();
         let guard = self.lock.read();
@@ -128,7 +138,7 @@ impl<T: ?Sized> RwLock<T> {
     ///
     /// # Panics
     ///
-    /// In debug builds, if this thread holds a lock that comes after it.
+    /// In debug builds, if this thread holds it or a lock that comes after it.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.class.assert_order();
         let guard = self.lock.write();

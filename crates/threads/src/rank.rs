@@ -258,11 +258,3 @@ pub enum Rank {
     /// Buffers to be used again.
     BufferPool,
 }
-
-impl Rank {
-    /// Several locks of this rank are held at once, in an order that their owner keeps.
-    #[cfg(any(debug_assertions, feature = "shuttle"))]
-    pub(crate) fn has_an_order_of_its_own(self) -> bool {
-        matches!(self, Self::Inode | Self::InodeTable)
-    }
-}

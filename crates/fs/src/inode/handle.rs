@@ -14,7 +14,9 @@ pub(crate) struct Inode {
 
 impl Inode {
     pub(crate) fn new(id: InodeId, state: InodeState) -> Self {
-        Self { id, state: RwLock::new(Rank::Inode, state) }
+        // Invariant 7: in the order of their ids.
+        let order = u128::from(id.subvolume.0) << 64 | u128::from(id.ino.0);
+        Self { id, state: RwLock::in_order(Rank::Inode, order, state) }
     }
 
     /// The state, for reading.

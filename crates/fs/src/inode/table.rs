@@ -59,7 +59,9 @@ impl InodeTable {
             evict_at: limit_per_shard,
         };
         Self {
-            shards: (0..SHARDS).map(|_| CountedMutex::new(Rank::InodeTable, shard())).collect(),
+            shards: (0..SHARDS)
+                .map(|number| CountedMutex::in_order(Rank::InodeTable, number as u128, shard()))
+                .collect(),
             hasher,
             limit_per_shard,
         }

@@ -135,7 +135,9 @@ impl Operations {
         if !fits(from) || !fits(to) {
             return Err(Errno::INVAL.into());
         }
-        let (size, target_size) = (source.read().item.size, target.read().item.size);
+        // One after the other: they may be the same file, and a writer may wait between two readers.
+        let size = source.read().item.size;
+        let target_size = target.read().item.size;
         let len = len.min(size.saturating_sub(from));
         if len == 0 {
             return Ok(0);
