@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs::{Defragmentation, InodeId, VerityParameters};
-use ubtrfs_format::items::FileType;
+use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::reply::ReplyIoctl;
 use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Errno};
@@ -25,6 +25,9 @@ use crate::subvolume_ioctls::SubvolumeIoctl;
 use crate::users_pool::User;
 use crate::vacate_ioctls::VacateIoctl;
 use crate::verity;
+
+/// Files that are being defragmented, or wait for it, for one user.
+const MOST_DEFRAGMENTED: usize = 16;
 
 /// `FS_IOC_GETVERSION`: the transaction in which the inode was made.
 const GET_VERSION: u32 = 0x8008_7601;
@@ -222,10 +225,16 @@ impl Server {
     }
 
     /// Defragments a file that the caller may write to, in a thread that may take its time.
+    /// `EAGAIN` if many of this user wait: over rings they take the room of all other requests.
     fn defragment(&self, admitted: &Admitted<'_>, node: u64, how: Defragmentation, reply: ReplyIoctl) {
         let powers = admitted.powers();
         let shared = Arc::clone(self.shared());
-        self.long.run(User::of(admitted.caller), move || {
+        let user = User::of(admitted.caller);
+        if self.long.jobs_of(user) >= MOST_DEFRAGMENTED {
+            // The kernel's driver, too, fails so where it gives up.
+            return reply.error(Errno::AGAIN);
+        }
+        self.long.run(user, move || {
             let done = shared.inode(node).and_then(|id| {
                 let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
                 if is.file_type == FileType::Directory {
@@ -234,6 +243,9 @@ impl Server {
                 // By invariant 27: a descriptor for reading would do for FUSE.
                 if !powers.administers() {
                     shared.check_access(&powers, id, WRITE).map_err(|_| Errno::PERM)?;
+                    if shared.flags_of(id)? & InodeFlags::IMMUTABLE != 0 {
+                        return Err(Errno::PERM);
+                    }
                 }
                 if is.size > 0 && how.range.start >= is.size {
                     return Err(Errno::INVAL);

@@ -361,7 +361,8 @@ impl Filesystem for Server {
             let target = self.inode(what.node_out)?;
             self.drop_privileges(caller, what.node_out, target)?;
             let engine = self.engine();
-            engine.clone_range(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
+            // Programs ask for the rest, and others are served in between.
+            engine.clone_some(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
         });
         match shared {
             Ok(bytes) if bytes > 0 && self.copies_durably(caller, what.node_out) => {

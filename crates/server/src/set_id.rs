@@ -8,7 +8,7 @@
 use ubtrfs::{InodeId, SetAttributes};
 use ubtrfs_fuse::{Caller, Errno};
 
-use crate::privileges::Powers;
+use crate::privileges::{Capability, Powers};
 use crate::server::Server;
 use crate::shared::errno;
 use crate::xattrs::CAPABILITY;
@@ -70,6 +70,14 @@ impl Server {
             return Ok(());
         }
         let powers = Powers::of(caller);
+        if powers.has(Capability::SetIdBits) {
+            // The capabilities go nevertheless.
+            let removed = engine.remove_xattr(id, CAPABILITY);
+            return removed.or_else(|error| match errno(&error) {
+                Errno::NODATA => Ok(()),
+                error => Err(error),
+            });
+        }
         if !powers.owns(attributes.uid) {
             let kill_group_id = takes_group_id(&attributes, &powers);
             let changes = SetAttributes { kill_privileges: true, kill_group_id, ..SetAttributes::default() };

@@ -100,6 +100,11 @@ impl UsersPool {
         }
     }
 
+    /// Jobs of a user that are not done.
+    pub(crate) fn jobs_of(&self, user: User) -> usize {
+        self.shares.state.lock().users.get(&user).map_or(0, |jobs| jobs.running + jobs.waiting.len())
+    }
+
     /// Whether there are jobs that are not done.
     pub(crate) fn is_busy(&self) -> bool {
         !self.shares.state.lock().users.is_empty()
@@ -192,6 +197,23 @@ mod tests {
             sender
         };
         (0..count).map(|_| hanging()).collect()
+    }
+
+    #[test]
+    fn jobs_of_a_user_are_counted_while_they_wait_and_run() {
+        let pool = UsersPool::new(EACH);
+        let hanging = hang(&pool, User::From(7), EACH + 4);
+        let root = hang(&pool, User::Root, 1);
+        assert_eq!(
+            (pool.jobs_of(User::From(7)), pool.jobs_of(User::Root), pool.jobs_of(User::From(8))),
+            (EACH + 4, 1, 0)
+        );
+        drop((hanging, root));
+        let deadline = ubtrfs_threads::time::Instant::now() + TIMEOUT;
+        while pool.jobs_of(User::From(7)) > 0 {
+            assert!(ubtrfs_threads::time::Instant::now() < deadline);
+            ubtrfs_threads::thread::yield_now();
+        }
     }
 
     fn runs(pool: &UsersPool, user: User) -> bool {

@@ -8,14 +8,14 @@ use crate::rank::Rank;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Class {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
-    place: (Rank, u128),
+    place: (Rank, [u64; 2]),
 }
 
 /// The note that this thread holds a lock, as long as its guard lives.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
-    place: (Rank, u128),
+    place: (Rank, [u64; 2]),
 }
 
 /// Whether this thread holds a lock of this rank, for assertions: where ranks are not checked
@@ -45,7 +45,7 @@ pub fn assert_none_held(before: &str) {
 
 #[cfg(not(any(debug_assertions, feature = "shuttle")))]
 impl Class {
-    pub(crate) const fn new(_: Rank, _: u128) -> Self {
+    pub(crate) const fn new(_: Rank, _: [u64; 2]) -> Self {
         Self {}
     }
 
@@ -75,11 +75,11 @@ mod checked {
 
     crate::thread_local! {
         /// Places of the locks that this thread holds, in the order in which it took them.
-        static HELD: RefCell<Vec<(Rank, u128)>> = const { RefCell::new(Vec::new()) };
+        static HELD: RefCell<Vec<(Rank, [u64; 2])>> = const { RefCell::new(Vec::new()) };
     }
 
     /// Does something with the places of this thread; nothing while the thread's memory is dropped.
-    fn with_held<R>(something: impl FnOnce(&mut Vec<(Rank, u128)>) -> R) -> Option<R> {
+    fn with_held<R>(something: impl FnOnce(&mut Vec<(Rank, [u64; 2])>) -> R) -> Option<R> {
         HELD.try_with(|held| something(&mut held.borrow_mut())).ok()
     }
 
@@ -98,7 +98,7 @@ mod checked {
     }
 
     impl Class {
-        pub(crate) const fn new(rank: Rank, order: u128) -> Self {
+        pub(crate) const fn new(rank: Rank, order: [u64; 2]) -> Self {
             Self { place: (rank, order) }
         }
 
@@ -108,7 +108,7 @@ mod checked {
             let after = with_held(|held| held.iter().copied().find(|held| *held >= place)).flatten();
             if let Some((after, number)) = after {
                 let ((rank, order), is_same) = (place, after == place.0);
-                let numbers = if is_same { format!(" ({number:x} and {order:x})") } else { String::new() };
+                let numbers = if is_same { format!(" ({number:?} and {order:?})") } else { String::new() };
                 assert!(is_unwinding(), "invariant 7: a thread that holds {after:?} waits for {rank:?}{numbers}");
             }
         }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn inodes() -> [RwLock<()>; 2] {
-        [7, 8].map(|order| RwLock::in_order(Rank::Inode, order, ()))
+        [7, 8].map(|order| RwLock::in_order(Rank::Inode, [5, order], ()))
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode (8 and 7)")]
+    #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode ([5, 8] and [5, 7])")]
     fn no_inode_is_locked_beside_a_later_one() {
         let [first, second] = inodes();
         let _second = second.read();
@@ -189,7 +189,7 @@ mod tests {
 
     /// A writer that waits between the two would wait for the first, and the second for it.
     #[test]
-    #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode (7 and 7)")]
+    #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode ([5, 7] and [5, 7])")]
     fn no_inode_is_locked_twice_for_reading() {
         let [first, _] = inodes();
         let _sizes = (*first.read(), *first.read());

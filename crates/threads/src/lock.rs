@@ -18,11 +18,11 @@ pub struct Mutex<T: ?Sized> {
 impl<T> Mutex<T> {
     /// A mutex of a rank, which nobody has.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self::in_order(rank, 0, value)
+        Self::in_order(rank, [0; 2], value)
     }
 
     /// The same, which may be taken beside others of its rank that come before it in this order.
-    pub const fn in_order(rank: Rank, order: u128, value: T) -> Self {
+    pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { class: Class::new(rank, order), lock: unranked::Mutex::new(value) }
     }
 
@@ -99,11 +99,11 @@ pub struct RwLock<T: ?Sized> {
 impl<T> RwLock<T> {
     /// A lock of a rank, which nobody has.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self::in_order(rank, 0, value)
+        Self::in_order(rank, [0; 2], value)
     }
 
     /// The same, which may be taken beside others of its rank that come before it in this order.
-    pub const fn in_order(rank: Rank, order: u128, value: T) -> Self {
+    pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { class: Class::new(rank, order), lock: unranked::RwLock::new(value) }
     }
 

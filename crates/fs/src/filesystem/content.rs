@@ -23,7 +23,22 @@ impl Filesystem {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        self.ops.clone_range(source, from_offset, target, to_offset, len)
+        self.ops.clone_range(source, from_offset, target, to_offset, len, usize::MAX)
+    }
+
+    /// The same of the first extents of the range, as many as take no long time. Zero only where
+    /// nothing is to be shared.
+    pub fn clone_some(
+        &self,
+        source: InodeId,
+        from_offset: u64,
+        target: InodeId,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        /// Each of these takes up to 64 extents, and at most three are commits.
+        const STEPS: usize = 20;
+        self.ops.clone_range(source, from_offset, target, to_offset, len, STEPS)
     }
 
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but

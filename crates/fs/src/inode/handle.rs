@@ -15,7 +15,7 @@ pub(crate) struct Inode {
 impl Inode {
     pub(crate) fn new(id: InodeId, state: InodeState) -> Self {
         // Invariant 7: in the order of their ids.
-        let order = u128::from(id.subvolume.0) << 64 | u128::from(id.ino.0);
+        let order = [id.subvolume.0, id.ino.0];
         Self { id, state: RwLock::in_order(Rank::Inode, order, state) }
     }
 

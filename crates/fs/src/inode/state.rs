@@ -252,6 +252,8 @@ mod tests {
 
     #[test]
     fn an_idle_inode_takes_little_memory() {
-        assert!(size_of::<Inode>() <= 360, "{} bytes", size_of::<Inode>());
+        // Where the order of locks is checked, each has its place in it.
+        let place = if cfg!(debug_assertions) { 24 } else { 0 };
+        assert!(size_of::<Inode>() <= 360 + place, "{} bytes", size_of::<Inode>());
     }
 }

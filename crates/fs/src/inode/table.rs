@@ -60,7 +60,7 @@ impl InodeTable {
         };
         Self {
             shards: (0..SHARDS)
-                .map(|number| CountedMutex::in_order(Rank::InodeTable, number as u128, shard()))
+                .map(|number| CountedMutex::in_order(Rank::InodeTable, [0, number as u64], shard()))
                 .collect(),
             hasher,
             limit_per_shard,

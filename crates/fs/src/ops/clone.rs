@@ -73,8 +73,8 @@ struct Ends<'a> {
 impl Operations {
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
     /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
-    /// fewer where the source ends, where the range does not end with a sector, and after an error
-    /// in between.
+    /// fewer where the source ends, where the range does not end with a sector, after `most_steps`
+    /// transactions' worth of extents, and after an error in between.
     ///
     /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
     /// checksums and the other has not. `EINVAL` if the ranges overlap.
@@ -85,13 +85,15 @@ impl Operations {
         target: InodeId,
         to_offset: u64,
         len: u64,
+        most_steps: usize,
     ) -> Result<u64> {
         self.info.check_writable(target.subvolume)?;
         let (source, target) = (self.file_to_clone(source)?, self.file_to_clone(target)?);
         let len = self.bytes_to_clone(&source, from_offset, &target, to_offset, len)?;
         let mut done = 0;
-        let mut commits = 0;
-        while done < len {
+        let (mut steps, mut commits) = (0, 0);
+        while done < len && steps < most_steps {
+            steps += 1;
             let ends = Ends { source: &source, from: from_offset + done, target: &target, to: to_offset + done };
             match self.clone_some(&ends, len - done) {
                 Ok(CloneStep::Done(0)) => break,
@@ -135,7 +137,7 @@ impl Operations {
         if !fits(from) || !fits(to) {
             return Err(Errno::INVAL.into());
         }
-        // One after the other: they may be the same file, and a writer may wait between two readers.
+        // Not both at a time: they may be the same file, and a writer may wait between two readers.
         let size = source.read().item.size;
         let target_size = target.read().item.size;
         let len = len.min(size.saturating_sub(from));
