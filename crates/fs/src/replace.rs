@@ -152,7 +152,13 @@ impl Replacer {
         let extents = self.extents(item.source, 0);
         let total_bytes = extents.iter().map(|extent| extent.length).sum();
         let is_done = |extent: &&DeviceExtent| extent.start + extent.length <= item.cursor_left;
+        let is_pending = self.info.volume.replacement().is_some();
         let state = match item.state {
+            // Its end is not durable: both devices are still needed.
+            DevReplaceItem::FINISHED | DevReplaceItem::CANCELED if is_pending && self.info.aborted().is_some() => {
+                ReplaceState::Suspended
+            }
+            DevReplaceItem::FINISHED | DevReplaceItem::CANCELED if is_pending => ReplaceState::Started,
             DevReplaceItem::STARTED => ReplaceState::Started,
             DevReplaceItem::FINISHED => ReplaceState::Finished,
             DevReplaceItem::CANCELED => ReplaceState::Canceled,

@@ -1,10 +1,10 @@
 //! A device of a volume is replaced by a new one: nothing that was written before or meanwhile is
 //! lost, whatever fails or crashes, and the volume has the old device or the new one.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::testing::{CommitHook, CommitStep, Faults, FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Errno, Filesystem, Options, ReplaceOptions, ReplaceState, WriteAt};
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::{DeviceId, Physical};
@@ -12,7 +12,7 @@ use ubtrfs_volume::{Device, DeviceWrite, OpenOptions, Volume};
 
 use crate::common::pattern;
 use crate::common::power::{Power, PoweredDevice};
-use crate::common::volumes::{assert_clean, assert_holds, blank, open, root, volume, write};
+use crate::common::volumes::{SIZE, assert_clean, assert_holds, blank, open, root, volume, write};
 
 const EIO: i32 = 5;
 const SOURCE: DeviceId = DeviceId(2);
@@ -114,6 +114,44 @@ fn in_every_profile_while_files_are_written() {
             (1..=round).for_each(|round| assert_holds(&fs, &format!("meanwhile {round}"), round, 300_000));
             assert_holds(&fs, "after", 50, 2 << 20);
         }
+    }
+}
+
+/// Until then the old device is needed, and other changes of devices are refused.
+#[test]
+fn a_replacement_has_ended_when_that_is_durable() {
+    for cancels in [false, true] {
+        let devices = shared(&MIRRORED);
+        let mounted: Arc<OnceLock<Weak<Filesystem>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<ReplaceState>>> = Arc::default();
+        let hook = CommitHook(Arc::new({
+            let (mounted, seen) = (mounted.clone(), seen.clone());
+            move |step| {
+                if step == CommitStep::Merged
+                    && let Some(fs) = mounted.get().and_then(Weak::upgrade)
+                {
+                    seen.lock().unwrap().push(fs.replacement().state);
+                }
+            }
+        }));
+        let volume = Volume::open(as_devices(&devices), OpenOptions::default()).unwrap();
+        let faults = Faults { hook: Some(hook), ..Faults::default() };
+        let options = Options { background_commits: false, faults, ..Options::default() };
+        let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+        mounted.set(Arc::downgrade(&fs)).unwrap();
+        fs.begin_replacement(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
+        seen.lock().unwrap().clear();
+        let ended = if cancels {
+            fs.cancel_replacement().unwrap();
+            ReplaceState::Canceled
+        } else {
+            fs.continue_replacement(&mut |_| true).unwrap();
+            ReplaceState::Finished
+        };
+        let seen = seen.lock().unwrap().clone();
+        assert!(!seen.is_empty() && seen.iter().all(|state| *state == ReplaceState::Started), "{seen:?}");
+        assert_eq!(fs.replacement().state, ended);
+        fs.resize_device(DeviceId(1), SIZE - (16 << 20), &|_| true).unwrap();
     }
 }
 
