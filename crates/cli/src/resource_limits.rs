@@ -22,11 +22,10 @@ pub fn fail_at_file_size() {
 /// Raises the limits of a server to what may be had, for all who use the mount share them. An error
 /// if a limit is still too low: the mount would turn read-only, or its end would fail.
 pub fn raise_for_server(files: &[PathBuf], may_write: bool) -> Result<()> {
-    let descriptors = raised(Resource::Nofile);
-    if descriptors.is_some_and(|most| most < DESCRIPTORS + files.len() as u64) {
+    let needed = DESCRIPTORS + files.len() as u64;
+    if raised(Resource::Nofile).is_some_and(|most| most < needed) {
         return Err(Failure::new(format!(
-            "the limit of open files (ulimit -n) is too low for a mount, which takes up to {}",
-            DESCRIPTORS + files.len() as u64
+            "the limit of open files (ulimit -n) is too low for a mount, which takes up to {needed}"
         )));
     }
     let Some(bytes) = raised(Resource::Fsize).filter(|_| may_write) else { return Ok(()) };

@@ -35,13 +35,19 @@ pub const WRITABLE: &str = "ubtrfs.remount.rw";
 /// What attributes begin with whose reading changes how data is written from then on; the mount
 /// option follows, such as `compress=zstd`, or one of [`NEW_FILES`].
 pub const REMOUNT: &str = "ubtrfs.remount.";
-/// Options that say what new regular files are like, with their flags; the last of a remount
-/// counts, in whose place each of these puts all.
+/// What new regular files are like, by the name that a remount gives the server, and the flags of
+/// each.
 pub const NEW_FILES: [(&str, u64); 3] = [
     ("datacow", 0),
     ("nodatasum", InodeFlags::NODATASUM),
     ("nodatacow", InodeFlags::NODATACOW | InodeFlags::NODATASUM),
 ];
+
+/// The name of these flags.
+pub fn name_of_new_files(flags: u64) -> Option<&'static str> {
+    NEW_FILES.iter().find(|(_, all)| *all == flags).map(|(name, _)| *name)
+}
+
 /// Whether an option says what new regular files are like.
 pub fn is_of_new_files(option: &str) -> bool {
     option == "datasum" || NEW_FILES.iter().any(|(name, _)| *name == option)

@@ -26,7 +26,7 @@ use crate::users_pool::User;
 use crate::vacate_ioctls::VacateIoctl;
 use crate::verity;
 
-/// Files that are being defragmented, or wait for it, for one user.
+/// Jobs of one user in the pool of long ones, beyond which no more files are defragmented.
 const MOST_DEFRAGMENTED: usize = 16;
 
 /// `FS_IOC_GETVERSION`: the transaction in which the inode was made.

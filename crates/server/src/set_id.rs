@@ -66,23 +66,21 @@ impl Server {
         let engine = self.shared().engine();
         let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
         // Most files have nothing to lose, and whose powers they are takes long to find out.
-        if attributes.mode & SET_ID == 0 && self.shared().xattr(id, CAPABILITY)?.is_none() {
+        let has_capability = self.shared().xattr(id, CAPABILITY)?.is_some();
+        if attributes.mode & SET_ID == 0 && !has_capability {
             return Ok(());
         }
         let powers = Powers::of(caller);
-        if powers.has(Capability::SetIdBits) {
-            // The capabilities go nevertheless.
-            let removed = engine.remove_xattr(id, CAPABILITY);
-            return removed.or_else(|error| match errno(&error) {
-                Errno::NODATA => Ok(()),
-                error => Err(error),
-            });
+        if powers.owns(attributes.uid) {
+            return Ok(());
         }
-        if !powers.owns(attributes.uid) {
+        if !powers.has(Capability::SetIdBits) {
             let kill_group_id = takes_group_id(&attributes, &powers);
             let changes = SetAttributes { kill_privileges: true, kill_group_id, ..SetAttributes::default() };
             engine.set_attributes(id, &changes).map_err(|error| errno(&error))?;
             self.shared().attributes_changed(node);
+        } else if has_capability {
+            engine.remove_xattr(id, CAPABILITY).map_err(|error| errno(&error))?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use ubtrfs_threads::{Mutex, OnceLock, Rank};
 
 use crate::attributes;
 use crate::changed_names::ChangedNames;
-use crate::control::{NEW_FILES, Report, is_of_new_files};
+use crate::control::{Report, is_of_new_files, name_of_new_files};
 use crate::counters::{Counters, Kind};
 use crate::devices::{Devices, Opener};
 use crate::long_ioctls::LongIoctls;
@@ -394,12 +394,12 @@ impl Shared {
         let is_threads = |option: &String| option.starts_with(THREADS);
         let is_other =
             |option: &&String| !CompressionMode::is_option(option) && !is_threads(option) && !is_of_new_files(option);
-        let flags = self.engine.new_file_flags();
-        let new_files = NEW_FILES.iter().rev().find(|(_, all)| *all != 0 && flags & all == *all);
+        // Without flags they are what they usually are.
+        let flags = Some(self.engine.new_file_flags()).filter(|flags| *flags != 0);
         let threads = self.engine.compression_threads();
         let has_threads = self.facts.options.iter().any(is_threads) || self.threads_changed.load(Ordering::Relaxed);
         let others = self.facts.options.iter().filter(is_other).cloned();
-        let others = others.chain(new_files.map(|(name, _)| (*name).to_owned()));
+        let others = others.chain(flags.and_then(name_of_new_files).map(str::to_owned));
         let others = others.chain(has_threads.then(|| format!("{THREADS}{threads}")));
         others.chain(self.engine.compression().map(CompressionMode::to_option)).collect()
     }

@@ -13,6 +13,7 @@ use ubtrfs_fuse::mount::{Unmount, is_dead, unmount};
 use super::log;
 use super::serve::Job;
 use crate::failure::{Failure, Result};
+use crate::mount_table::mounted_on;
 use crate::process;
 
 const READY: &str = "ready";
@@ -25,7 +26,9 @@ const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
 pub fn start(options: &[String], job: &Job) -> Result<()> {
     let failed = |error: io::Error| Failure::about("the server can't be started", &error);
     process::keep_descriptors();
-    let was_dead = is_dead(&job.directory);
+    // No server of what may be mounted there is asked: it might never answer.
+    let mounted = || mounted_on(&job.directory).ok().flatten().map(|mounted| mounted.device);
+    let before = mounted();
     let mut command = Command::new("/proc/self/exe");
     command.arg0("ubtrfs").args(["mount", "--server"]);
     for list in options {
@@ -47,7 +50,7 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
         return Ok(());
     }
     let status = server.wait().map_err(failed)?;
-    if !was_dead
+    if mounted() != before
         && is_dead(&job.directory)
         && let Err(error) = unmount(&job.directory, Unmount::Lazy)
     {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use ubtrfs::CompressionMode;
 use ubtrfs_fuse::mount::{MountFlags, remount};
-use ubtrfs_server::control::{NEW_FILES, Report, is_of_new_files};
+use ubtrfs_server::control::{Report, is_of_new_files, name_of_new_files};
 
 use super::ignored::{is_ignored, refusal, remark};
 use super::options::{COMPRESSIONS, MountRequest, each};
@@ -175,8 +175,7 @@ fn of_data<'a>(options: impl Iterator<Item = &'a str>, present: &[String]) -> Re
         let in_force = present.iter().filter(|option| is_compression(option) || is_of_new_files(option)).cloned();
         let whole = MountRequest::parse(&in_force.chain(wanted).collect::<Vec<_>>())?;
         changed.push(whole.compression.map_or_else(|| "compress=no".to_owned(), CompressionMode::to_option));
-        let name = NEW_FILES.iter().find(|(_, flags)| *flags == whole.new_files.flags()).map(|(name, _)| *name);
-        changed.extend(name.map(str::to_owned));
+        changed.extend(name_of_new_files(whole.new_files.flags()).map(str::to_owned));
     }
     Ok(changed)
 }

@@ -56,10 +56,11 @@ pub struct Job {
 pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()> {
     let lifeline = Lifeline::new().inspect_err(|error| tracing::warn!("nothing watches this server: {error}")).ok();
     check_mount_point(&job.directory)?;
+    // Of block devices, which may be made writable later, no size is limited.
+    resource_limits::raise_for_server(&job.devices, !job.request.read_only)?;
     let root = rustix::process::geteuid().is_root();
     let at_rest = if root { open_at_rest(job) } else { None };
     let may_write = at_rest.is_some() || !job.request.read_only;
-    resource_limits::raise_for_server(&job.devices, may_write)?;
     let (mut opened, engine) = match at_rest {
         Some(opened) => opened,
         None => open(job, &engine_options(&job.request), root)?,

@@ -92,3 +92,24 @@ fn a_snapshot_shares_what_was_there_when_it_was_made() {
     fs.sync().unwrap();
     assert_eq!(shared(&fs, file), [(0, 4, false), (8, 1, false)]);
 }
+
+/// Others are served between the parts.
+#[test]
+fn a_reflink_of_many_extents_is_done_in_parts_and_whole_in_the_end() {
+    let fs = open();
+    let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+    for number in 0..2000 {
+        write(&fs, source, 2 * number, 1);
+    }
+    fs.sync().unwrap();
+    let length = fs.size(source).unwrap();
+    let (mut done, mut parts) = (0, 0);
+    while done < length {
+        let more = fs.clone_some(source, done, target, done, length - done).unwrap();
+        assert!(more > 0, "after {done} of {length} bytes");
+        (done, parts) = (done + more, parts + 1);
+    }
+    assert!(parts > 1 && done == length, "{parts} parts of {done} bytes");
+    let read = |id| fs.read(id, 0, length as usize).unwrap();
+    assert!(read(source) == read(target));
+}
