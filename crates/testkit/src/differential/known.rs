@@ -148,6 +148,16 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        reason: "FUSE keeps the inode of an unlinked file until the server has answered its RELEASE, which close(2) does not wait for",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::OpenHandle { .. })
+                && !is_error(case.ours)
+                && case.theirs == "ESTALE"
+                && case.checks_opens
+                && case.is_after(leaves_unlinked)
+        },
+    },
+    Known {
         reason: "to defragment, the kernel compares the ids on disk with the caller's, whatever the mount shows",
         speaks_of: |case| {
             let is_refused = case.ours == "EPERM" && !is_error(case.theirs);
@@ -421,6 +431,15 @@ fn protects(call: &Call) -> bool {
 
 fn destroys(call: &Call) -> bool {
     matches!(call, Call::DestroySubvolume { .. })
+}
+
+/// Whether a call may leave a file that has no name and is open.
+fn leaves_unlinked(call: &Call) -> bool {
+    match call {
+        Call::Unlink { .. } | Call::Rename { .. } => true,
+        Call::Open { flags, .. } | Call::OpenResolving { flags, .. } => flags.0 & libc::O_TMPFILE == libc::O_TMPFILE,
+        _ => false,
+    }
 }
 
 /// Whether a call punches a hole that ends in one more sector than as many bytes from the beginning
