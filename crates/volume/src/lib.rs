@@ -86,7 +86,7 @@ pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, who
 pub use loop_devices::SOURCE_LABEL;
 pub use member::{DeviceErrorKind, DeviceErrors};
 pub use memory_device::MemoryDevice;
-pub use named_device::{Opening, absolute_name, is_remote, open_named, open_to_look};
+pub use named_device::{Opening, absolute_name, is_remote, is_same_export, open_named, open_to_look};
 pub use nbd_device::{NbdDevice, USUAL_TIMEOUT};
 pub use open::OpenOptions;
 #[cfg(feature = "testing")]

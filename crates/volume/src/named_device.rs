@@ -57,6 +57,14 @@ pub fn is_remote(name: impl AsRef<OsStr>) -> bool {
     Uri::is_meant(name)
 }
 
+/// Whether two names are of one export of one server, however it is connected to.
+pub fn is_same_export(one: impl AsRef<OsStr>, other: impl AsRef<OsStr>) -> bool {
+    match (Uri::parse(one), Uri::parse(other)) {
+        (Ok(one), Ok(other)) => (one.address, one.export) == (other.address, other.export),
+        _ => false,
+    }
+}
+
 /// The name of the same device in any directory.
 pub fn absolute_name(name: &Path) -> Result<PathBuf> {
     let failed = |source| Error::Open { path: name.into(), source };

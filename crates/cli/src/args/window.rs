@@ -5,7 +5,7 @@ use clap::Args;
 use crate::size::{exact_size, parse_size};
 
 /// The location of a volume on its device, or in its image.
-#[derive(Clone, Copy, Debug, Default, Args)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct Window {
     /// The volume is in this partition of each device or image.
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["offset", "sizelimit"])]

@@ -8,9 +8,14 @@
 //! whose was mounted from a block device, and it finds that itself, so nothing on a mount point is
 //! opened, and no server is believed (invariant 67). The mounts of others can't be shared, since
 //! the kernel lets nobody else mount a directory of a file system.
+//!
+//! What is mounted is a part of a device, an image or an export: other parts are other volumes,
+//! though the kernel may show the same source for them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -20,11 +25,15 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use ubtrfs_format::{Superblock, TreeId};
 use ubtrfs_fuse::mount::{Detached, MountError, MountOptions, is_dead};
+use ubtrfs_server::control::Report;
+use ubtrfs_volume::{is_remote, is_same_export};
 
 use super::ignored::is_ignored;
 use super::options::{MountRequest, each};
+use crate::args::Window;
 use crate::args::subvolume::InImage;
 use crate::control;
+use crate::device::part_of;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{self, about_mount, check_subvolume};
 use crate::mount_table::{self, Mounted};
@@ -39,7 +48,8 @@ const TURNS: &str = "/run/ubtrfs";
 pub struct Wanted<'a> {
     /// All that is found of the volume.
     pub devices: &'a [PathBuf],
-    pub superblock: &'a Superblock,
+    /// That of the volume. An export has none: no server is asked for it.
+    pub superblock: Option<&'a Superblock>,
     pub directory: &'a Path,
     /// The options as they were given.
     pub given: &'a [String],
@@ -48,24 +58,49 @@ pub struct Wanted<'a> {
 }
 
 /// Waits until no other mount of this volume is being made, and keeps others waiting while the
-/// result lives: of two at the same time, one is the first and the other is mounted from it. `None`
+/// result lives: of two at the same time, one is the first and the other is mounted from it. Empty
 /// if there is no place to wait.
-pub fn wait_for_turn(superblock: &Superblock) -> Option<File> {
+pub fn wait_for_turn(devices: &[PathBuf], superblock: Option<&Superblock>) -> Vec<File> {
     let _ = DirBuilder::new().mode(0o700).create(TURNS);
-    let path = Path::new(TURNS).join(format!("mount-{}", superblock.fsid));
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
-    rustix::fs::flock(&file, FlockOperation::LockExclusive).ok().map(|()| file)
+    let exports = devices.iter().filter(|device| is_remote(device));
+    // In one order, so that no two wait for each other.
+    let mut names: BTreeSet<String> = exports.map(|export| format!("mount-{:016x}", hash(export))).collect();
+    names.extend(superblock.map(|superblock| format!("mount-{}", superblock.fsid)));
+    let wait = |name: &String| {
+        let path = Path::new(TURNS).join(name);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).ok().map(|()| file)
+    };
+    names.iter().filter_map(wait).collect()
+}
+
+/// Two names may have the same: then mounts of the one wait for mounts of the other.
+fn hash(name: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Mounts from what root has mounted of this volume already. Returns whether there is such a mount.
 pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
-    let Some(first) = first_mount(wanted.devices)? else { return Ok(false) };
-    let Some(device) = block_device(first.device) else { return Ok(false) };
+    for (first, source) in first_mounts(wanted.devices)? {
+        if let Some((all, report)) = found(wanted, &first, source)? {
+            attach(wanted, &first, all, &report)?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// All of what was mounted first, and what its server says, if it is what is wanted. `source` is
+/// the one of the devices that the mount table shows.
+fn found(wanted: &Wanted<'_>, first: &Mounted, source: &Path) -> Result<Option<(Detached, Report)>> {
+    let Some(device) = block_device(first.device) else { return Ok(None) };
     let all = match Detached::of_mounted(&device, wanted.options, first.read_only) {
         Ok(Some(all)) => all,
         // It has ended meanwhile.
-        Ok(None) => return Ok(false),
-        Err(MountError::Mount(_, error)) if Errno::from_io_error(&error) == Some(Errno::BUSY) => return Ok(false),
+        Ok(None) => return Ok(None),
+        Err(MountError::Mount(_, error)) if Errno::from_io_error(&error) == Some(Errno::BUSY) => return Ok(None),
         Err(error) => return Err(Failure::of(&error)),
     };
     if all.device_number() != Some(first.device) {
@@ -77,9 +112,13 @@ pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
         return Err(failed(Errno::CONNABORTED));
     }
     let root = ioctls::Mounted::open(&all.path())?;
-    if root.volume_id().map_err(failed)? != wanted.superblock.fsid.0 {
-        // Another part of an image.
-        return Ok(false);
+    let volume = root.volume_id().map_err(failed)?;
+    let report = control::report(&all.path()).map_err(failed)?;
+    if wanted.superblock.is_some_and(|superblock| superblock.fsid.0 != volume)
+        || !is_same_part(wanted, source, &report)?
+    {
+        // Another part, or another export.
+        return Ok(None);
     }
     if root.subvolume().map_err(failed)? != TreeId::FS {
         return Err(Failure::new(format!(
@@ -88,26 +127,57 @@ pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
             first.point.display()
         )));
     }
-    if first.read_only && !wanted.request.read_only {
-        write_again(&all, &first)?;
-    }
-    say_what_is_ignored(wanted.given, &all);
-    let directory = directory(&all, wanted.request)?;
-    all.attach(&directory, wanted.directory).map_err(|error| Failure::of(&error))?;
-    Ok(true)
+    Ok(Some((all, report)))
 }
 
-/// What root has mounted from one of these devices.
-fn first_mount(devices: &[PathBuf]) -> Result<Option<Mounted>> {
+/// Whether the part of this source that is wanted is what its server serves.
+fn is_same_part(wanted: &Wanted<'_>, source: &Path, report: &Report) -> Result<bool> {
+    if is_remote(source) && !report.devices.first().is_some_and(|first| is_same_export(source, first)) {
+        return Ok(false);
+    }
+    let of_part = report.options.iter().filter(|option| is_of_part(option)).cloned();
+    let mounted = MountRequest::parse(&of_part.collect::<Vec<_>>())?.window();
+    let wanted = wanted.request.window();
+    let is_same = |one: Window, other: Window| Ok(part_of(source, one)? == part_of(source, other)?);
+    if mounted == wanted { Ok(true) } else { is_same(mounted, wanted) }
+}
+
+/// Whether an option says which part of a device the volume is in.
+fn is_of_part(option: &str) -> bool {
+    matches!(option.split('=').next(), Some("partition" | "offset" | "sizelimit"))
+}
+
+/// Mounts the directory of it that is wanted.
+fn attach(wanted: &Wanted<'_>, first: &Mounted, all: Detached, report: &Report) -> Result<()> {
+    if first.read_only && !wanted.request.read_only {
+        write_again(&all, first)?;
+    }
+    say_what_is_ignored(wanted.given, report);
+    let directory = directory(&all, wanted.request)?;
+    all.attach(&directory, wanted.directory).map_err(|error| Failure::of(&error))
+}
+
+/// What root has mounted from these devices, and from which of them. Each volume once.
+fn first_mounts(devices: &[PathBuf]) -> Result<Vec<(Mounted, &Path)>> {
     let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
     // By invariant 67: the kernel lets only root mount `fuseblk`, and says so of each mount.
     let ours = |mounted: &Mounted| mounted.kind == "fuseblk.ubtrfs" && mounted.user == Some(0) && is_trusted(mounted);
-    let is_of_one = |mounted: &Mounted| devices.iter().any(|device| is_source(device, mounted));
-    Ok(all.into_iter().find(|mounted| ours(mounted) && is_of_one(mounted)))
+    let mut seen = BTreeSet::new();
+    let found = all.into_iter().filter(ours).filter_map(|mounted| {
+        let source = devices.iter().find(|device| is_source(device, &mounted))?;
+        seen.insert(mounted.device).then_some((mounted, &**source))
+    });
+    Ok(found.collect())
 }
 
-/// Whether this device, or this image through a loop device, is what was mounted.
+/// Whether this device, or this image through a loop device, or this export by its name is what
+/// something was mounted from.
 fn is_source(device: &Path, mounted: &Mounted) -> bool {
+    if is_remote(device) {
+        // The kernel has no name with a slash at its end: whether it is the same, its server says.
+        let shown = |name: &Path| PathBuf::from(name.to_string_lossy().trim_end_matches('/'));
+        return is_same_export(shown(device), shown(&mounted.source));
+    }
     let Ok(found) = std::fs::metadata(device) else { return false };
     let is_same = |other: Metadata| {
         let is_device = found.file_type().is_block_device() && found.rdev() == other.rdev();
@@ -157,16 +227,18 @@ fn write_again(all: &Detached, first: &Mounted) -> Result<()> {
 }
 
 /// Names the options that only the first mount could have set.
-fn say_what_is_ignored(given: &[String], all: &Detached) {
+fn say_what_is_ignored(given: &[String], report: &Report) {
     /// Of each mount.
     const OWN: [&str; 12] =
         ["ro", "rw", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "atime", "noatime", "relatime", "defaults"];
-    let first = control::report(&all.path()).unwrap_or_default().options;
     let is_own = |option: &str| {
         let name = option.split('=').next().unwrap_or_default();
-        OWN.contains(&option) || matches!(name, "subvol" | "subvolid" | "device") || is_ignored(option)
+        OWN.contains(&option)
+            || matches!(name, "subvol" | "subvolid" | "device")
+            || is_of_part(option)
+            || is_ignored(option)
     };
-    for option in each(given).filter(|option| !is_own(option) && !first.iter().any(|other| other == option)) {
+    for option in each(given).filter(|option| !is_own(option) && !report.options.iter().any(|other| other == option)) {
         eprintln!(
             "ubtrfs: mount option '{option}' has no effect: the volume is mounted already, and has this from its first \
              mount"

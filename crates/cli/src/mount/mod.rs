@@ -62,15 +62,15 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     let directory = absolute(directory)?;
     let is_own_process = arguments.server || arguments.foreground || arguments.tied_to.is_some();
     let may_be_shared = rustix::process::geteuid().is_root() && !is_own_process && serve::can_be_shared(&request);
-    // What is named by a URI is mounted once.
-    let device = devices.first().filter(|device| may_be_shared && !is_remote(device));
-    let superblock = device.and_then(|device| superblock_on(device, window));
-    if superblock.is_some() {
+    let first = devices.first().filter(|_| may_be_shared);
+    // No server is asked what its export is: that is known by its name.
+    let superblock = first.filter(|device| !is_remote(device)).and_then(|device| superblock_on(device, window));
+    let may_be_again = superblock.is_some() || first.is_some_and(is_remote);
+    let mut turns = Vec::new();
+    if may_be_again {
         serve::check_mount_point(&directory)?;
-    }
-    let turn = superblock.as_ref().and_then(again::wait_for_turn);
-    if let Some(superblock) = &superblock {
-        let (given, request) = (&*options, &request);
+        turns = again::wait_for_turn(&devices, superblock.as_ref());
+        let (given, request, superblock) = (&*options, &request, superblock.as_ref());
         let options = &serve::mount_options(&devices, request, true);
         let (devices, directory) = (&*devices, &*directory);
         if again::mount(&again::Wanted { devices, superblock, directory, given, request, options })? {
@@ -100,7 +100,7 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         serve::serve(&job, || Ok(()))
     } else {
         let started = background::start(&options, &job);
-        drop(turn);
+        drop(turns);
         started
     }
 }

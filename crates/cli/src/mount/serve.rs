@@ -413,10 +413,7 @@ pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) ->
 
 /// Whether a volume that is mounted with these options may be mounted more than once.
 pub fn can_be_shared(request: &MountRequest) -> bool {
-    request.window().is_whole()
-        && request.generation.is_none()
-        && request.rescue == options::Rescue::default()
-        && request.checks_permissions()
+    request.generation.is_none() && request.rescue == options::Rescue::default() && request.checks_permissions()
 }
 
 /// Mounts on a directory, or everything nowhere yet.

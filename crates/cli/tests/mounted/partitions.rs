@@ -1,4 +1,4 @@
-//! Volumes in partitions of one image: mounted side by side, and each only once.
+//! Volumes in partitions of one image: mounted side by side, and each by one server.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -12,6 +12,76 @@ use ubtrfs_testkit::run::{command, run};
 use crate::harness::{FUSE, Volume, fails, ubtrfs};
 
 const SIZE: u64 = 300 << 20;
+
+fn server(volume: &Volume) -> u64 {
+    volume.stats()["pid"].as_u64().unwrap()
+}
+
+/// What is mounted again is the same part, whatever it is called, and no other of the same source.
+#[test]
+fn a_part_of_an_image_or_a_device_is_mounted_again() {
+    require!(Need::Kernel, FUSE);
+    let (one, other) = (Volume::without_image(), Volume::without_image());
+    let (two, second) = (Volume::without_image(), Volume::without_image());
+    let disk = one.dir.path().join("disk");
+    let file = File::options().read(true).write(true).create_new(true).open(&disk).unwrap();
+    file.set_len(SIZE).unwrap();
+    // The second is a copy of the first: only where it is distinguishes them.
+    for (at, piece) in gpt(SIZE, 512, &[(2048, 264_191), (264_192, 526_335)]) {
+        file.write_all_at(&piece, at).unwrap();
+    }
+    ubtrfs(&["mkfs", "--partition", "1", disk.to_str().unwrap()]).ok();
+    let mut content = vec![0; 128 << 20];
+    file.read_exact_at(&mut content, 1 << 20).unwrap();
+    file.write_all_at(&content, 129 << 20).unwrap();
+    for number in ["1", "2"] {
+        let part = ["--partition", number, disk.to_str().unwrap()];
+        ubtrfs(&[&["subvolume", "create"], &part[..2], &[&format!("{}:/@", part[2])]].concat()).ok();
+    }
+    for by_device in [false, true] {
+        let device = by_device.then(|| LoopDevice::attach(&disk, false));
+        let path = device.as_ref().map_or(&*disk, LoopDevice::path);
+        one.try_mount_device(path, "partition=1,subvol=@").ok();
+        let again = other.try_mount_device(path, "offset=1M,sizelimit=128M").ok();
+        assert_eq!(again.stderr, "", "{}", again.report());
+        assert_eq!(server(&one), server(&other));
+        fs::write(one.point.join("file"), "one").unwrap();
+        assert_eq!(fs::read_to_string(other.point.join("@/file")).unwrap(), "one");
+        if by_device {
+            // The kernel has one mount of a device, which is claimed as a whole.
+            fails(&two.try_mount_device(path, "partition=2"), "in use by another program");
+        } else {
+            two.try_mount_device(path, "partition=2").ok();
+            second.try_mount_device(path, "partition=2,ro,subvol=@").ok();
+            assert_eq!(server(&two), server(&second));
+            assert_ne!(server(&one), server(&two));
+            assert!(!second.point.join("file").exists(), "it is the other partition");
+            assert!(fs::write(second.point.join("file"), "").is_err());
+            two.umount();
+            second.umount();
+        }
+        fails(&second.try_mount_device(path, "offset=64M,sizelimit=32M"), "in use by another program");
+        one.umount();
+        other.umount();
+        one.try_mount_device(path, "partition=1,ro").ok();
+        if by_device {
+            other.try_mount_device(path, "partition=1,subvol=@").ok();
+            fs::write(other.point.join("file"), "again").unwrap();
+        } else {
+            fails(&other.try_mount_device(path, "partition=1,subvol=@"), "was mounted read-only on ");
+            other.try_mount_device(path, "partition=1,subvol=@,ro").ok();
+        }
+        assert!(fs::write(one.point.join("@/file"), "").is_err());
+        other.umount();
+        one.umount();
+        if let Some(device) = device {
+            device.wait_until_free();
+        }
+    }
+    for number in ["1", "2"] {
+        ubtrfs(&["check", "--partition", number, disk.to_str().unwrap()]).ok();
+    }
+}
 
 #[test]
 fn partitions_of_one_image_are_used_at_the_same_time_and_none_of_them_twice() {
@@ -29,8 +99,8 @@ fn partitions_of_one_image_are_used_at_the_same_time_and_none_of_them_twice() {
     }
     one.try_mount_device(&disk, "partition=1").ok();
     let advice = format!("it is mounted on {0}: work on that, or end it with 'ubtrfs umount {0}'", one.point.display());
-    fails(&other.try_mount_device(&disk, "partition=1"), &format!("in use by another program; {advice}"));
-    fails(&other.try_mount_device(&disk, "ro,partition=1"), "in use by another program");
+    let foreground = ["mount", "-f", "-o", "partition=1", image, other.point.to_str().unwrap()];
+    fails(&ubtrfs(&foreground), &format!("in use by another program; {advice}"));
     fails(&other.try_mount_device(&disk, "offset=64M,sizelimit=32M"), "in use by another program");
     let check = ubtrfs(&["check", "--partition", "1", image]);
     assert!(check.code() == Some(2) && check.stderr.contains("in use by another program"), "{}", check.report());

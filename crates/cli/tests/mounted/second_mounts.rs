@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::kernel::LoopDevice;
+use ubtrfs_testkit::nbd_server::NbdServer;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
@@ -363,6 +364,52 @@ fn another_device_of_the_volume_and_an_image_are_mounted_again() {
     disk.umount("a").ok();
     disk.umount("b").ok();
     ubtrfs(&["check".as_ref(), paths[0].as_os_str(), paths[1].as_os_str()]).ok();
+}
+
+/// An export of a server is known by its name, whatever else the name says.
+#[test]
+fn an_export_of_a_server_is_mounted_again() {
+    require!(Need::Kernel, FUSE, Need::Tool("qemu-nbd"));
+    let disk = Disk::new();
+    let socket = disk.point("socket");
+    let server = NbdServer::qemu(&socket, &disk.volume.image, "raw", &[]);
+    let mount = |uri: &str, options: &str, name: &str| try_mount(uri.as_ref(), options, &disk.point(name));
+    let uri = server.uri("");
+    for options in ["subvol=@", "subvol=@,ro"] {
+        mount(&uri, options, "a").ok();
+        // The same by a name from another directory.
+        let mut line = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+        line.args(["mount", "-o", "subvol=@home,ro", "NBD+unix:///?socket=socket", "b"]);
+        run(line.current_dir(disk.volume.dir.path())).ok();
+        assert_eq!(disk.server("a").0, disk.server("b").0);
+        assert!(fs::write(disk.point("b/file"), "").is_err());
+        let third = mount(&uri, "subvol=/", "c");
+        if options.ends_with("ro") {
+            fails(&third, "was mounted read-only on ");
+            mount(&uri, "subvol=/,ro", "c").ok();
+            assert_eq!(fs::read_to_string(disk.point("c/@/file")).unwrap(), "content");
+        } else {
+            third.ok();
+            fs::write(disk.point("a/file"), "content").unwrap();
+            assert_eq!(fs::read_to_string(disk.point("c/@/file")).unwrap(), "content");
+        }
+        for name in ["a", "c", "b"] {
+            disk.umount(name).ok();
+        }
+    }
+    thread::scope(|scope| {
+        for (options, name) in [("subvol=@", "a"), ("subvol=@home", "b"), ("subvol=/", "c")] {
+            let (mount, uri) = (&mount, &uri);
+            scope.spawn(move || mount(uri, options, name).ok());
+        }
+    });
+    let server = disk.server("a");
+    assert_eq!(["b", "c"].map(|name| disk.server(name).0), [server.0; 2]);
+    for name in ["a", "b", "c"] {
+        disk.umount(name).ok();
+    }
+    server.ended();
+    disk.volume.check();
 }
 
 #[test]
