@@ -1,6 +1,7 @@
 //! Room for operations: space on the devices and memory for changes, and what cures a shortage of
 //! either: chunks, freeing what nobody refers to, commits (invariant 8, invariant 26). What fails
-//! for want of it has changed nothing (invariant 23).
+//! for want of it has changed nothing (invariant 23). What a balance or the removal of a device holds
+//! aside is given to operations first (invariant 58).
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::Inode;
-use crate::space::{Demand, Reservation, Shortage, SpaceInner};
+use crate::space::{Demand, Help, Reservation, Shortage, SpaceInner};
 use crate::transaction::Joined;
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
@@ -65,10 +66,24 @@ impl Reserver {
     /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured
     /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
     pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
+        self.reserve_by(demand, true)
+    }
+
+    /// The same for what empties a group: groups that are emptied do not give their space to it.
+    pub(crate) fn reserve_to_move(&self, demand: Demand) -> Result<Reservation<'_>> {
+        self.reserve_by(demand, false)
+    }
+
+    fn reserve_by(&self, demand: Demand, may_ask_back: bool) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
+        // Others may take what groups give.
+        const MOST_ASKED: usize = 8;
         debug_assert!(!is_held(Rank::Gate), "invariant 7: space is reserved before the gate is entered");
         let mut commits = 0;
         self.limit_changes()?;
+        // Until these end no group begins to be emptied.
+        let mut waits = Vec::new();
+        let mut asked = 0;
         let mut without_discards = None;
         loop {
             let shortage = {
@@ -93,7 +108,18 @@ impl Reserver {
             }
             if !self.inactivator.free_some()?.freed {
                 if commits == COMMITS {
-                    return Err(Errno::NOSPC.into());
+                    let may_ask_back = may_ask_back && asked < MOST_ASKED;
+                    let help = if may_ask_back { self.info.space.lock().ask_back(demand) } else { Help::No };
+                    asked += 1;
+                    match help {
+                        Help::No => return Err(Errno::NOSPC.into()),
+                        Help::Given => {}
+                        Help::Soon => {
+                            without_discards = None;
+                            waits.push(self.info.space.wait_for_groups());
+                        }
+                    }
+                    continue;
                 }
                 commits += 1;
             }
@@ -161,6 +187,7 @@ impl Reserver {
     pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
         let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
         let most = Demand { edits: least.edits + extents, ..least };
-        self.reserve(most).or_else(|_| self.reserve(least))
+        // None is asked for more than that.
+        self.reserve_by(most, false).or_else(|_| self.reserve(least))
     }
 }

@@ -12,7 +12,7 @@ impl Filesystem {
     /// durable; `go_on` is asked before each. Then the block group is gone. Returns whether that is
     /// so.
     pub fn empty_block_group(&self, start: Logical, go_on: &dyn Fn() -> bool) -> Result<bool> {
-        Ok(self.balancer.relocator().empty_group(start, go_on)? == Emptied::All)
+        Ok(self.balancer.relocator().empty_one(start, go_on)? == Emptied::All)
     }
 
     /// Balances, and returns when it is done. `EINPROGRESS` if there is one already, `EINVAL` for

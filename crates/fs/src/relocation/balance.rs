@@ -12,6 +12,7 @@ use ubtrfs_threads::{Condvar, Mutex, Rank};
 use super::Relocator;
 use super::filters::{args_of, extended, limit, takes};
 use super::group::Emptied;
+use super::pace::Pace;
 use crate::commit::BALANCE;
 use crate::error::{Errno, Error, Result};
 use crate::exclusive_op::Running;
@@ -302,7 +303,7 @@ impl Balancer {
         let chosen = self.chosen(balance);
         self.state.lock().progress.expected = chosen.len() as u64;
         let pace = self.relocator.rate.begin();
-        let go_on = || pace.may_go_on(&|| self.goes_on(goes_on));
+        let go_on = || self.goes_on(goes_on);
         let mut result = Ok(());
         for (start, flags) in chosen {
             if !go_on() {
@@ -310,7 +311,7 @@ impl Balancer {
             }
             self.state.lock().progress.considered += 1;
             let converts = args_of(balance, flags).is_some_and(|args| args.filters & BalanceFilters::CONVERT != 0);
-            match self.empty_chunk(start, flags, converts, &go_on) {
+            match self.empty_chunk(start, flags, converts, &pace, &go_on) {
                 Ok(Emptied::All) => self.state.lock().progress.completed += 1,
                 Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
                 // It went by itself.
@@ -327,13 +328,19 @@ impl Balancer {
         start: Logical,
         flags: BlockGroupFlags,
         converts: bool,
-        go_on: &dyn Fn() -> bool,
+        pace: &Pace<'_>,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Emptied> {
         let in_use = self.info().space.lock().in_use(start).ok_or(Errno::NOENT)?;
         if converts {
             self.relocator.make_converted_room(flags, in_use)?;
         }
-        self.relocator.empty_group(start, go_on)
+        let emptied = self.relocator.empty_group(start, pace, goes_on)?;
+        if !converts {
+            // As long as readers keep it, what comes next needs no further chunk.
+            self.info().space.lock().open_emptied();
+        }
+        Ok(emptied)
     }
 
     fn set_profiles(&self, balance: &BalanceItem) {

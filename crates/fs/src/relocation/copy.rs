@@ -78,7 +78,7 @@ impl Relocator {
 
     /// A place for an extent: in one piece, as it was.
     fn place(&self, length: u64) -> Result<Logical> {
-        let reservation = self.reserver.reserve(Demand { data: length, ..Demand::default() })?;
+        let reservation = self.reserver.reserve_to_move(Demand { data: length, ..Demand::default() })?;
         let allocate = || self.info.space.allocate_whole_data(length, Logical(0));
         let mut place = allocate();
         if place.is_none() && self.reserver.add_chunk(BlockGroupFlags::DATA)? {

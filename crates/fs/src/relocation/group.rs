@@ -1,5 +1,6 @@
 //! The course of emptying one block group.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use ubtrfs_format::items::BlockGroupFlags;
@@ -7,9 +8,11 @@ use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 
 use super::Relocator;
 use super::batch::MOST_EXTENTS;
+use super::pace::Pace;
 use crate::commit::RelocationStep;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
+use crate::space::SpaceInner;
 
 /// How often a step is begun again because its trees have grown too much meanwhile.
 const TRIES: u32 = 10;
@@ -32,17 +35,21 @@ struct Closed<'a> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        if !self.is_empty {
-            self.relocator.info.space.lock().end_emptying(self.start);
+        let space = &self.relocator.info.space;
+        if self.is_empty {
+            space.emptying_ends(self.start);
+        } else {
+            space.leave(self.start);
         }
     }
 }
 
 impl Relocator {
-    /// Moves all that is in the block group at `start` elsewhere. `go_on` is asked before each
-    /// step. `ENOENT` if there is no such group, `ENOSPC` if there is no room elsewhere, or if it
-    /// is the only one of its type and no other can be made.
-    pub(crate) fn empty_group(&self, start: Logical, go_on: &dyn Fn() -> bool) -> Result<Emptied> {
+    /// Moves all that is in the block group at `start` elsewhere, at this pace. `goes_on` is asked
+    /// before each step. `ENOENT` if there is no such group, `ENOSPC` if there is no room
+    /// elsewhere, if it is the only one of its type and no other can be made, or if an operation
+    /// needs the space that it holds aside.
+    pub(crate) fn empty_group(&self, start: Logical, pace: &Pace<'_>, goes_on: &dyn Fn() -> bool) -> Result<Emptied> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
@@ -53,8 +60,9 @@ impl Relocator {
         let end = start.plus(chunk.length);
         let (mut last, mut tries, mut most_extents) = (None, 0, MOST_EXTENTS);
         loop {
-            if !go_on() {
-                return Ok(Emptied::Stopped);
+            let is_asked_back = || self.info.space.lock().is_asked_back(start);
+            if !pace.may_go_on(&|| !is_asked_back() && goes_on()) {
+                return if is_asked_back() { Err(Errno::NOSPC.into()) } else { Ok(Emptied::Stopped) };
             }
             self.wait_for_drops()?;
             let committed = self.info.committed();
@@ -102,14 +110,25 @@ impl Relocator {
         Ok(Emptied::All)
     }
 
+    /// The same at the pace that the mount has.
+    pub(crate) fn empty_one(&self, start: Logical, goes_on: &dyn Fn() -> bool) -> Result<Emptied> {
+        self.empty_group(start, &self.rate.begin(), goes_on)
+    }
+
     /// Nobody gets space in the group from now on.
     fn close(&self, start: Logical, flags: BlockGroupFlags) -> Result<Closed<'_>> {
         let kind = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
         let kind = kind.into_iter().find(|kind| flags.contains(*kind)).ok_or(Errno::NOENT)?;
-        // One that is empty may go meanwhile.
-        self.take_room(kind, |space| space.in_use(start).is_none() || space.begin_emptying(start))?;
-        if self.info.space.lock().in_use(start).is_none() {
-            return Err(Errno::NOENT.into());
+        // One that is empty may go meanwhile. No chunk helps where operations wait for groups.
+        let is_off = |space: &SpaceInner| space.in_use(start).is_none() || space.is_waited_for();
+        let has_begun = Cell::new(false);
+        self.take_room(kind, |space| {
+            has_begun.set(!is_off(space) && space.begin_emptying(start));
+            has_begun.get() || is_off(space)
+        })?;
+        if !has_begun.get() {
+            let is_gone = self.info.space.lock().in_use(start).is_none();
+            return Err(if is_gone { Errno::NOENT } else { Errno::NOSPC }.into());
         }
         Ok(Closed { relocator: self, start, is_empty: false })
     }

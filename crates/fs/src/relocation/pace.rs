@@ -17,7 +17,7 @@ pub(super) struct Rate {
 }
 
 /// The bytes that may be moved since something has begun.
-pub(super) struct Pace<'a> {
+pub(crate) struct Pace<'a> {
     rate: &'a Rate,
     begun: Instant,
     from: u64,

@@ -39,9 +39,11 @@ struct Closed<'a> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
+        let mut space = self.relocator.info.space.lock();
         if self.was_open {
-            self.relocator.info.space.lock().devices.open_again(self.devid);
+            space.devices.open_again(self.devid);
         }
+        space.open_emptied();
     }
 }
 
@@ -53,7 +55,9 @@ struct Limited<'a> {
 
 impl Drop for Limited<'_> {
     fn drop(&mut self) {
-        self.relocator.info.space.lock().devices.lift_limit(self.devid);
+        let mut space = self.relocator.info.space.lock();
+        space.devices.lift_limit(self.devid);
+        space.open_emptied();
     }
 }
 
@@ -161,7 +165,7 @@ impl Relocator {
                     is_further = true;
                     continue;
                 }
-                match self.empty_group(start, &|| pace.may_go_on(&may_go_on)) {
+                match self.empty_group(start, &pace, &may_go_on) {
                     Ok(Emptied::All) => is_further = true,
                     Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
                     // It went by itself, or is about to.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
-use ubtrfs_threads::{MutexGuard, Rank};
+use ubtrfs_threads::{Condvar, MutexGuard, Rank};
 use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
 
 use super::DeviceChanges;
@@ -44,6 +44,8 @@ pub(super) struct Pinned {
 pub(crate) struct Space {
     pub(super) inner: CountedMutex<SpaceInner>,
     pub(crate) node_size: u64,
+    /// Signalled when the emptying of a group has ended.
+    pub(super) left: Condvar,
 }
 
 pub(crate) struct SpaceInner {
@@ -67,6 +69,8 @@ pub(crate) struct SpaceInner {
     pub(crate) rewrite_all: bool,
     pub(super) pinned: Vec<Pinned>,
     pub(super) reserved: Reserved,
+    /// Operations that wait for the space of groups that are being emptied.
+    pub(super) waiting_for_groups: usize,
     pub(super) needs: Needs,
     pub(super) kept: Kept,
     pub(super) forget_global_reserve: bool,
@@ -125,7 +129,7 @@ const CHUNK_ALIGN: u64 = 1 << 20;
 
 impl Space {
     pub(crate) fn new(inner: SpaceInner) -> Self {
-        Self { node_size: inner.node_size, inner: CountedMutex::new(Rank::Space, inner) }
+        Self { node_size: inner.node_size, inner: CountedMutex::new(Rank::Space, inner), left: Condvar::new() }
     }
 
     /// The space of a volume whose block groups can't be read: nothing can be allocated.
@@ -144,6 +148,7 @@ impl Space {
             rewrite_all: false,
             pinned: Vec::new(),
             reserved: Reserved::default(),
+            waiting_for_groups: 0,
             needs: Needs::default(),
             kept: Kept::default(),
             forget_global_reserve: false,

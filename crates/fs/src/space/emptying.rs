@@ -1,12 +1,17 @@
 //! Block groups that are being emptied. Nobody gets space in them, and nothing in them is written
 //! in place, so what is in them stays as it is while it is copied (invariant 41), and can only
-//! become less. Once nothing is left they go as any empty group does.
+//! become less. Once nothing is left they go as any empty group does; what readers of older commits
+//! may see keeps them until these end.
+//!
+//! An operation that would fail for want of the space that such groups hold aside gets it: those in
+//! which nothing is left give space again at once, and one from which something is being moved is
+//! asked back, so that it is left as it is (`give_back`).
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
 
 use super::allocator::SpaceInner;
-use super::group::{BlockGroup, Giving};
+use super::group::{BlockGroup, Emptying, Giving};
 
 /// A group's type, without its profile.
 fn type_of(flags: BlockGroupFlags) -> u64 {
@@ -27,27 +32,36 @@ impl SpaceInner {
         if !self.has_other_of_type(group) || is_promised || self.spare_of(flags) < free {
             return false;
         }
-        if let Some(group) = self.groups.get_mut(&start)
-            && group.giving == Giving::Open
-        {
-            group.held = Some(std::mem::take(&mut group.available));
+        if let Some(group) = self.groups.get_mut(&start) {
+            group.emptying = Some(Emptying::UnderWay);
+            if group.giving == Giving::Open {
+                group.held = Some(std::mem::take(&mut group.available));
+            }
         }
         true
     }
 
-    /// Space in the group is given out again.
-    pub(crate) fn end_emptying(&mut self, start: Logical) {
-        if let Some(group) = self.groups.get_mut(&start).filter(|group| group.giving == Giving::Open)
-            && let Some(held) = group.held.take()
-        {
-            group.available = held;
+    /// Nothing is left in the group: it goes when the last readers of what was there have ended.
+    /// One that an operation has asked for gives space again until then.
+    pub(super) fn emptying_ends(&mut self, start: Logical) {
+        let Some(group) = self.groups.get_mut(&start) else { return };
+        match group.emptying {
+            Some(Emptying::AskedBack) => group.open_again(),
+            _ => group.emptying = Some(Emptying::Ended),
+        }
+    }
+
+    /// The group stays, with what is left in it: its space is given out again.
+    pub(super) fn leave(&mut self, start: Logical) {
+        if let Some(group) = self.groups.get_mut(&start) {
+            group.open_again();
         }
     }
 
     /// Whether nothing is left in a group that was being emptied: it goes when the last reader of
     /// what was there has ended.
     pub(crate) fn is_emptied(&self, start: Logical) -> bool {
-        self.groups.get(&start).is_some_and(|group| group.held.is_some() && group.recorded_used == 0)
+        self.groups.get(&start).is_some_and(|group| group.emptying == Some(Emptying::Ended))
     }
 
     /// Whether a group that is being emptied may go.
@@ -99,9 +113,10 @@ impl SpaceInner {
         self.groups.get(&start).map(|group| (group.recorded_used, group.length, group.flags))
     }
 
-    /// Whether a balance moves what is in a group: nothing on a device of a seed.
+    /// Whether a balance moves what is in a group: nothing on a device of a seed, nor where nothing
+    /// is left.
     pub(crate) fn can_be_emptied(&self, start: Logical) -> bool {
-        self.groups.get(&start).is_some_and(|group| group.giving == Giving::Open)
+        self.groups.get(&start).is_some_and(|group| group.giving == Giving::Open && group.emptying.is_none())
     }
 
     /// Whether data and metadata share groups.

@@ -50,6 +50,17 @@ pub(crate) enum Giving {
     Closed,
 }
 
+/// How far the emptying of a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Emptying {
+    /// What is in it is being moved.
+    UnderWay,
+    /// The same, and an operation waits for its space: it is to be left as it is.
+    AskedBack,
+    /// Nothing is left in it. It goes when the last readers of what was there have ended.
+    Ended,
+}
+
 /// A block group.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockGroup {
@@ -80,6 +91,8 @@ pub(crate) struct BlockGroup {
     /// Of a group that is being emptied, or is never given out: what would be available. Nothing
     /// is, so nobody gets space there.
     pub(super) held: Option<FreeMap>,
+    /// Whether it is being emptied.
+    pub(super) emptying: Option<Emptying>,
 }
 
 impl BlockGroup {
@@ -103,6 +116,7 @@ impl BlockGroup {
             idle_commits: 0,
             cursor: start.0,
             held: None,
+            emptying: None,
         }
     }
 
@@ -120,6 +134,21 @@ impl BlockGroup {
     /// Whether it can be closed for emptying: it is not yet, or is closed in any case.
     pub(super) fn may_be_closed(&self) -> bool {
         !self.new && (self.held.is_none() || self.giving == Giving::Closed)
+    }
+
+    /// It is not being emptied any more, and gives space as before.
+    pub(super) fn open_again(&mut self) {
+        self.emptying = None;
+        if self.giving == Giving::Open
+            && let Some(held) = self.held.take()
+        {
+            self.available = held;
+        }
+    }
+
+    /// Whether it is being emptied, and would give space again if it were not.
+    pub(super) fn is_held_by_emptying(&self) -> bool {
+        self.giving == Giving::Open && self.emptying.is_some()
     }
 
     /// Whether what is in it may be overwritten.

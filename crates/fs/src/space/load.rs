@@ -85,6 +85,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         rewrite_all: sources.recount,
         pinned: Vec::new(),
         reserved: super::demand::Reserved::default(),
+        waiting_for_groups: 0,
         needs: super::demand::Needs::default(),
         kept: super::demand::Kept::default(),
         forget_global_reserve: false,

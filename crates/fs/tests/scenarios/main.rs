@@ -41,6 +41,7 @@ mod moved_subvolumes_are_kept;
 mod nonblocking_calls_do_not_block;
 mod one_of_two_devices_fails_at_any_request;
 mod operations_change_what_a_commit_has_yet_to_write;
+mod operations_get_what_is_held_aside;
 mod operations_that_fail_change_nothing;
 mod paths_work_as_on_the_host;
 mod reads_are_recorded;

@@ -1,0 +1,126 @@
+//! Space that groups hold aside while they are emptied, for operations that would fail for want of
+//! it (invariant 58).
+
+use std::time::Duration;
+
+use ubtrfs_format::Logical;
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Rank, is_held};
+
+use super::allocator::{Space, SpaceInner};
+use super::demand::Demand;
+use super::group::{BlockGroup, Emptying};
+
+/// The longest time for which an operation waits for a group. A step of its emptying has to end,
+/// which copies some MiB and commits.
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
+
+/// What groups that are emptied can do for an operation that finds too little space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Help {
+    /// Nothing: there is too little with their space, too.
+    No,
+    /// Some give space again, and there is enough.
+    Given,
+    /// Some are left as they are soon, and then there is enough.
+    Soon,
+}
+
+/// An operation that waits for groups: none begins to be emptied until this is dropped.
+#[must_use]
+pub(crate) struct WaitsForGroups<'a>(&'a Space);
+
+impl Drop for WaitsForGroups<'_> {
+    fn drop(&mut self) {
+        self.0.lock().waiting_for_groups -= 1;
+    }
+}
+
+impl Space {
+    /// Nothing is left in a group that was being emptied.
+    pub(crate) fn emptying_ends(&self, start: Logical) {
+        self.lock().emptying_ends(start);
+        self.left.notify_all();
+    }
+
+    /// The emptying of a group has ended, and it stays.
+    pub(crate) fn leave(&self, start: Logical) {
+        self.lock().leave(start);
+        self.left.notify_all();
+    }
+
+    /// Waits until no group is asked back any more, though not for ever. Called without any lock
+    /// that emptying needs.
+    pub(crate) fn wait_for_groups(&self) -> WaitsForGroups<'_> {
+        debug_assert!(
+            ![Rank::InactivationTurn, Rank::DiscardTurn, Rank::Commit, Rank::Inode, Rank::Gate]
+                .into_iter()
+                .any(is_held),
+            "invariant 58: who waits for a group holds nothing that emptying it needs"
+        );
+        let until = Instant::now() + LONGEST_WAIT;
+        let mut inner = self.lock();
+        inner.waiting_for_groups += 1;
+        let is_asked_back = |group: &BlockGroup| group.emptying == Some(Emptying::AskedBack);
+        while inner.groups.values().any(is_asked_back) && !self.left.wait_until(&mut inner, until).timed_out() {}
+        WaitsForGroups(self)
+    }
+}
+
+impl SpaceInner {
+    /// Has groups that are emptied give what an operation needs, if they can.
+    pub(crate) fn ask_back(&mut self, demand: Demand) -> Help {
+        let is_emptied = |group: &BlockGroup| group.emptying == Some(Emptying::Ended);
+        if self.suffices_with(demand, is_emptied, self.reserved.relocation) {
+            self.open_emptied();
+            return Help::Given;
+        }
+        if !self.suffices_with(demand, |_| true, 0) {
+            return Help::No;
+        }
+        for group in self.groups.values_mut().filter(|group| group.emptying == Some(Emptying::UnderWay)) {
+            group.emptying = Some(Emptying::AskedBack);
+        }
+        self.open_emptied();
+        Help::Soon
+    }
+
+    /// Groups in which nothing is left give space again, until the readers of what was there have
+    /// ended.
+    pub(crate) fn open_emptied(&mut self) {
+        for group in self.groups.values_mut().filter(|group| group.emptying == Some(Emptying::Ended)) {
+            group.open_again();
+        }
+    }
+
+    /// Whether an operation waits for the space of a group that is being emptied.
+    pub(crate) fn is_asked_back(&self, start: Logical) -> bool {
+        self.groups.get(&start).is_some_and(|group| group.emptying == Some(Emptying::AskedBack))
+    }
+
+    /// Whether operations wait for the space of groups.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting_for_groups > 0
+    }
+
+    /// Whether a demand could be reserved if some of the groups that are emptied gave their space,
+    /// and if all but so many bytes that steps of relocation have reserved were free.
+    fn suffices_with(&mut self, demand: Demand, which: impl Fn(&BlockGroup) -> bool, relocation: u64) -> bool {
+        let swap = |space: &mut Self| {
+            for group in space.groups.values_mut().filter(|group| group.is_held_by_emptying() && which(group)) {
+                if let Some(held) = &mut group.held {
+                    std::mem::swap(held, &mut group.available);
+                }
+            }
+        };
+        let reserved = self.reserved;
+        // What comes back meanwhile goes to where it belongs.
+        self.unpin();
+        swap(self);
+        self.reserved.relocation = relocation.min(reserved.relocation);
+        let suffices = self.reserve(demand).is_ok();
+        self.reserved = reserved;
+        swap(self);
+        suffices
+    }
+}

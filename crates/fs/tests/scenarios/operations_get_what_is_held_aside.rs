@@ -1,0 +1,214 @@
+//! Space that is held aside while block groups are emptied is given to operations that would fail
+//! for want of it (invariant 58).
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::OverlayDevice;
+use ubtrfs::{Errno, Filesystem, WriteAt};
+use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
+use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_volume::Device;
+
+use crate::common::files::new_file;
+use crate::common::pattern;
+use crate::common::volumes::{assert_clean, assert_holds, open, root, volume, write};
+
+const MIB: u64 = 1 << 20;
+
+fn shared(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| Arc::new(device.fork()) as _).collect()
+}
+
+fn groups(fs: &Filesystem, kind: BlockGroupFlags) -> Vec<Logical> {
+    let all = fs.volume().chunks();
+    all.into_iter().filter(|(_, chunk)| chunk.flags.contains(kind)).map(|(start, _)| start).collect()
+}
+
+fn of_all() -> BalanceItem {
+    BalanceItem { flags: BalanceFlags::DATA | BalanceFlags::METADATA, ..BalanceItem::default() }
+}
+
+/// Runs something that empties groups, with a closure that is asked before each step. At this call
+/// of it a group is closed; a thread does what does not fit without the group. Returns what that
+/// came to.
+fn beside(
+    at_call: u32,
+    meanwhile: impl FnOnce() -> ubtrfs::Result<()> + Send,
+    run: impl FnOnce(&dyn Fn() -> bool),
+) -> ubtrfs::Result<()> {
+    let calls = Cell::new(0);
+    let (begin, begun) = channel();
+    let (done, is_done) = channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(move || -> ubtrfs::Result<()> {
+            begun.recv().unwrap();
+            let result = meanwhile();
+            let _ = done.send(());
+            result
+        });
+        run(&|| {
+            calls.set(calls.get() + 1);
+            if calls.get() == at_call {
+                begin.send(()).unwrap();
+                // The other may wait for the group, which stays closed until this returns.
+                let _ = is_done.recv_timeout(Duration::from_secs(2));
+            }
+            true
+        });
+        drop(begin);
+        writer.join().unwrap()
+    })
+}
+
+/// The same with a file of 4 MiB more than can be written while the group is closed.
+fn writes_beside(fs: &Filesystem, at_call: u32, run: impl FnOnce(&dyn Fn() -> bool)) -> ubtrfs::Result<()> {
+    let write_more = || {
+        let bytes = fs.stats().space.data_available + 4 * MIB;
+        let id = fs.create(root(), b"meanwhile", &new_file())?;
+        for at in (0..bytes / MIB * MIB).step_by(MIB as usize) {
+            fs.write(id, WriteAt::Offset(at), &pattern(at, MIB as usize), false)?;
+        }
+        fs.sync()
+    };
+    beside(at_call, write_more, run)
+}
+
+fn fill(fs: &Filesystem, files: u64) {
+    for seed in 1..=files {
+        let id = write(fs, &format!("file {seed}"), seed, 3 << 20).unwrap();
+        fs.forget(id, 1);
+        fs.sync().unwrap();
+    }
+}
+
+fn ends_clean(fs: Arc<Filesystem>, devices: Vec<Arc<dyn Device>>, files: u64) {
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&devices, "after all");
+    let fs = open(devices).unwrap();
+    (1..=files).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, 3 << 20));
+}
+
+#[test]
+fn of_one_group() {
+    let devices = shared(&volume(1, Profile::Single, Profile::Single));
+    let fs = open(devices.clone()).unwrap();
+    fill(&fs, 12);
+    let start = *groups(&fs, BlockGroupFlags::DATA).last().unwrap();
+    let written = writes_beside(&fs, 1, |goes_on| {
+        assert_eq!(fs.empty_block_group(start, goes_on).unwrap_err().errno(), Errno::NOSPC, "it is left as it is");
+    });
+    written.unwrap();
+    ends_clean(fs, devices, 12);
+}
+
+/// A volume without room for chunks, whose metadata is thin.
+fn thin_metadata() -> (Arc<Filesystem>, Vec<Arc<dyn Device>>) {
+    let devices = shared(&volume(1, Profile::Single, Profile::Single));
+    let fs = open(devices.clone()).unwrap();
+    let name = |number: u64| format!("name {number}").into_bytes();
+    for number in 0..24_000 {
+        let id = fs.create(root(), &name(number), &new_file()).unwrap();
+        fs.forget(id, 1);
+    }
+    let mut files = 0;
+    while let Ok(id) = write(&fs, &format!("data {files}"), files, 3 << 20) {
+        fs.forget(id, 1);
+        files += 1;
+    }
+    for number in 0..22_000 {
+        fs.unlink(root(), &name(number)).unwrap();
+    }
+    (0..3).for_each(|_| fs.sync().unwrap());
+    (fs, devices)
+}
+
+/// Creates so many files, or as many as there is room for.
+fn create_files(fs: &Filesystem, most: u32) -> (u32, ubtrfs::Result<()>) {
+    for number in 0..most {
+        match fs.create(root(), format!("meanwhile {number}").as_bytes(), &new_file()) {
+            Ok(id) => fs.forget(id, 1),
+            Err(error) => return (number, Err(error)),
+        }
+    }
+    (most, fs.sync())
+}
+
+#[test]
+fn of_a_group_of_metadata() {
+    let (fs, _) = thin_metadata();
+    let (fits, _) = create_files(&fs, u32::MAX);
+    let (fs, devices) = thin_metadata();
+    let start = *groups(&fs, BlockGroupFlags::METADATA).last().unwrap();
+    let create = || create_files(&fs, fits * 9 / 10).1;
+    let created = beside(1, create, |goes_on| {
+        assert_eq!(fs.empty_block_group(start, goes_on).unwrap_err().errno(), Errno::NOSPC, "it is left as it is");
+    });
+    created.unwrap();
+    ends_clean(fs, devices, 0);
+}
+
+#[test]
+fn by_balances_that_convert_or_not() {
+    let convert = BalanceArgs { filters: BalanceFilters::CONVERT, target: SINGLE, ..BalanceArgs::default() };
+    let converting = BalanceItem { flags: BalanceFlags::DATA, data: convert, ..BalanceItem::default() };
+    for (data, balance) in [(Profile::Single, of_all()), (Profile::Dup, converting)] {
+        let devices = shared(&volume(1, data, Profile::Single));
+        let fs = open(devices.clone()).unwrap();
+        fill(&fs, 12);
+        let written = writes_beside(&fs, 2, |goes_on| {
+            let refused = fs.start_balance(&balance, &|_| goes_on()).map(drop);
+            assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "{data:?}");
+        });
+        written.unwrap_or_else(|error| panic!("{data:?}: {error}"));
+        ends_clean(fs, devices, 12);
+    }
+}
+
+#[test]
+fn of_devices_that_get_smaller_or_leave() {
+    for is_removed in [false, true] {
+        let devices = shared(&volume(2, Profile::Single, Profile::Single));
+        let fs = open(devices.clone()).unwrap();
+        fill(&fs, 40);
+        let written = writes_beside(&fs, 2, |goes_on| {
+            let second = DeviceId(2);
+            let refused = if is_removed {
+                fs.remove_device(second, &|_| goes_on())
+            } else {
+                fs.resize_device(second, 32 * MIB, &|_| goes_on())
+            };
+            assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "removed: {is_removed}");
+        });
+        written.unwrap_or_else(|error| panic!("removed: {is_removed}: {error}"));
+        ends_clean(fs, devices, 40);
+    }
+}
+
+/// What readers of old commits keep of groups that were emptied is little here, and the rest of
+/// these groups gives space: no balance makes more chunks for that.
+#[test]
+fn beside_readers_of_what_was_there() {
+    let devices = shared(&volume(1, Profile::Single, Profile::Single));
+    let fs = open(devices.clone()).unwrap();
+    fs.create(root(), b"small", &new_file()).unwrap();
+    fs.sync().unwrap();
+    let kept = fs.keep_commit();
+    for round in 0..12 {
+        if let Err(error) = fs.start_balance(&of_all(), &|_| true) {
+            assert_eq!(error.errno(), Errno::NOSPC, "round {round}");
+        }
+        fs.create(root(), format!("of round {round}").as_bytes(), &new_file()).unwrap();
+    }
+    assert!(fs.volume().chunks().len() < 12, "{:?}", fs.volume().chunks());
+    for number in 0..1000 {
+        fs.create(root(), format!("small {number}").as_bytes(), &new_file()).unwrap();
+    }
+    fill(&fs, 40);
+    drop(kept);
+    ends_clean(fs, devices, 40);
+}
