@@ -140,6 +140,8 @@ pub(crate) struct FsInfo {
     on_abort: OnceLock<OnAbort>,
     pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
+    /// It is like any other one.
+    shows_whole: AtomicBool,
     compression: RwLock<Option<CompressionMode>>,
     /// Flags that new regular files get.
     new_file_flags: AtomicU64,
@@ -192,12 +194,23 @@ impl FsInfo {
             on_abort: OnceLock::new(),
             last_errors: LastErrors::default(),
             mounted_subvolume,
+            shows_whole: AtomicBool::new(false),
         }
     }
 
     /// The root directory of the subvolume that is mounted.
     pub(crate) fn root(&self) -> InodeId {
         InodeId::root_of(self.mounted_subvolume)
+    }
+
+    /// From now on the volume is shown from its top level.
+    pub(crate) fn show_whole(&self) {
+        self.shows_whole.store(true, Ordering::Release);
+    }
+
+    /// Whether a subvolume has to stay, since nothing around it is shown.
+    pub(crate) fn has_to_stay(&self, id: TreeId) -> bool {
+        id == self.mounted_subvolume && !self.shows_whole.load(Ordering::Acquire)
     }
 
     /// Whether nothing may be changed.

@@ -79,6 +79,9 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
         && can_be_shared(&job.request)
         && engine.root().subvolume != TreeId::FS
         && engine.lookup_inode(InodeId::root_of(TreeId::FS)).is_ok();
+    if is_whole {
+        engine.show_whole();
+    }
     let (mount, whole, fuse) = mount(&job.directory, &mount_options, is_whole)?;
     let mount = Arc::new(mount);
     if mount.kind() != MountKind::Block && opened.claims.is_empty() {

@@ -16,7 +16,7 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::mount_points;
 
-use crate::harness::{FUSE, Server, TRANSPORT, Volume, cat, fails, ubtrfs};
+use crate::harness::{FUSE, Server, TRANSPORT, Volume, assert_same, cat, fails, ubtrfs};
 
 /// A volume with the subvolumes `@`, `@home` and `@/nested`, on a block device, and directories to
 /// mount it on. What is mounted there in the end is unmounted.
@@ -277,6 +277,56 @@ for path, handle, ino in handles:
     assert os.fstat(opened).st_ino == ino, path
 print(len(handles))
 "#;
+
+/// What a mount shows is deleted, and put in place of something else. `$1` is the command that
+/// mounts, `$2` the device, `$3` the directory with the mount points.
+const DELETIONS: &str = r#"
+    mount=$1 device=$2 dir=$3
+    cd "$dir"
+    m() { $mount "$device" "$dir/$2" -o "$1" 2>/dev/null || echo "$2: $1: refused"; }
+    ioctl() { python3 -c 'import errno, fcntl, os, struct, sys
+dir, name = os.path.split(sys.argv[1])
+try: fcntl.ioctl(os.open(dir, 0), int(sys.argv[2], 16), bytearray(struct.pack("<q", 0) + name.encode().ljust(4088, b"\0")))
+except OSError as e: print(sys.argv[1], errno.errorcode[e.errno])' "$2" "$1"; }
+    delete() { ioctl 5000940f "$1"; }
+    t() { echo "-- $*"; "$@" 2>&1 | sed -e 's/.*: //'; }
+    m nodev,subvol=@ a; m nodev,subvol=@home b; m nodev,subvol=/ c
+    echo content > a/file; echo content > b/file
+    exec 7<>a/file 8<>b/file
+    delete c/@; delete a/nested; delete c/@; delete c/@home
+    t ls c
+    for at in a b; do
+        t touch $at/new; t mkdir $at/dir2; t ls $at/none; t rmdir $at/dir; t mv $at/dir c/; t ln $at/file c/
+        t stat -c %h,%F $at
+    done
+    t cat /proc/self/fd/7; t cat /proc/self/fd/8
+    for fd in 7 8; do echo more >&$fd; t cat /proc/self/fd/$fd; done
+    sync
+    t cat /proc/self/fd/7; t cat /proc/self/fd/8
+    ioctl 5000940e c/@; echo again > c/@/file
+    exec 8>&-; umount b; m nodev,subvol=@ b; t cat b/file; t cat /proc/self/fd/7
+    exec 7>&-; umount a; m nodev,subvol=@ a; t cat a/file; umount a; umount b; umount c
+"#;
+
+/// Also the first one, on which the others rest.
+#[test]
+fn what_a_mount_shows_is_deleted_as_by_the_kernel() {
+    require!(Need::Kernel, FUSE, Need::Tool("btrfs"));
+    let (ours, theirs) = (Disk::new(), Disk::new());
+    let helper = ours.volume.dir.path().join("mount.ubtrfs");
+    symlink(env!("CARGO_BIN_EXE_ubtrfs"), &helper).unwrap();
+    let said = [(helper.to_str().unwrap(), &ours), ("mount -t btrfs", &theirs)].map(|(mount, disk)| {
+        let mut line = command("bash", &["-c", DELETIONS, "bash", mount]);
+        run(line.arg(disk.device.path()).arg(disk.volume.dir.path())).ok().stdout
+    });
+    let [ours_said, theirs_said] = said.each_ref().map(|said| said.lines().map(Into::into).collect::<Vec<String>>());
+    assert_same(&ours_said, &theirs_said);
+    ours.device.wait_until_free();
+    for disk in [&ours, &theirs] {
+        disk.volume.check();
+        assert_btrfs_check_clean(&disk.volume.image);
+    }
+}
 
 /// Those of the first mount have the directories around it, which that mount doesn't show.
 #[test]

@@ -113,6 +113,12 @@ impl Filesystem {
     pub fn root(&self) -> InodeId {
         self.info.root()
     }
+
+    /// The volume is shown from its top level, and the mounted subvolume is one like others from
+    /// now on: it may be deleted and reset, and whoever has something of it open goes on.
+    pub fn show_whole(&self) {
+        self.info.show_whole();
+    }
 }
 
 /// An empty volume in memory.

@@ -32,8 +32,8 @@ impl Filesystem {
 
     /// Deletes a subvolume by its entry, with all that is in it. Its space comes back in the
     /// background; the deletion is durable after the next commit. `EINVAL` for what is no
-    /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the one that is mounted,
-    /// `ENOTEMPTY` for one in which there are others.
+    /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the one that is mounted
+    /// (unless [more is shown](Self::show_whole)), `ENOTEMPTY` for one in which there are others.
     pub fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
         self.ops.delete_subvolume(dir, name, None)
     }
@@ -51,8 +51,8 @@ impl Filesystem {
     /// the default subvolume, the new one is. Returns the number of the new one.
     ///
     /// `EINVAL` for what is no subvolume, and for `source` itself; `EROFS` if the old one is
-    /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one in which there are
-    /// others.
+    /// read-only, `EBUSY` for the one that is mounted (unless [more is shown](Self::show_whole)),
+    /// `ENOTEMPTY` for one in which there are others.
     pub fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
         self.ops.reset_subvolume(dir, name, None, source)
     }

@@ -23,7 +23,7 @@ impl Operations {
     /// returns it is durable. If the old one was the default subvolume, the new one is.
     ///
     /// `EINVAL` for what is no subvolume and for `source` itself, `EROFS` if the old one is
-    /// read-only, `EBUSY` for the one that is mounted, `ENOTEMPTY` for one that has others in it.
+    /// read-only, `EBUSY` for the one that has to stay, `ENOTEMPTY` for one that has others in it.
     /// `EAGAIN` for another than the `expected` one.
     pub(crate) fn reset_subvolume(
         &self,

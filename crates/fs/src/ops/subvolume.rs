@@ -251,7 +251,7 @@ impl Operations {
         // Before the committed trees, as above.
         let open = self.info.open_transactions();
         let committed = self.info.committed();
-        if id == self.info.root().subvolume {
+        if self.info.has_to_stay(id) {
             return Err(Errno::BUSY.into());
         }
         let mut inside = children(&committed, id)?;
