@@ -26,9 +26,6 @@ use crate::users_pool::User;
 use crate::vacate_ioctls::VacateIoctl;
 use crate::verity;
 
-/// Jobs of one user in the pool of long ones, beyond which no more files are defragmented.
-const MOST_DEFRAGMENTED: usize = 16;
-
 /// `FS_IOC_GETVERSION`: the transaction in which the inode was made.
 const GET_VERSION: u32 = 0x8008_7601;
 
@@ -225,14 +222,12 @@ impl Server {
     }
 
     /// Defragments a file that the caller may write to, in a thread that may take its time.
-    /// `EAGAIN` if many of this user wait: over rings they take the room of all other requests.
     fn defragment(&self, admitted: &Admitted<'_>, node: u64, how: Defragmentation, reply: ReplyIoctl) {
         let powers = admitted.powers();
         let shared = Arc::clone(self.shared());
         let user = User::of(admitted.caller);
-        if self.long.jobs_of(user) >= MOST_DEFRAGMENTED {
-            // The kernel's driver, too, fails so where it gives up.
-            return reply.error(Errno::AGAIN);
+        if let Err(errno) = self.long.check(user) {
+            return reply.error(errno);
         }
         self.long.run(user, move || {
             let done = shared.inode(node).and_then(|id| {
@@ -288,8 +283,11 @@ impl Server {
 
     /// Shows where a file's content is, in a thread that may take its time.
     fn map_extents(&self, caller: &Caller<'_>, node: u64, from: u64, reply: ReplyIoctl) {
-        let shared = Arc::clone(self.shared());
-        self.long.run(User::of(caller), move || {
+        let (shared, user) = (Arc::clone(self.shared()), User::of(caller));
+        if let Err(errno) = self.long.check(user) {
+            return reply.error(errno);
+        }
+        self.long.run(user, move || {
             let found = shared
                 .inode(node)
                 .and_then(|id| shared.engine.extents(id, from, extent_map::ROOM).map_err(|error| errno(&error)));

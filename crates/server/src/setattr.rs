@@ -25,9 +25,12 @@ impl Server {
             Err(errno) => return reply.error(errno),
         };
         if self.takes_long(node, &change) {
-            let shared = Arc::clone(self.shared());
+            let (shared, user) = (Arc::clone(self.shared()), User::of(caller));
+            if let Err(errno) = self.long.check(user) {
+                return reply.error(errno);
+            }
             let takes = self.inode(node).is_ok_and(|id| self.takes_group_id(caller, id, change.kill_suidgid));
-            return self.long.run(User::of(caller), move || {
+            return self.long.run(user, move || {
                 let changed = shared.inode(node).and_then(|id| apply(&shared, id, &change, takes));
                 answer_changed(&shared, node, reply, changed);
             });

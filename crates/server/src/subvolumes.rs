@@ -67,9 +67,8 @@ impl Server {
             Err(errno) => return reply.error(errno),
         };
         let (shared, user) = (Arc::clone(self.shared()), User::of(admitted.caller));
-        if what.changes_names()
-            && let Err(errno) = shared.changed_names.check(user)
-        {
+        let names = || if what.changes_names() { shared.changed_names.check(user) } else { Ok(()) };
+        if let Err(errno) = self.long.check(user).and_then(|()| names()) {
             return reply.error(errno);
         }
         let answer = |reply: ReplyIoctl, result: Result<Answer, Errno>| match result {

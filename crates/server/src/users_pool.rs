@@ -6,8 +6,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use ubtrfs_fuse::Caller;
 use ubtrfs_fuse::abi::UNKNOWN_ID;
+use ubtrfs_fuse::{Caller, Errno};
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::pool::Pool;
@@ -17,6 +17,8 @@ use crate::privileges;
 const MOST: usize = 64;
 /// Those of root.
 const ROOTS: usize = 16;
+/// Jobs of one user that are not done: each holds a request, which takes memory.
+const QUEUED: usize = 1000;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,8 +102,12 @@ impl UsersPool {
         }
     }
 
-    /// Jobs of a user that are not done.
-    pub(crate) fn jobs_of(&self, user: User) -> usize {
+    /// `EAGAIN` if so many jobs of a user are not done that he may not ask for another. Root may.
+    pub(crate) fn check(&self, user: User) -> Result<(), Errno> {
+        if user == User::Root || self.jobs_of(user) < QUEUED { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    fn jobs_of(&self, user: User) -> usize {
         self.shares.state.lock().users.get(&user).map_or(0, |jobs| jobs.running + jobs.waiting.len())
     }
 
@@ -212,6 +218,18 @@ mod tests {
         let deadline = ubtrfs_threads::time::Instant::now() + TIMEOUT;
         while pool.jobs_of(User::From(7)) > 0 {
             assert!(ubtrfs_threads::time::Instant::now() < deadline);
+            ubtrfs_threads::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_user_may_not_queue_without_end() {
+        let pool = UsersPool::new(EACH);
+        let held: Vec<_> = [User::Root, User::From(7)].iter().map(|user| hang(&pool, *user, QUEUED)).collect();
+        let checked = [User::Root, User::From(7), User::From(8)].map(|user| pool.check(user));
+        assert_eq!(checked, [Ok(()), Err(Errno::AGAIN), Ok(())]);
+        drop(held);
+        while pool.check(User::From(7)).is_err() {
             ubtrfs_threads::thread::yield_now();
         }
     }

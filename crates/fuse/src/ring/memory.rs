@@ -28,7 +28,7 @@ const LENGTH_AT: usize = 24;
 /// Where the two areas of an entry are and how long, as readv(2) has it.
 type Vectors = [usize; 4];
 
-/// The memory of all entries of a queue, mapped in one piece. Pages that no request has used take
+/// The memory of some entries of a queue, mapped in one piece. Pages that no request has used take
 /// no memory.
 struct Area {
     base: NonNull<u8>,
@@ -80,8 +80,8 @@ unsafe impl Sync for Held {}
 /// An entry that the kernel has.
 pub struct Away(Held);
 
-/// Maps `count` entries with `room` bytes of payload each.
-pub fn entries(count: u16, room: usize) -> io::Result<Vec<Held>> {
+/// Maps the `count` entries from number `first` on, with `room` bytes of payload each.
+pub fn entries(first: u16, count: u16, room: usize) -> io::Result<Vec<Held>> {
     let page = rustix::param::page_size();
     let (headers, room) = ((usize::from(count) * STRIDE).next_multiple_of(page), room.next_multiple_of(page));
     let area = Arc::new(Area::map(headers + usize::from(count) * room)?);
@@ -90,7 +90,7 @@ pub fn entries(count: u16, room: usize) -> io::Result<Vec<Held>> {
         // SAFETY: both are within the area: `count` times STRIDE is at most `headers`, and `count`
         // payloads follow.
         let (headers, payload) = unsafe { (area.base.add(header), area.base.add(payload)) };
-        Held { area: Arc::clone(&area), index, headers, payload, room }
+        Held { area: Arc::clone(&area), index: first + index, headers, payload, room }
     };
     Ok((0..count).map(entry).collect())
 }
@@ -99,6 +99,11 @@ impl Held {
     /// Its number in its queue.
     pub fn index(&self) -> u16 {
         self.index
+    }
+
+    /// Which request is in it.
+    pub fn opcode(&self) -> u32 {
+        InHeader::read_from_prefix(self.headers()).map_or(0, |(header, _)| header.opcode)
     }
 
     fn headers(&self) -> &[u8] {

@@ -20,6 +20,7 @@
 //! | `mailbox` | passes answers to the thread that may submit them |
 //! | `hops` | counts how requests and answers go from thread to thread |
 //! | `queue` | the ring of one processor |
+//! | `spread` | how many entries a ring needs so that long requests leave room for others |
 //! | `workers` | requests that may wait |
 //! | `serve` | all threads together |
 //!
@@ -35,6 +36,7 @@ mod mailbox;
 mod memory;
 mod queue;
 mod serve;
+mod spread;
 mod workers;
 
 use std::sync::Arc;

@@ -16,6 +16,7 @@ use super::entry::{Entry, Reading, Tried};
 use super::hops::count;
 use super::mailbox::Mailbox;
 use super::memory::{self, Away, Held};
+use super::spread::Spread;
 use crate::device::Device;
 use crate::reply::Waits;
 
@@ -58,11 +59,15 @@ pub struct Queue {
     device: Arc<Device>,
     mailbox: Arc<Mailbox>,
     entries: Vec<Arc<Entry>>,
-    /// Those that the server has at the beginning.
+    /// Those that are to be registered.
     new: Vec<Held>,
     away: Vec<Option<Away>>,
     /// Requests whose files are being read, by the numbers of their entries.
     reading: Vec<Option<Reads>>,
+    spread: Spread,
+    /// Bytes of payload of each entry.
+    room: usize,
+    waits: Arc<Waits>,
     /// How often the kernel may still refuse an entry because the mount has not begun.
     retries_left: u32,
     /// The connection is.
@@ -75,24 +80,53 @@ impl Queue {
         let size = (u32::from(depth) + 1).next_power_of_two();
         let uring = ring(size)?;
         let mailbox = Arc::new(Mailbox::new()?);
-        let new = memory::entries(depth, room)?;
-        let waits = Arc::new(Waits::new(new.len()));
-        let entry = |_| Arc::new(Entry::new(Arc::clone(&mailbox), Arc::clone(&waits)));
-        let entries = new.iter().map(entry).collect();
-        let away = new.iter().map(|_| None).collect();
-        let reading = new.iter().map(|_| None).collect();
-        Ok(Self {
+        let waits = Arc::new(Waits::new(depth.into()));
+        let mut queue = Self {
             uring,
             number,
             device,
             mailbox,
-            entries,
-            new,
-            away,
-            reading,
+            entries: Vec::new(),
+            new: Vec::new(),
+            away: Vec::new(),
+            reading: Vec::new(),
+            spread: Spread::new(depth),
+            room,
+            waits,
             retries_left: MOST_RETRIES,
             ended: false,
-        })
+        };
+        queue.add(depth)?;
+        Ok(queue)
+    }
+
+    /// Adds `count` entries, which are not registered yet.
+    fn add(&mut self, count: u16) -> io::Result<()> {
+        self.new = memory::entries(self.entries.len() as u16, count, self.room)?;
+        let entry = |_: &Held| Arc::new(Entry::new(Arc::clone(&self.mailbox), Arc::clone(&self.waits)));
+        self.entries.extend(self.new.iter().map(entry));
+        self.away.resize_with(self.entries.len(), || None);
+        self.reading.resize_with(self.entries.len(), || None);
+        self.spread.has(self.entries.len());
+        Ok(())
+    }
+
+    /// Registers more entries while many are held by requests that take long: those of others must
+    /// be able to come (invariant 65).
+    fn grow(&mut self) -> io::Result<()> {
+        let missing = self.spread.missing();
+        if missing == 0 {
+            return Ok(());
+        }
+        if let Err(error) = self.add(missing) {
+            tracing::warn!(%error, "no memory for more requests at a time: requests may wait for others");
+            self.spread.is_full();
+        }
+        self.register_new()
+    }
+
+    fn register_new(&mut self) -> io::Result<()> {
+        std::mem::take(&mut self.new).into_iter().try_for_each(|held| self.register(held))
     }
 
     /// The mailbox through which the thread can be stopped.
@@ -112,16 +146,16 @@ impl Queue {
         pin(usize::from(self.number));
         prefer();
         self.uring.submitter().register_enable_rings()?;
-        for held in std::mem::take(&mut self.new) {
-            self.register(held)?;
-        }
+        self.register_new()?;
         self.watch_mailbox()?;
         let (mut answered, mut completed) = (Vec::new(), Vec::new());
         while self.mailbox.fall_asleep(&mut answered) {
             for held in answered.drain(..) {
                 let (index, (submission, away)) = (held.index(), held.commit(self.fd(), self.number));
+                self.spread.answered(index);
                 self.give(index, &submission, away)?;
             }
+            self.grow()?;
             match self.uring.submit_and_wait(1) {
                 Err(error) if !is_passing(&error) => return Err(error),
                 _ => {}
@@ -170,6 +204,7 @@ impl Queue {
             self.register(held)?;
         } else if let Some(entry) = self.entries.get(index) {
             let entry = Arc::clone(entry);
+            self.spread.arrived(held.index(), held.opcode());
             let counts = self.mailbox.counts();
             match attempt(Work { entry: Arc::clone(&entry), held }) {
                 Tried::Answered => count(&counts.at_once),
@@ -258,8 +293,8 @@ impl Queue {
         // SAFETY: what it refers to is the memory of an entry, which is kept while it is away or
         // read into, the mailbox's descriptor, or that of a file, kept until its read is complete.
         while unsafe { self.uring.submission().push(submission) }.is_err() {
-            // The queue has room for all entries at once: this happens when the kernel has not
-            // consumed submissions.
+            // The queue has room for all entries that there are at first: this happens when the
+            // kernel has not consumed submissions, or there are more.
             match self.uring.submit() {
                 Err(error) if !is_passing(&error) => return Err(error),
                 _ => {}

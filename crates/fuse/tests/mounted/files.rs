@@ -5,9 +5,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use ubtrfs_fuse::ROOT;
 
 use crate::harness::{Mounted, possible, possible_as_root};
@@ -317,4 +320,57 @@ fn statfs_reports_the_size() {
     let dir = File::open(mounted.dir.path()).unwrap();
     let statfs = rustix::fs::fstatvfs(dir.as_fd()).unwrap();
     assert_eq!((statfs.f_blocks, statfs.f_bfree, statfs.f_bavail, statfs.f_frsize), (1000, 10, 9, 4096));
+}
+
+/// Of invariant 65: requests that are answered late leave room for others on each processor.
+#[test]
+fn many_requests_that_take_long_keep_no_other_from_coming() {
+    const MANY: usize = 300;
+    if !possible("many_requests_that_take_long_keep_no_other_from_coming") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    fs::write(mounted.path("file"), "content").unwrap();
+    let all = sched_getaffinity(None).unwrap();
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|number| all.is_set(*number)).collect();
+    let others_come = std::thread::scope(|scope| {
+        for number in 0..MANY {
+            let path = mounted.path(&format!("held {number}"));
+            let processor = processors[number % processors.len()];
+            scope.spawn(move || {
+                keep_on(processor);
+                fs::metadata(path).unwrap_err()
+            });
+        }
+        let deadline = Instant::now() + TIMEOUT;
+        while mounted.fs().held.lock().len() < MANY && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (sender, receiver) = channel();
+        let (path, processors) = (mounted.path("another"), &processors);
+        scope.spawn(move || {
+            for processor in processors {
+                keep_on(*processor);
+                let _ = fs::metadata(path.with_extension(processor.to_string()));
+                let _ = sender.send(());
+            }
+        });
+        let come = processors.iter().all(|_| receiver.recv_timeout(TIMEOUT).is_ok());
+        // Those that come when there is room are held, too.
+        while mounted.fs().asked("LOOKUP held") < MANY || !mounted.fs().held.lock().is_empty() {
+            mounted.fs().held.lock().drain(..).for_each(|reply| reply.error(Errno::NOENT));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        come
+    });
+    assert!(others_come, "invariant 65: no entry is left");
+    assert_eq!(fs::read(mounted.path("file")).unwrap(), b"content");
+}
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn keep_on(processor: usize) {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    sched_setaffinity(None, &set).unwrap();
 }

@@ -42,6 +42,8 @@ pub struct MemFs {
     asked: Mutex<Vec<String>>,
     pub destroyed: AtomicU32,
     pub trial: Trial,
+    /// Lookups of names that begin with "held", unanswered until a test takes them.
+    pub held: Mutex<Vec<ReplyEntry>>,
 }
 
 type Inodes = HashMap<u64, Inode>;
@@ -116,6 +118,7 @@ impl MemFs {
             asked: Mutex::default(),
             destroyed: AtomicU32::new(0),
             trial: Trial::default(),
+            held: Mutex::default(),
         }
     }
 
@@ -209,6 +212,9 @@ impl Filesystem for MemFs {
     fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         let Some(reply) = self.trial.unless_postponed(reply) else { return };
         self.note(format!("LOOKUP {}", String::from_utf8_lossy(name)));
+        if name.starts_with(b"held") {
+            return self.held.lock().push(reply);
+        }
         let mut inodes = self.inodes.lock();
         match child(&inodes, parent, name) {
             Ok(node) => reply_entry(reply, entry(&mut inodes, node)),
