@@ -27,7 +27,8 @@
 //! An answer that waits for other requests keeps its entry from these, so each queue lets only some
 //! of its requests wait so ([`may_wait`](crate::reply::ReplyLseek::may_wait)).
 //!
-//! FORGET and INTERRUPT still come over `/dev/fuse`.
+//! FORGET and INTERRUPT still come over `/dev/fuse`, but for a FORGET of an entry of a listing that
+//! the kernel can't use.
 
 mod available;
 mod entry;

@@ -19,8 +19,8 @@ use crate::abi::opcode;
 use crate::device::{self, Device};
 use crate::dispatch;
 use crate::filesystem::Filesystem;
-use crate::reply::Responder;
-use crate::request::{Form, Request};
+use crate::reply::{Reply, Responder};
+use crate::request::{Form, Operation, Request};
 
 /// Requests up to this length are copied before they are served, so that their entry is free to
 /// take the answer.
@@ -37,7 +37,14 @@ pub(crate) struct Handler<'a, F> {
 
 impl<F: Filesystem> Handler<'_, F> {
     fn dispatch(&self, request: &Request<'_>, responder: &Arc<dyn Responder>) {
+        // Nobody replies to a FORGET. The one that the kernel sends for an entry of a listing that
+        // it can't use comes over a ring, and its entry has to go back; the caller waits for that.
+        let forgotten = matches!(request.op, Operation::Forget(_));
+        let reply = forgotten.then(|| Reply::new(request.unique, Arc::clone(responder)));
         dispatch::request(self.filesystem, self.destroy, request, responder);
+        if let Some(reply) = reply {
+            reply.send(&[]);
+        }
     }
 
     /// Serves a request in a ring's thread if that needs no waiting.

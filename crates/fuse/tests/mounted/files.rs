@@ -14,6 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use ubtrfs_fuse::ROOT;
 
 use crate::harness::{Mounted, possible, possible_as_root};
+use crate::mounting::abort_file;
 
 #[test]
 fn files_keep_written_data() {
@@ -320,6 +321,35 @@ fn statfs_reports_the_size() {
     let dir = File::open(mounted.dir.path()).unwrap();
     let statfs = rustix::fs::fstatvfs(dir.as_fd()).unwrap();
     assert_eq!((statfs.f_blocks, statfs.f_bfree, statfs.f_bavail, statfs.f_frsize), (1000, 10, 9, 4096));
+}
+
+/// The kernel forgets such entries at once, and the listing goes on when that is answered.
+#[test]
+fn listings_with_impossible_entries_end() {
+    const MANY: usize = 100;
+    if !possible("listings_with_impossible_entries_end") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    for number in 0..MANY {
+        fs::write(mounted.path(&format!("impossible {number}")), "").unwrap();
+    }
+    let abort = abort_file(mounted.dir.path());
+    let (sender, receiver) = channel();
+    let (root, threads) = (mounted.dir.path().to_owned(), 4);
+    for _ in 0..threads {
+        let (sender, root) = (sender.clone(), root.clone());
+        std::thread::spawn(move || {
+            let names = fs::read_dir(root).unwrap().filter(|entry| entry.as_ref().is_ok()).count();
+            let _ = sender.send(names);
+        });
+    }
+    let listed: Vec<_> = (0..threads).map_while(|_| receiver.recv_timeout(TIMEOUT).ok()).collect();
+    if listed != vec![MANY; threads] {
+        // Programs that hang can't be ended otherwise.
+        let _ = fs::write(abort.unwrap(), "1");
+        panic!("listed {listed:?}");
+    }
 }
 
 /// Of invariant 65: requests that are answered late leave room for others on each processor.

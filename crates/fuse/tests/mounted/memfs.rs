@@ -459,7 +459,11 @@ impl Filesystem for MemFs {
                 assert!(reply.add_name(node, next, DIRECTORY, &name));
                 continue;
             }
-            let entry = entry(&mut inodes, node).unwrap();
+            let mut entry = entry(&mut inodes, node).unwrap();
+            if name.starts_with(b"impossible") {
+                // Of no type.
+                entry.attributes.mode = 0;
+            }
             if !reply.add(&entry, next, &name) {
                 inodes.get_mut(&node).unwrap().lookups -= 1;
                 break;

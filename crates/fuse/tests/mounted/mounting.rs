@@ -309,7 +309,7 @@ fn only_directories_are_mounted_on() {
 
 /// The kernel's file that aborts a mount's connection, if its control file system is there or can
 /// be mounted.
-fn abort_file(point: &Path) -> Option<PathBuf> {
+pub fn abort_file(point: &Path) -> Option<PathBuf> {
     const CONTROL: &str = "/sys/fs/fuse/connections";
     let number = rustix::fs::minor(fs::metadata(point).ok()?.dev());
     let file = Path::new(CONTROL).join(number.to_string()).join("abort");
