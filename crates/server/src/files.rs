@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::{DeferredRead, Scheduling};
 use ubtrfs::volume::DirectRead;
-use ubtrfs::{InodeId, SetAttributes, WriteAt};
+use ubtrfs::{Filesystem as Engine, InodeId, SetAttributes, WriteAt};
 use ubtrfs_fuse::abi::flags::WriteFlags;
-use ubtrfs_fuse::reply::{FileRead, FileReads};
+use ubtrfs_fuse::reply::{FileRead, FileReads, ReplyEmpty};
 use ubtrfs_fuse::request::{Create, Fallocate, Read, Write};
 use ubtrfs_fuse::{Caller, Entry, Errno, FallocateFlags, OFlags};
 
+use crate::answers::answer;
 use crate::server::Server;
 use crate::set_id::SET_ID;
 use crate::shared::errno;
+use crate::users_pool::User;
 
 const S_IFREG: u32 = 0o100_000;
 const S_IFMT: u32 = 0o170_000;
@@ -44,24 +46,33 @@ impl Server {
         }
     }
 
-    pub(crate) fn allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<(), Errno> {
-        let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
+    /// Answers fallocate(2); for a range that may have many pieces in a thread that may take its
+    /// time.
+    pub(crate) fn answer_fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
+        /// A range of fewer sectors has fewer pieces than one step changes.
+        const LONG: u64 = 8 << 20;
+        let id = match self.may_allocate(caller, node, what) {
+            Ok(id) => id,
+            Err(errno) => return reply.error(errno),
+        };
+        if what.length < LONG {
+            return answer(reply, allocate(self.engine(), id, what));
+        }
+        let (shared, user, what) = (Arc::clone(self.shared()), User::of(caller), *what);
+        if let Err(errno) = self.long.check(user) {
+            return reply.error(errno);
+        }
+        self.long.run(user, move || answer(reply, allocate(&shared.engine, id, &what)));
+    }
+
+    fn may_allocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate) -> Result<InodeId, Errno> {
         let kind = what.mode - FallocateFlags::KEEP_SIZE;
-        let punches = kind == FallocateFlags::PUNCH_HOLE && keep_size;
-        if !(kind.is_empty() || kind == FallocateFlags::ZERO_RANGE || punches) {
+        if !(kind.is_empty() || kind == FallocateFlags::ZERO_RANGE || punches(what)) {
             return Err(Errno::OPNOTSUPP);
         }
         let id = self.inode(node)?;
         self.drop_privileges(caller, node, id)?;
-        let engine = self.engine();
-        let done = if punches {
-            engine.punch_hole(id, what.offset, what.length)
-        } else if kind == FallocateFlags::ZERO_RANGE {
-            engine.zero_range(id, what.offset, what.length, keep_size)
-        } else {
-            engine.allocate(id, what.offset, what.length, keep_size)
-        };
-        done.map_err(|error| errno(&error))
+        Ok(id)
     }
 
     /// Begins to read a file; the ring's thread reads the device.
@@ -126,4 +137,20 @@ impl Server {
             _ => false,
         }
     }
+}
+
+fn punches(what: &Fallocate) -> bool {
+    what.mode == FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
+}
+
+fn allocate(engine: &Engine, id: InodeId, what: &Fallocate) -> Result<(), Errno> {
+    let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
+    let done = if punches(what) {
+        engine.punch_hole(id, what.offset, what.length)
+    } else if what.mode.contains(FallocateFlags::ZERO_RANGE) {
+        engine.zero_range(id, what.offset, what.length, keep_size)
+    } else {
+        engine.allocate(id, what.offset, what.length, keep_size)
+    };
+    done.map_err(|error| errno(&error))
 }

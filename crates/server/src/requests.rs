@@ -342,7 +342,7 @@ impl Filesystem for Server {
     /// What is refused is not refused once for all (as ENOSYS would be): it depends on the mode.
     fn fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         let _timed = self.count(Kind::Fallocate);
-        answer(reply, self.allocate(caller, node, what));
+        self.answer_fallocate(caller, node, what, reply);
     }
 
     fn lseek(&self, caller: &Caller<'_>, node: u64, what: &Lseek, reply: ReplyLseek) {
