@@ -13,7 +13,7 @@ use crate::args::device::DeviceAdd;
 use crate::device::{about_volume_within, open_for_writing, open_new};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
-use crate::output::say;
+use crate::output::say_line;
 
 /// `ubtrfs device add`
 pub fn run(arguments: &DeviceAdd) -> Result<()> {
@@ -33,7 +33,7 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let devices = new.iter().map(|path| open_new(path, arguments.force)).collect::<Result<Vec<_>>>()?;
     for (path, device) in new.iter().zip(devices) {
         let number = fs.add_device(device).map_err(|error| Failure::about(path.display(), &error))?;
-        say(&format!("{} is device {number} of the volume\n", path.display()))?;
+        say_line(&format!("{} is device {number} of the volume", path.display()))?;
     }
     fs.close().map_err(|error| Failure::of(&error))
 }
@@ -53,7 +53,7 @@ fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
     mounted.device_numbers().map_err(|errno| about_mount(directory.display(), errno))?;
     let name = prepare(path, force)?;
     mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
-    say(&format!("{} is a device of the volume\n", path.display()))
+    say_line(&format!("{} is a device of the volume", path.display()))
 }
 
 /// Wipes what is on a new device, if that may be, so that the server takes it. Returns the name

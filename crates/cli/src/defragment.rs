@@ -14,7 +14,7 @@ use ubtrfs_format::items::FileType;
 use crate::args::filesystem::Defragment;
 use crate::failure::{Failure, Result, each};
 use crate::ioctls::{Mounted, about_mount};
-use crate::output::say;
+use crate::output::say_line;
 use crate::path::failure;
 use crate::place::{Image, Place};
 
@@ -94,7 +94,7 @@ fn is_of_the_same_subvolume(dir: &Metadata, top: &Metadata) -> bool {
 
 fn file_on_mount(arguments: &Defragment, path: &Path) -> Result<()> {
     if arguments.verbose {
-        say(&path.display().to_string())?;
+        say_line(&path.display().to_string())?;
     }
     let opened = Mounted::open(path)?;
     let failed = |errno: Errno| about_defragmentation(path, errno);
@@ -177,7 +177,7 @@ fn file_in(
     id: ubtrfs::InodeId,
 ) -> Result<()> {
     if arguments.verbose {
-        say(&OsStr::from_bytes(path).display().to_string())?;
+        say_line(&OsStr::from_bytes(path).display().to_string())?;
     }
     image.fs.defragment(id, how).map(|_| ()).map_err(|error| failure(path, &error))
 }

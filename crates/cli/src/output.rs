@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::failure::{Failure, Result};
+use crate::show::harmless;
 
 /// Prints whole lines to the standard output: the last one may be given without its line break.
 pub fn say(text: &str) -> Result<()> {
@@ -12,6 +13,11 @@ pub fn say(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.write_all(line_break.as_bytes()));
     written.map_err(|error| Failure::output(&error))
+}
+
+/// Prints one line that has names in it: characters that a terminal obeys are escaped.
+pub fn say_line(line: &str) -> Result<()> {
+    say(&harmless(line))
 }
 
 /// What `--json` prints.

@@ -1,7 +1,7 @@
 //! Room for operations: space on the devices and memory for changes, and what cures a shortage of
 //! either: chunks, freeing what nobody refers to, commits (invariant 8, invariant 26). What fails
-//! for want of it has changed nothing (invariant 23). What a balance or the removal of a device holds
-//! aside is given to operations first (invariant 58).
+//! for want of it has changed nothing (invariant 23). What a balance or the removal of a device
+//! holds aside is given to operations first (invariant 58).
 
 use std::sync::Arc;
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use crate::args::filesystem::Du;
 use crate::failure::{Failure, Result, each};
 use crate::place::{Image, Place};
+use crate::show;
 use output::{Format, Output};
 use ranges::Ranges;
 use source::{AtInode, InImage, Kind, OnMount, Source, joined};
@@ -69,7 +70,7 @@ struct Frame<N> {
 impl Walk<'_> {
     fn all<S: Source>(mut self, source: &mut S, name: &[u8], mut top: S::Node) -> Result<()> {
         match source.kind(&mut top)? {
-            Kind::Directory => self.directory(source, name, &top)?,
+            Kind::Directory { inode } => self.directory(source, name, (&top, inode))?,
             Kind::File { .. } => {
                 let mut used = file(source, &top, None)?;
                 // Of one file btrfs-progs show what it shares as often as it has it.
@@ -82,16 +83,24 @@ impl Walk<'_> {
     }
 
     /// Shows everything below a directory, and then itself.
-    fn directory<S: Source>(&mut self, source: &mut S, name: &[u8], top: &S::Node) -> Result<()> {
+    fn directory<S: Source>(&mut self, source: &mut S, name: &[u8], top: (&S::Node, Option<(u64, u64)>)) -> Result<()> {
+        let (top, inode) = top;
         let mut set = Ranges::new();
-        let mut seen = HashSet::new();
+        let mut seen: HashSet<(u64, u64)> = inode.into_iter().collect();
         let frame = |path: Vec<u8>, entries: Vec<_>| Frame { path, left: entries.into_iter(), used: Used::default() };
         let mut frames = vec![frame(name.to_vec(), source.entries(top)?)];
         while let Some(dir) = frames.last_mut() {
             if let Some((name, mut node)) = dir.left.next() {
                 let path = joined(&dir.path, &name);
                 match source.kind(&mut node) {
-                    Ok(Kind::Directory) => match source.entries(&node) {
+                    Ok(Kind::Directory { inode: Some(inode) }) if !seen.insert(inode) => {
+                        let shown = show::bytes(&path);
+                        self.complain(Failure::new(format!(
+                            "{shown} is a directory that has another path, too: \
+                             the volume is damaged, see 'ubtrfs check'"
+                        )));
+                    }
+                    Ok(Kind::Directory { .. }) => match source.entries(&node) {
                         Ok(entries) => frames.push(frame(path, entries)),
                         Err(failure) => self.complain(failure),
                     },

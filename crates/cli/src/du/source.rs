@@ -23,11 +23,10 @@ const BATCH: usize = 1024;
 
 /// What an inode is.
 pub enum Kind {
-    Directory,
+    /// A directory. `inode`: as below; none where the kernel sees to it that it has one name.
+    Directory { inode: Option<(u64, u64)> },
     /// A regular file. `inode`: its subvolume and its number, if it has several names.
-    File {
-        inode: Option<(u64, u64)>,
-    },
+    File { inode: Option<(u64, u64)> },
     /// It takes no space of its own, or is none of the volume's.
     Other,
 }
@@ -123,7 +122,7 @@ impl Source for OnMount {
             self.subvolumes += 1;
             node.subvolume = self.subvolumes;
         }
-        Ok(Kind::Directory)
+        Ok(Kind::Directory { inode: None })
     }
 
     fn entries(&mut self, dir: &AtPath) -> Result<Vec<(Vec<u8>, AtPath)>> {
@@ -171,11 +170,10 @@ impl Source for InImage<'_> {
 
     fn kind(&mut self, node: &mut AtInode) -> Result<Kind> {
         let found = self.0.fs.attributes(node.id).map_err(|error| failure(&node.path, &error))?;
+        let inode = (node.id.subvolume.0, node.id.ino.0);
         Ok(match found.file_type {
-            FileType::Directory => Kind::Directory,
-            FileType::Regular => {
-                Kind::File { inode: (found.nlink > 1).then_some((node.id.subvolume.0, node.id.ino.0)) }
-            }
+            FileType::Directory => Kind::Directory { inode: Some(inode) },
+            FileType::Regular => Kind::File { inode: (found.nlink > 1).then_some(inode) },
             _ => Kind::Other,
         })
     }

@@ -24,7 +24,7 @@ use crate::args::subvolume::{Create, Delete, SetDefault, Snapshot, SubvolumeComm
 use crate::control::statistics;
 use crate::failure::{Failure, Result, each};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
-use crate::output::say;
+use crate::output::say_line;
 use crate::path::failure;
 use crate::place::{Image, Place, is_same, split};
 pub use property::run as property;
@@ -53,7 +53,7 @@ fn create(arguments: &Create) -> Result<()> {
                 std::fs::create_dir_all(&dir).map_err(|error| Failure::about(dir.display(), &error))?;
             }
             Mounted::open(&dir)?.create(&name).map_err(|errno| about_mount(path.display(), errno))?;
-            say(&format!("Create subvolume '{}'", dir.join(name).display()))
+            say_line(&format!("Create subvolume '{}'", dir.join(name).display()))
         }
         Place::Image { image, path } => {
             let opened = Image::open(&image, &arguments.image, true, false)?;
@@ -67,7 +67,7 @@ fn create(arguments: &Create) -> Result<()> {
             let made = opened.fs.create_subvolume(at, name.as_bytes(), 0o755, owner);
             made.map_err(|error| failure(&path, &error))?;
             opened.close()?;
-            say(&format!("Create subvolume '{}'", word.display()))
+            say_line(&format!("Create subvolume '{}'", word.display()))
         }
     })
 }
@@ -95,7 +95,7 @@ fn snapshot(arguments: &Snapshot) -> Result<()> {
         }
         _ => return Err(Failure::new("a snapshot is on the volume of its source")),
     };
-    say(&format!("Create a {kind} of '{}' in '{shown}'", arguments.source.display()))
+    say_line(&format!("Create a {kind} of '{}' in '{shown}'", arguments.source.display()))
 }
 
 fn snapshot_on_mount(source: &Path, dest: &Path, read_only: bool) -> Result<String> {
@@ -123,7 +123,7 @@ fn delete(arguments: &Delete) -> Result<()> {
     }
     let mut to_commit = Vec::new();
     let deleted = each(&arguments.places, |word| {
-        let said = |shown: &dyn std::fmt::Display| say(&format!("Delete subvolume ({how}): '{shown}'"));
+        let said = |shown: &dyn std::fmt::Display| say_line(&format!("Delete subvolume ({how}): '{shown}'"));
         let place = if arguments.subvolid.is_some() { Place::of_volume(word) } else { Place::parse(word) };
         match place {
             Place::Mounted(path) => {

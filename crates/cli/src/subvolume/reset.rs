@@ -11,7 +11,7 @@ use super::table::{entry_on_mount, in_it};
 use crate::args::subvolume::Reset;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount, check_subvolume};
-use crate::output::say;
+use crate::output::say_line;
 use crate::place::{Image, Place, is_same, split};
 
 /// `ubtrfs subvolume reset`
@@ -31,7 +31,7 @@ pub fn run(arguments: &Reset) -> Result<()> {
         }
         _ => return Err(Failure::new("a subvolume is reset to one of its volume")),
     }
-    say(&format!("Reset subvolume '{}' to '{}'", target.display(), source.display()))
+    say_line(&format!("Reset subvolume '{}' to '{}'", target.display(), source.display()))
 }
 
 fn on_mount(target: &Path, source: &Path) -> Result<()> {

@@ -5,6 +5,7 @@ use std::fs;
 use serde_json::Value;
 use ubtrfs_testkit::scratch::scratch_dir;
 
+use crate::editing::with_input;
 use crate::{fails, new_volume, success, ubtrfs};
 
 fn subvolume(arguments: &[&str]) -> String {
@@ -147,4 +148,27 @@ fn what_can_not_be_done_is_refused_and_changes_nothing() {
     fails(&output, 1, "No such file or directory");
     assert_eq!(paths(&image), ["a"]);
     assert_eq!(ubtrfs(&["subvolume", "list", "--sort=size", &image]).status.code(), Some(2));
+}
+
+/// What a terminal obeys is escaped in what is said about names.
+#[test]
+fn names_with_control_characters_are_shown_escaped() {
+    const ESCAPED: &str = "evil\\u{1b}]0;title\\u{7}";
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    let evil = at("evil\x1b]0;title\x07");
+    let copy = at("copy of evil\x1b]0;title\x07");
+    let file = at("evil\x1b]0;title\x07/file");
+    for said in [
+        subvolume(&["create", &evil]),
+        subvolume(&["snapshot", &evil, &copy]),
+        subvolume(&["reset", &copy, &evil]),
+        subvolume(&["delete", &copy]),
+    ] {
+        assert!(said.contains(ESCAPED) && !said.trim_end().contains(char::is_control), "{said:?}");
+    }
+    success(&with_input(&["put", &file], b"content"));
+    let said = success(&ubtrfs(&["filesystem", "defragment", "-v", "-r", &evil]));
+    assert!(said.contains(ESCAPED) && said.lines().all(|line| !line.contains(char::is_control)), "{said:?}");
 }

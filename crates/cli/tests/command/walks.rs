@@ -40,13 +40,14 @@ fn a_directory_within_itself_is_named_and_ends_every_walk() {
     let superblock = || fs::read(&image).unwrap()[65536..65536 + 4096].to_vec();
     let before = superblock();
     let host = dir.path().join("host").to_str().unwrap().to_owned();
-    let attempts: [&[&str]; 6] = [
+    let attempts: [&[&str]; 7] = [
         &["cp", "-r", &at("a"), &at("copy")],
         &["cp", "-a", &at("a"), &host],
         &["chmod", "-R", "700", &at("a")],
         &["chown", "-R", "1:1", &at("a")],
         &["rm", "-r", &at("a")],
         &["export", &at("a")],
+        &["filesystem", "du", &at("a")],
     ];
     for attempt in attempts {
         let output = ubtrfs(attempt);

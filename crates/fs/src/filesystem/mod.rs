@@ -115,7 +115,7 @@ impl Filesystem {
     }
 
     /// The volume is shown from its top level, and the mounted subvolume is one like others from
-    /// now on: it may be deleted and reset, and whoever has something of it open goes on.
+    /// now on: it may be deleted and reset, and programs that have files of it open go on.
     pub fn show_whole(&self) {
         self.info.show_whole();
     }
