@@ -19,6 +19,8 @@ const LONGEST_THROTTLE: Duration = Duration::from_millis(50);
 /// The pause after a step is so many times as long as the step with its commit: an fsync that meets
 /// such a commit waits for its end, and few should.
 const PAUSE: u32 = 4;
+/// The most inodes of which it is found out in one transaction that there is no space to free them.
+const MOST_STUCK: usize = 64;
 /// A search for orphans in a subvolume counts as so many inodes: it may read nodes from the device.
 const SEARCH: u64 = 100;
 /// The pause where nothing can be freed before readers have ended.
@@ -106,13 +108,16 @@ impl Inactivator {
         }
         let _turn = self.queue.turn.lock();
         self.drop_subvolumes(left, &mut round);
+        // Those for which there is no space stand behind the others from then on.
+        let mut stuck = 0;
         loop {
             let (first, adopting) = {
                 let queue = self.queue.waiting.lock();
-                (queue.inodes.front().cloned(), queue.has_orphans())
+                let are_all_stuck = stuck >= queue.inodes.len().min(MOST_STUCK);
+                (queue.inodes.front().filter(|_| !are_all_stuck).cloned(), queue.has_orphans())
             };
             if first.is_none() && !adopting {
-                return Ok(round);
+                return Ok(Freed { more: round.more || stuck > 0, ..round });
             }
             // Inodes take memory until the commit.
             if left == 0 || self.info.is_read_only() || self.info.changes() > self.info.most_changes() {
@@ -120,7 +125,7 @@ impl Inactivator {
             }
             let is_search = first.is_none();
             let done = match first {
-                Some(waiting) => self.free_step(&waiting, left).or_else(|error| {
+                Some(waiting) => self.free_step(&waiting, left, stuck == 0).or_else(|error| {
                     // Damaged, or the file system has given up: it stays an orphan.
                     let InodeId { subvolume, ino } = waiting.inode.id;
                     self.queue.advance(None, 0);
@@ -133,7 +138,12 @@ impl Inactivator {
             };
             let Some(done) = done else {
                 // What freeing takes would not come back before readers have ended.
-                return Ok(Freed { more: true, ..round });
+                if is_search {
+                    return Ok(Freed { more: true, ..round });
+                }
+                self.queue.put_first_last();
+                stuck += 1;
+                continue;
             };
             round.freed |= done > 0;
             left = left.saturating_sub(done + if is_search { SEARCH } else { 0 });

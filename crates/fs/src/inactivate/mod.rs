@@ -22,6 +22,7 @@ mod queue;
 mod truncate;
 
 pub use queue::InactivationStats;
+pub(crate) use truncate::Truncation;
 
 use std::sync::Arc;
 

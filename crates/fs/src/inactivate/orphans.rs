@@ -53,10 +53,13 @@ impl Inactivator {
         for item in tree.range(orphan_key(next)..=orphan_key(u64::MAX)).take(most) {
             found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
         }
+        // One for which there is no space does not keep the others from being adopted.
+        let mut is_stuck = false;
         for id in &found {
-            if !self.adopt_orphan(*id)? {
-                return Ok(None);
-            }
+            is_stuck |= !self.adopt_orphan(*id)?;
+        }
+        if is_stuck {
+            return Ok(None);
         }
         let last = found.last().filter(|_| found.len() == most);
         self.queue.searched_orphans(last.and_then(|last| last.ino.0.checked_add(1)));

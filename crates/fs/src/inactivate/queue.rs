@@ -35,7 +35,7 @@ pub(super) struct Orphans {
     next: u64,
 }
 
-/// The waiting inodes, in the order of their arrival.
+/// The waiting inodes, in the order of their arrival but for those for which there was no space.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) inodes: VecDeque<Waiting>,
@@ -129,6 +129,14 @@ impl InactivationQueue {
         }
         queue.bytes = queue.bytes.saturating_sub(freed);
         self.progress.notify_all();
+    }
+
+    /// There is no space to free the first inode in the queue: the others come before it.
+    pub(super) fn put_first_last(&self) {
+        let mut queue = self.waiting.lock();
+        if !queue.inodes.is_empty() {
+            queue.inodes.rotate_left(1);
+        }
     }
 
     /// Has the orphans of more subvolumes processed.

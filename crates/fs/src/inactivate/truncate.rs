@@ -17,6 +17,9 @@ use crate::space::{Demand, Reservation, UseOfKept};
 /// reserve.
 const FEW: u64 = 16;
 
+/// Items of an inode itself that a truncation may change.
+const EDITS_OF_INODE: u64 = 4;
+
 /// The end of a file, to be truncated.
 #[derive(Debug, Default)]
 pub(crate) struct Truncation {
@@ -35,13 +38,18 @@ pub(crate) struct Truncation {
 }
 
 impl Truncation {
+    /// What freeing a few extents may take.
+    pub(crate) fn least_demand() -> Demand {
+        Demand { edits: EDITS_OF_INODE + 2 * (1 + FEW), kept: UseOfKept::All, ..Demand::default() }
+    }
+
     /// What freeing it may take. Extents that are neighbours on disk are so in the trees: they
     /// share leaves.
     fn demand(&mut self) -> Demand {
         self.places.sort_unstable();
         let runs = 1 + self.places.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count() as u64;
         Demand {
-            edits: 4 + 2 * runs + self.extents / 25 + (self.bytes >> 23),
+            edits: EDITS_OF_INODE + 2 * runs + self.extents / 25 + (self.bytes >> 23),
             kept: UseOfKept::All,
             ..Demand::default()
         }
@@ -49,10 +57,11 @@ impl Truncation {
 }
 
 impl Inactivator {
-    /// Frees the end of the first inode in the queue, at most so many extents. Returns how many,
-    /// the inode itself counted as one, or `None` if no space can be reserved for it and what it
-    /// takes of the reserve would not come back.
-    pub(super) fn free_step(&self, waiting: &Waiting, most: u64) -> Result<Option<u64>> {
+    /// Frees the end of the first inode in the queue, at most so many extents; commits may make
+    /// room for that if they are allowed. Returns how many, the inode itself counted as one, or
+    /// `None` if no space can be reserved for it and what it takes of the reserve would not come
+    /// back.
+    pub(super) fn free_step(&self, waiting: &Waiting, most: u64, may_commit: bool) -> Result<Option<u64>> {
         if self.info.deleted.is_released(waiting.inode.id.subvolume) {
             // It goes with the tree.
             self.info.inodes.remove(waiting.inode.id);
@@ -60,7 +69,7 @@ impl Inactivator {
             return Ok(Some(1));
         }
         let truncation = loop {
-            let reserved = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most)?;
+            let reserved = self.reserve_truncation(&waiting.inode, 0..waiting.reached, most, may_commit)?;
             let Some((truncation, _reservation)) = reserved else { return Ok(None) };
             let mut state = waiting.inode.write();
             let transaction = self.info.gate.enter();
@@ -87,16 +96,17 @@ impl Inactivator {
         self.queue.extents.fetch_add(extents, Ordering::Relaxed);
     }
 
-    /// Finds the part of an inode to truncate, as much as space can be reserved for. A few extents
-    /// need no reservation if what their transaction takes of the reserve comes back; otherwise the
-    /// result is `None`.
+    /// Finds the part of an inode to truncate, as much as space can be reserved for, by commits if
+    /// they are allowed. A few extents need no reservation if what their transaction takes of the
+    /// reserve comes back; otherwise the result is `None`.
     pub(crate) fn reserve_truncation(
         &self,
         inode: &Arc<Inode>,
         range: Range<u64>,
         mut most: u64,
+        may_commit: bool,
     ) -> Result<Option<(Truncation, Option<Reservation<'_>>)>> {
-        let mut tried = false;
+        let mut tried = !may_commit;
         loop {
             let mut truncation = self.plan_truncation(inode, range.clone(), most)?;
             let reservation = self.info.try_reserve(truncation.demand());
@@ -109,10 +119,12 @@ impl Inactivator {
             if tried {
                 most = (most / 4).max(FEW);
             }
-            // The space that earlier steps freed may be enough.
             tried = true;
-            self.committer.commit()?;
-            self.info.space.unpin();
+            if may_commit {
+                // The space that earlier steps freed may be enough.
+                self.committer.commit()?;
+                self.info.space.unpin();
+            }
         }
     }
 

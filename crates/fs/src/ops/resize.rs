@@ -10,6 +10,7 @@ use super::attr::{AttributeChange, AttributePlan};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::file::piece::Piece;
+use crate::inactivate::Truncation;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::space::{Demand, UseOfKept};
@@ -56,6 +57,9 @@ struct Resize {
     /// From where on nothing stays, if anything has to go.
     truncate_from: Option<u64>,
 }
+
+/// How often room is made for a step of a truncation: others may take it.
+const MOST_TRIES: u32 = 3;
 
 /// What a change of the size finds out before it enters the transaction.
 struct ResizePlan {
@@ -132,11 +136,24 @@ impl Operations {
             return Ok(());
         }
         let from = size.next_multiple_of(u64::from(self.info.volume.sector_size()));
+        let mut tries = 0;
         loop {
             let turn = self.inactivator.pause();
             let most = self.info.options.freeing.per_transaction;
-            let reserved = self.inactivator.reserve_truncation(inode, from..u64::MAX, most)?;
-            let (truncation, reservation) = reserved.ok_or(Errno::NOSPC)?;
+            let reserved = self.inactivator.reserve_truncation(inode, from..u64::MAX, most, true)?;
+            let Some((truncation, reservation)) = reserved else {
+                drop(turn);
+                tries += 1;
+                if tries > MOST_TRIES {
+                    return Err(Errno::NOSPC.into());
+                }
+                // Whatever else makes room is tried.
+                let least = Truncation::least_demand();
+                drop(self.reserver.reserve(least)?);
+                self.info.space.lock().unreserve_metadata(least);
+                continue;
+            };
+            tries = 0;
             if truncation.is_rest {
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ubtrfs::testing::{CommitFault, Faults};
-use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, ScrubOptions, WriteAt};
+use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, ScrubOptions, SetAttributes, WriteAt};
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
 
@@ -165,4 +165,153 @@ fn a_scrub_beside_snapshots_costs_no_commit() {
     assert!(scrubber.join().unwrap() > 0);
     recovers(&fs, source, Duration::from_secs(60));
     fs.close().unwrap();
+}
+
+const SECTOR: u64 = 4096;
+
+fn byte_of(extent: u64) -> u8 {
+    (extent % 255) as u8 + 1
+}
+
+/// A mount that frees in steps, of a volume that is full but for single sectors that are nowhere
+/// neighbours; most of them are in one file.
+fn with_scattered_file(device: &Arc<MemoryDevice>, extents: u64) -> (Arc<Filesystem>, InodeId) {
+    let freeing = FreeingLimits { at_once: 0, per_transaction: 20, at_the_end: 20, queue: 1000 };
+    let fs = open_with(device, Options { background_commits: false, freeing, ..Options::default() });
+    let make = |name: String, bytes: &[u8]| {
+        let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
+        let written = fs.write(file, WriteAt::Offset(0), bytes, false);
+        fs.forget(file, 1);
+        written
+    };
+    for number in 0..3000 {
+        let name = format!("small {number}");
+        make(name.clone(), &[1; 1500]).unwrap();
+        let file = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+        fs.link(file, fs.root(), format!("link {number}").as_bytes()).unwrap();
+        fs.forget(file, 1);
+    }
+    let teeth = 2 * extents + 100;
+    for number in 0..teeth {
+        make(format!("tooth {number}"), &[1; SECTOR as usize]).unwrap();
+    }
+    fs.sync().unwrap();
+    for bytes in [1 << 20, SECTOR as usize] {
+        let full = (0..).find_map(|number| make(format!("full {bytes} {number}"), &vec![1; bytes]).err()).unwrap();
+        assert_eq!(full.errno(), Errno::NOSPC);
+        fs.sync().unwrap();
+    }
+    for number in (0..teeth).step_by(2) {
+        fs.unlink(fs.root(), format!("tooth {number}").as_bytes()).unwrap();
+    }
+    (0..=teeth / 20).for_each(|_| fs.sync().unwrap());
+    assert_eq!(fs.stats().inactivation.inodes, 0);
+    let file = fs.create(fs.root(), b"scattered", &regular()).unwrap();
+    for number in 0..extents {
+        let at = WriteAt::Offset(number * SECTOR);
+        fs.write(file, at, &[byte_of(number); SECTOR as usize], false).unwrap();
+    }
+    fs.sync().unwrap();
+    (fs, file)
+}
+
+fn regular() -> NewInode {
+    NewInode { mode: 0o100_644, ..NewInode::default() }
+}
+
+/// Creates files, each in a commit, as long as there is room for that.
+fn spend_by_creations(fs: &Filesystem) {
+    let create = |number| fs.create(fs.root(), format!("more {number}").as_bytes(), &regular());
+    let refused = (0..).find_map(|number| create(number).and_then(|_| fs.sync()).err()).unwrap();
+    assert_eq!(refused.errno(), Errno::NOSPC, "{refused}: {:?}", fs.abort_reason());
+}
+
+/// Unlinks a name of a file that has another one, if there is room for that.
+fn spend_by_unlink(fs: &Filesystem, number: u64) {
+    if let Err(error) = fs.unlink(fs.root(), format!("link {number}").as_bytes()) {
+        assert_eq!(error.errno(), Errno::NOSPC, "{error}: {:?}", fs.abort_reason());
+    }
+}
+
+fn assert_clean(device: &Arc<MemoryDevice>) {
+    let device: [Arc<dyn Device>; 1] = [Arc::clone(device) as _];
+    let report = ubtrfs_check::check(&device, &ubtrfs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+#[test]
+fn an_inode_for_which_there_is_no_space_does_not_keep_others_from_being_freed() {
+    let device = Arc::new(new_volume(SIZE));
+    let (fs, scattered) = with_scattered_file(&device, 2000);
+    let few: Vec<InodeId> = (0..5)
+        .map(|number| {
+            let file = fs.create(fs.root(), format!("few {number}").as_bytes(), &regular()).unwrap();
+            fs.write(file, WriteAt::Offset(0), &[1; SECTOR as usize], false).unwrap();
+            file
+        })
+        .collect();
+    fs.unlink(fs.root(), b"scattered").unwrap();
+    (0..5).for_each(|number| fs.unlink(fs.root(), format!("few {number}").as_bytes()).unwrap());
+    fs.sync().unwrap();
+    let reader = fs.keep_commit();
+    spend_by_creations(&fs);
+    fs.forget(scattered, 1);
+    for file in few {
+        fs.forget(file, 1);
+    }
+    assert_eq!(fs.stats().inactivation.inodes, 6);
+    let (mut last, mut same) = (u64::MAX, 0);
+    for number in 0.. {
+        spend_by_unlink(&fs, number);
+        fs.sync().unwrap();
+        let bytes = fs.stats().inactivation.bytes;
+        same = if bytes == last { same + 1 } else { 0 };
+        last = bytes;
+        if same == 20 {
+            break;
+        }
+    }
+    let left = fs.stats().inactivation;
+    assert!(left.bytes > 0, "the reader keeps too little for the test");
+    assert_eq!(left.inodes, 1, "{left:?}");
+    drop(reader);
+    while fs.stats().inactivation.inodes > 0 {
+        fs.sync().unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&device);
+}
+
+#[test]
+fn truncations_in_steps_that_find_no_space_are_whole_steps_and_go_on_later() {
+    let device = Arc::new(new_volume(SIZE));
+    let (fs, scattered) = with_scattered_file(&device, 1200);
+    let size = || fs.attributes(scattered).unwrap().size;
+    let truncate = || fs.set_attributes(scattered, &SetAttributes { size: Some(0), ..SetAttributes::default() });
+    let before = size();
+    let reader = fs.keep_commit();
+    // What frees space may go on where other operations may not: some steps are done.
+    spend_by_creations(&fs);
+    let mut last = before;
+    for _ in 0..5 {
+        let refused = truncate().map(drop).expect_err("the reader keeps too little for the test");
+        assert_eq!(refused.errno(), Errno::NOSPC);
+        assert!(size() <= last, "{} after {last}", size());
+        last = size();
+        for number in 0..last / SECTOR {
+            let read = fs.read(scattered, number * SECTOR, SECTOR as usize).unwrap();
+            assert!(read == [byte_of(number); SECTOR as usize], "extent {number} of {last} bytes");
+        }
+        fs.sync().unwrap();
+        assert_eq!(fs.abort_reason(), None);
+    }
+    assert!(last < before, "no step is done");
+    println!("{last} of {before} bytes are left");
+    drop(reader);
+    truncate().unwrap();
+    assert_eq!(size(), 0);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&device);
 }
