@@ -126,6 +126,11 @@ impl MountRequest {
         if request.generation.is_some() && !request.read_only {
             return Err(Failure::new("an old commit is only mounted with ro: generation= needs it"));
         }
+        if !request.read_only {
+            // The kernel's btrfs goes on from an older root, over whatever came after it. Here the
+            // newest is mounted, or nothing.
+            request.rescue.use_backup_root = false;
+        }
         if request.rescue.is_wanted() && !request.read_only {
             return Err(Failure::new("a damaged volume is only mounted with ro: rescue= needs it"));
         }
@@ -402,6 +407,7 @@ mod tests {
         assert_eq!(parse("discard=async"), parse("discard"));
         assert!(parse("discard").unwrap().discard && !parse("discard,nodiscard").unwrap().discard);
         let all = parse("ro,rescue=all").unwrap();
+        assert_eq!(parse("usebackuproot"), parse("rw"));
         let ways = "usebackuproot:ibadroots:ignoredatacsums:imetacsums:ignoresuperflags";
         assert_eq!(parse(&format!("ro,rescue={ways},nologreplay")), Ok(all));
         let nodatacow = parse("compress=lzo,nodatacow").unwrap();
@@ -467,7 +473,7 @@ mod tests {
         for bad in [
             "rescue=all",
             "generation=7",
-            "rescue=usebackuproot",
+            "rescue=usebackuproot:ibadroots",
             "fakeroot,allow_other",
             "allow_other,single_user",
             "partition=1,offset=4k",
