@@ -1,6 +1,7 @@
 //! Messages to the kernel that answer no request.
 
 use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
@@ -31,6 +32,13 @@ pub struct Notifier {
 impl Notifier {
     pub(crate) fn new(device: &Arc<Device>, arrivals: Option<Arc<Arrivals>>, most_in_background: u16) -> Self {
         Self { device: Arc::downgrade(device), arrivals, most_in_background: most_in_background.into() }
+    }
+
+    /// A duplicate of the connection's `/dev/fuse`, with which root mounts the same once more (see
+    /// [`Detached::of_connection`](crate::mount::Detached::of_connection)). It keeps the connection
+    /// from ending with its server, so it is to be closed soon. `None` once that has ended.
+    pub fn connection(&self) -> Option<OwnedFd> {
+        self.device.upgrade()?.as_fd().try_clone_to_owned().ok()
     }
 
     /// Waits until all dirty pages that the kernel takes for written are: before Linux 6.16 their

@@ -16,7 +16,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::fd::AsRawFd;
+use std::iter;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use ubtrfs_server::control::Report;
 use ubtrfs_volume::{is_remote, is_same_export};
 
 use super::ignored::is_ignored;
+use super::offers;
 use super::options::{MountRequest, each};
 use crate::args::Window;
 use crate::args::subvolume::InImage;
@@ -41,6 +43,8 @@ use crate::place::Place;
 use crate::subvolume::table::Source;
 use crate::trust::is_trusted;
 
+/// The type of mounts that the kernel finds by their block device.
+const BLOCK: &str = "fuseblk.ubtrfs";
 /// Where root's mounts of one volume wait for one another.
 const TURNS: &str = "/run/ubtrfs";
 
@@ -81,10 +85,24 @@ fn hash(name: &Path) -> u64 {
     hasher.finish()
 }
 
+/// What root has mounted, and may be what is wanted.
+struct Candidate {
+    /// One of its mounts.
+    first: Mounted,
+    /// The one of the devices that it is known by.
+    source: PathBuf,
+    /// Its connection, where its server has offered that.
+    connection: Option<OwnedFd>,
+}
+
 /// Mounts from what root has mounted of this volume already. Returns whether there is such a mount.
 pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
-    for (first, source) in first_mounts(wanted.devices)? {
-        if let Some((all, report)) = found(wanted, &first, source)? {
+    let table = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    // Servers are asked only where the kernel does not know it all.
+    let offered = iter::once(()).flat_map(|()| offered(&table, wanted.devices));
+    for candidate in first_mounts(&table, wanted.devices).into_iter().chain(offered) {
+        let Candidate { first, source, connection } = candidate;
+        if let Some((all, report)) = found(wanted, &first, &source, connection)? {
             attach(wanted, &first, all, &report)?;
             return Ok(true);
         }
@@ -92,11 +110,21 @@ pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
     Ok(false)
 }
 
-/// All of what was mounted first, and what its server says, if it is what is wanted. `source` is
-/// the one of the devices that the mount table shows.
-fn found(wanted: &Wanted<'_>, first: &Mounted, source: &Path) -> Result<Option<(Detached, Report)>> {
-    let Some(device) = block_device(first.device) else { return Ok(None) };
-    let all = match Detached::of_mounted(&device, wanted.options, first.read_only) {
+/// All of what was mounted first, and what its server says, if it is what is wanted.
+fn found(
+    wanted: &Wanted<'_>,
+    first: &Mounted,
+    source: &Path,
+    connection: Option<OwnedFd>,
+) -> Result<Option<(Detached, Report)>> {
+    let mounted = if first.kind == BLOCK {
+        let Some(device) = block_device(first.device) else { return Ok(None) };
+        Detached::of_mounted(&device, wanted.options, first.read_only)
+    } else {
+        let Some(connection) = connection else { return Ok(None) };
+        Detached::of_connection(connection, wanted.options, first.read_only)
+    };
+    let all = match mounted {
         Ok(Some(all)) => all,
         // It has ended meanwhile.
         Ok(None) => return Ok(None),
@@ -105,7 +133,7 @@ fn found(wanted: &Wanted<'_>, first: &Mounted, source: &Path) -> Result<Option<(
     };
     if all.device_number() != Some(first.device) {
         // By invariant 67: whose that one is, is not known.
-        return Err(Failure::new(format!("{} is not what {} is a mount of", device.display(), first.point.display())));
+        return Err(Failure::new(format!("{} is not what {} is a mount of", source.display(), first.point.display())));
     }
     let failed = |errno| about_mount(first.point.display(), errno);
     if is_dead(&all.path()) {
@@ -132,7 +160,7 @@ fn found(wanted: &Wanted<'_>, first: &Mounted, source: &Path) -> Result<Option<(
 
 /// Whether the part of this source that is wanted is what its server serves.
 fn is_same_part(wanted: &Wanted<'_>, source: &Path, report: &Report) -> Result<bool> {
-    if is_remote(source) && !report.devices.first().is_some_and(|first| is_same_export(source, first)) {
+    if is_remote(source) && !report.devices.iter().any(|device| is_same_export(source, device)) {
         return Ok(false);
     }
     let of_part = report.options.iter().filter(|option| is_of_part(option)).cloned();
@@ -157,17 +185,44 @@ fn attach(wanted: &Wanted<'_>, first: &Mounted, all: Detached, report: &Report) 
     all.attach(&directory, wanted.directory).map_err(|error| Failure::of(&error))
 }
 
-/// What root has mounted from these devices, and from which of them. Each volume once.
-fn first_mounts(devices: &[PathBuf]) -> Result<Vec<(Mounted, &Path)>> {
-    let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
-    // By invariant 67: the kernel lets only root mount `fuseblk`, and says so of each mount.
-    let ours = |mounted: &Mounted| mounted.kind == "fuseblk.ubtrfs" && mounted.user == Some(0) && is_trusted(mounted);
+/// What root has mounted from these devices as the kernel shows it. Each volume once.
+fn first_mounts(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
     let mut seen = BTreeSet::new();
-    let found = all.into_iter().filter(ours).filter_map(|mounted| {
-        let source = devices.iter().find(|device| is_source(device, &mounted))?;
-        seen.insert(mounted.device).then_some((mounted, &**source))
+    let found = table.iter().filter(|mounted| mounted.kind == BLOCK && is_roots(mounted)).filter_map(|mounted| {
+        let source = devices.iter().find(|device| is_source(device, mounted))?.clone();
+        seen.insert(mounted.device).then(|| Candidate { first: mounted.clone(), source, connection: None })
     });
-    Ok(found.collect())
+    found.collect()
+}
+
+/// What root's servers say that they have mounted from these devices, and the kernel shows in this
+/// mount namespace.
+fn offered(table: &[Mounted], devices: &[PathBuf]) -> Vec<Candidate> {
+    let found = offers::all().into_iter().filter_map(|(served, connection)| {
+        let is_served = |device: &&PathBuf| served.devices.iter().any(|other| is_same_device(device, other));
+        let source = devices.iter().find(is_served)?.clone();
+        let is_first = |mounted: &&Mounted| mounted.device == served.device && is_roots(mounted);
+        let first = table.iter().find(is_first)?.clone();
+        Some(Candidate { first, source, connection })
+    });
+    found.collect()
+}
+
+/// By invariant 67: the kernel says who has mounted what, and lets only root mount `fuseblk`.
+fn is_roots(mounted: &Mounted) -> bool {
+    mounted.is_ours() && mounted.user == Some(0) && is_trusted(mounted)
+}
+
+/// Whether two names are of one device, image or export.
+fn is_same_device(one: &Path, other: &Path) -> bool {
+    if is_remote(one) || is_remote(other) {
+        return is_same_export(one, other);
+    }
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some(if found.file_type().is_block_device() { (None, found.rdev()) } else { (Some(found.dev()), found.ino()) })
+    };
+    identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
 /// Whether this device, or this image through a loop device, or this export by its name is what

@@ -9,6 +9,7 @@ mod ignored;
 mod log;
 mod near;
 mod notify;
+mod offers;
 mod options;
 mod protect;
 mod remount;

@@ -16,13 +16,14 @@ use rustix::io::Errno;
 use ubtrfs::{Filesystem, InodeId, Options, Rescue};
 use ubtrfs_format::TreeId;
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
-use ubtrfs_fuse::{Device as FuseDevice, Session, Way};
+use ubtrfs_fuse::{Device as FuseDevice, Notifier, Session, Way};
 use ubtrfs_server::{MountFacts, Server, config};
 use ubtrfs_volume::{
     Device, DevicePart, Error as VolumeError, Exclusive, OpenMode, OpenOptions, Opening, Volume, is_remote, open_named,
     open_part_exclusively, patiently,
 };
 
+use super::offers::{Offer, Served};
 use super::options::{self, MountRequest};
 use super::syncs::Syncs;
 use super::tied::Tied;
@@ -151,6 +152,7 @@ fn run(
     }
     syncs.begin(mount, &session);
     let (runs, is_running) = channel();
+    let notifier = session.notifier();
     let begin = |is_running: Receiver<()>| {
         mount.read_far_ahead();
         if let Some(whole) = whole {
@@ -166,11 +168,12 @@ fn run(
             protect::from_shortage_of_memory();
         }
         let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
+        let offer = offer(job, mount, notifier);
         is_running.recv().map_err(|_| Failure::new("the threads that serve the mount can't be started"))?;
         ready()?;
         notify::ready(&list(&job.devices));
         tracing::info!("{} is mounted on {}", list(&job.devices), mount.path().display());
-        Ok((tied, watcher))
+        Ok((tied, watcher, offer))
     };
     // Without descriptors or processes, an unmount may fail just where the beginning has.
     let abort = mount.device_number().and_then(|number| Connection::of(number).open_abort().ok());
@@ -194,11 +197,11 @@ fn run(
         });
         Ok::<_, Failure>((begun.join().map_err(|_| Failure::new("the thread that mounts panicked"))?, served))
     })?;
-    let (tied, watcher) = begun.map_err(|failure| {
+    let (tied, watcher, offer) = begun.map_err(|failure| {
         // That a thread of the session is missing is why nothing begins.
         served.as_ref().err().map_or(failure, |error| Failure::of(error))
     })?;
-    drop(watcher);
+    drop((watcher, offer));
     notify::stopping();
     thread::scope(|scope| {
         let clear = || mount.unmount_aborted();
@@ -215,6 +218,15 @@ fn run(
     served.map_err(|error| Failure::of(&error))?;
     tracing::info!("{} is unmounted", list(&job.devices));
     Ok(())
+}
+
+/// Lets root mount the volume once more.
+fn offer(job: &Job, mount: &Mount, notifier: Notifier) -> Option<Offer> {
+    let is_offered = rustix::process::geteuid().is_root() && can_be_shared(&job.request) && job.tied_to.is_none();
+    let device = mount.device_number().filter(|_| is_offered)?;
+    let served = Served { devices: job.devices.clone(), options: job.options.clone(), device };
+    let offer = Offer::new(&served, move || notifier.connection());
+    offer.inspect_err(|error| tracing::info!("a further mount may not find this one: {error}")).ok()
 }
 
 /// Starts what aborts the connection when this process is killed.

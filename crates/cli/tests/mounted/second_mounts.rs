@@ -462,6 +462,97 @@ fn an_export_of_a_server_is_mounted_again() {
     disk.volume.check();
 }
 
+/// Volumes of several exports, and of several parts of images, are mounted again by any of them,
+/// which nothing but their server tells.
+#[test]
+fn a_volume_of_several_exports_or_parts_is_mounted_again_by_any_of_them() {
+    require!(Need::Kernel, FUSE, Need::Tool("qemu-nbd"), Need::Tool("mkfs.btrfs"));
+    let disk = Disk::new();
+    let images = ["one", "other"].map(|name| disk.point(name));
+    for image in &images {
+        fs::File::create(image).unwrap().set_len(257 << 20).unwrap();
+    }
+    let of_part = ["--offset", "1048576"];
+    let devices = images.each_ref().map(|image| LoopDevice::attach_with(image, &of_part));
+    run(command("mkfs.btrfs", &["-q", "-m", "raid1", "-d", "raid1"]).args(devices.each_ref().map(LoopDevice::path)))
+        .ok();
+    drop(devices);
+    let sockets = ["socket1", "socket2"].map(|name| disk.point(name));
+    let offset = ["--offset=1048576"];
+    let servers = [0, 1].map(|number| NbdServer::qemu(&sockets[number], &images[number], "raw", &offset));
+    let uris = servers.each_ref().map(|server| PathBuf::from(server.uri("")));
+    for ([one, other], options) in [(&uris, ""), (&images, ",offset=1M")] {
+        let mount = |device: &Path, more: &str, name: &str| {
+            try_mount(device, &format!("{TRANSPORT}{options}{more}"), &disk.point(name))
+        };
+        mount(one, &format!(",device={}", other.display()), "a").ok();
+        mount(other, "", "b").ok();
+        mount(other, &format!(",ro,device={}", one.display()), "c").ok();
+        fs::write(disk.point("a/file"), options).unwrap();
+        assert_eq!(fs::read_to_string(disk.point("b/file")).unwrap(), options);
+        let pid = disk.server("a").0;
+        assert_eq!(["b", "c"].map(|name| disk.server(name).0), [pid; 2]);
+        assert!(fs::write(disk.point("c/file"), "").is_err());
+        for name in ["a", "b", "c"] {
+            disk.umount(name).ok();
+        }
+    }
+}
+
+/// Where there are no loop devices, as in many containers, root's mounts of images are of the type
+/// `fuse`. `$1` is the program, `$2` the image, `$3` the options, `$4` the directory with the mount
+/// points.
+const WITHOUT_LOOP_DEVICES: &str = r#"
+    set -eu
+    program=$1 image=$2 options=$3 dir=$4
+    mount --bind /dev/null /dev/loop-control
+    cd "$dir"
+    m() { "$program" mount -o "$options,$1" "$image" "$dir/$2"; }
+    pid() { "$program" stats --json "$1" | python3 -c 'import json, sys; print(json.load(sys.stdin)["pid"])'; }
+    m subvol=@ a; m subvol=@home,noatime b; m subvolid=5,ro c
+    awk -v d="$dir/" 'index($5, d) == 1 { split($6, own, ",")
+        print substr($5, length(d) + 1), $4, own[1], ($6 ~ /noatime/), $(NF - 2) }' /proc/self/mountinfo
+    server=$(pid a); test "$server" = "$(pid b)"; test "$server" = "$(pid c)"
+    test "$(stat -c %d a)" = "$(stat -c %d b)"
+    echo content >a/file; cat c/@/file
+    if : 2>/dev/null >c/w; then echo c is written; fi
+    "$program" mount -f -o "$options" "$image" "$dir/mnt" 2>&1 | grep -o 'in use by another program'
+    umount a; echo more >b/file; m subvol=@ a; cat a/file
+    # By force one goes, and the others stay.
+    "$program" umount --force a 2>&1 | grep -o 'still mounted elsewhere'; cat c/@/file
+    # The server ends with the last one.
+    "$program" umount b; "$program" umount c
+    "$program" cat "$image" /@home/file
+    # It takes all of them along.
+    m subvol=@ a; m subvol=@home b; kill "$(pid b)"
+    while grep -q " $dir/[ab] " /proc/self/mountinfo; do sleep 0.1; done
+    # All at the same time, as systemd makes them.
+    m subvol=@ a & m subvol=@home b & m subvol=/ c; wait
+    server=$(pid a); test "$server" = "$(pid b)"; test "$server" = "$(pid c)"
+    # One that is killed is nobody's.
+    kill -9 "$server"
+    while test -e "/proc/$server"; do sleep 0.1; done
+    for at in a b c; do umount -l $at; done
+    m subvol=@ a; test "$server" != "$(pid a)"; cat a/file; m ro,subvol=@home b; "$program" umount a
+    "$program" umount b
+    m ro,subvol=@ a; m ro,subvol=@home b; test "$(pid a)" = "$(pid b)"
+    m subvol=/ c 2>&1 | grep -o 'was mounted read-only' ; "$program" umount a; "$program" umount b
+"#;
+
+#[test]
+fn mounts_of_the_type_fuse_are_mounted_again() {
+    require!(Need::Kernel, FUSE, Need::Tool("unshare"));
+    let disk = Disk::new();
+    let mut line = command("unshare", &["--mount", "--propagation", "private", "bash", "-c", WITHOUT_LOOP_DEVICES]);
+    line.args(["bash".as_ref(), env!("CARGO_BIN_EXE_ubtrfs").as_ref(), disk.volume.image.as_os_str()]);
+    let said = run(line.arg(TRANSPORT).arg(disk.volume.dir.path())).ok().stdout;
+    let expected = "a /@ rw 0 fuse.ubtrfs\nb /@home rw 1 fuse.ubtrfs\nc / ro 0 fuse.ubtrfs\ncontent\n\
+                    in use by another program\ncontent\nstill mounted elsewhere\ncontent\nmore\ncontent\n\
+                    was mounted read-only\n";
+    assert_eq!(said, expected);
+    disk.volume.check();
+}
+
 #[test]
 fn a_seed_is_mounted_again() {
     require!(Need::Kernel, FUSE, Need::Tool("btrfstune"));

@@ -43,15 +43,6 @@ pub fn is_listed(number: u64) -> bool {
     table.map_or(true, |table| table.lines().any(|line| line.starts_with(&beginning)))
 }
 
-/// Whether the table of mounts lists one by this number whose file system is read-only.
-pub fn is_listed_read_only(number: u64) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let beginning = format!("{number} ");
-    let line = table.lines().find(|line| line.starts_with(&beginning));
-    let options = line.and_then(|line| line.split_once(" - ")).and_then(|(_, rest)| rest.rsplit(' ').next());
-    options.is_some_and(|options| options.split(',').any(|option| option == "ro"))
-}
-
 /// The device number of the mounted filesystem, major and minor.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
     statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
@@ -62,18 +53,46 @@ pub fn device_number_of(open: impl AsFd) -> Option<(u32, u32)> {
     statx_open(open, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
 
-/// All places at which this mount namespace shows the filesystem of this device number, the last
-/// mounted first.
-pub fn points_of((major, minor): (u32, u32)) -> Vec<PathBuf> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let number = format!("{major}:{minor}");
-    let lines = table.split(|byte| *byte == b'\n').rev();
-    let points = lines.filter_map(|line| {
-        let mut fields = line.split(|byte| *byte == b' ');
-        (fields.nth(2)? == number.as_bytes()).then_some(())?;
-        Some(PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?))))
-    });
-    points.collect()
+/// What distinguishes a filesystem in the table of mounts.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// Its device number, major and minor.
+    pub number: (u32, u32),
+    /// Its source, if it is of the type `fuse`: then any filesystem may get the number next.
+    pub source: Option<&'a str>,
+}
+
+impl Listed<'_> {
+    /// All places at which this mount namespace shows it, the last mounted first.
+    pub fn points(&self) -> Vec<PathBuf> {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let lines = table.split(|byte| *byte == b'\n').rev().filter(|line| self.is_of(line));
+        let point = |line: &[u8]| Some(PathBuf::from(OsString::from_vec(unescape(fields(line).nth(4)?))));
+        lines.filter_map(point).collect()
+    }
+
+    /// Whether it is shown, and is read-only wherever it is mounted.
+    pub fn is_read_only(&self) -> bool {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let line = table.split(|byte| *byte == b'\n').find(|line| self.is_of(line));
+        let options = line.and_then(|line| fields(line).last());
+        options.is_some_and(|options| options.split(|byte| *byte == b',').any(|option| option == b"ro"))
+    }
+
+    fn is_of(&self, line: &[u8]) -> bool {
+        let (major, minor) = self.number;
+        if fields(line).nth(2) != Some(format!("{major}:{minor}").as_bytes()) {
+            return false;
+        }
+        let Some(source) = self.source else { return true };
+        let mut rest = fields(line).skip_while(|field| *field != b"-").skip(1);
+        rest.next().is_some_and(|kind| kind == b"fuse" || kind.starts_with(b"fuse."))
+            && rest.next().is_some_and(|shown| unescape(shown) == source.as_bytes())
+    }
+}
+
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| *byte == b' ')
 }
 
 /// Undoes the table's escapes: a backslash and three octal digits.
@@ -107,7 +126,10 @@ mod tests {
         assert!(super::is_listed(super::listed_as("/proc".as_ref()).unwrap()));
         assert!(!super::is_listed(u64::MAX));
         let number = super::device_number("/proc".as_ref()).unwrap();
-        assert!(super::points_of(number).contains(&"/proc".into()));
+        let proc = super::Listed { number, source: None };
+        assert!(proc.points().contains(&"/proc".into()) && !proc.is_read_only());
+        let fuse = super::Listed { number, source: Some("proc") };
+        assert!(fuse.points().is_empty(), "its type is another");
         assert_eq!(super::unescape(b"/mnt/a\\040b\\134"), b"/mnt/a b\\");
     }
 }

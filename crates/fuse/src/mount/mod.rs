@@ -31,6 +31,7 @@ use rustix::mount::{FsPickFlags, UnmountFlags, fsconfig_reconfigure, fsconfig_se
 
 use crate::device::Device;
 pub use error::{MountError, Unmount};
+use identity::Listed;
 pub(crate) use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
 use name_of_device::NameOfDevice;
@@ -174,10 +175,15 @@ impl Mount {
         Ok(unsafe { ioctl(&block, NoArg::<FLUSH>::new()) }?)
     }
 
-    /// Whether the mount table lists the mount, and it is read-only for everybody.
+    /// Whether the mount table lists the mount, or another of the same, and it is read-only for
+    /// everybody.
     pub fn is_listed_read_only(&self) -> bool {
-        let listed_as = self.place.get().and_then(|place| place.listed_as);
-        listed_as.is_some_and(identity::is_listed_read_only)
+        self.listed().is_some_and(|listed| listed.is_read_only())
+    }
+
+    fn listed(&self) -> Option<Listed<'_>> {
+        let source = (self.how.kind != MountKind::Block).then_some(&*self.how.source);
+        self.device_number.map(|number| Listed { number, source })
     }
 
     /// Has the kernel show the file system as read-only, for all that is mounted of it, and refuse
@@ -233,12 +239,12 @@ impl Mount {
     /// last then, and where else parts of it have been mounted, by whatever process. Once it has
     /// ended, these are those of the next mount of the same device.
     pub fn points(&self) -> Vec<PathBuf> {
-        let mut points = match self.device_number {
-            // Others are not mounted again, and their numbers are given to any other mount next.
-            Some(number) if self.how.kind == MountKind::Block => {
-                let mut points = identity::points_of(number);
+        let mut points = match self.listed() {
+            // Others are not mounted again.
+            Some(listed) if self.how.kind != MountKind::Fusermount => {
+                let mut points = listed.points();
                 // Of several mounts on one another the last is seen, which may be something else.
-                points.retain(|point| *point != self.path && identity::device_number(point) == Some(number));
+                points.retain(|point| *point != self.path && identity::device_number(point) == Some(listed.number));
                 points
             }
             _ => Vec::new(),

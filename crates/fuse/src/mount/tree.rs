@@ -77,6 +77,19 @@ impl Detached {
         Ok(if unused.is_mounted().map_err(MountError::Device)? { None } else { Some(mounted) })
     }
 
+    /// What is mounted as `fuse` already, with flags of its own: that of this connection. Neither
+    /// its server nor any mount point is asked. `None` if it is not mounted any more. For root.
+    pub fn of_connection(
+        connection: OwnedFd,
+        options: &MountOptions,
+        read_only: bool,
+    ) -> Result<Option<Self>, MountError> {
+        match Self::new("fuse", options.shown_name(), &connection.into(), options, read_only) {
+            Err(MountError::Mount(_, error)) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => Ok(None),
+            mounted => mounted.map(Some),
+        }
+    }
+
     /// A path of its root, for this process.
     pub fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.mount.as_raw_fd()).into()

@@ -1,0 +1,136 @@
+//! What root's servers offer to be mounted once more: each says on a socket what it serves, with
+//! all devices of its volume, and gives what the kernel's `fuse` needs for a further mount, the
+//! connection. Of `fuseblk`, and of the device that the mount table shows, the kernel knows it all
+//! (`super::again`).
+//!
+//! The sockets are in a directory that is root's alone: who answers there is a server of root's
+//! (invariant 67). A server answers without a request to its own mount, and one that is silent is
+//! passed over.
+
+use std::fs::{DirBuilder, Permissions, read_dir, remove_file, set_permissions};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::process;
+
+/// Where the sockets are.
+const DIRECTORY: &str = "/run/ubtrfs/served";
+/// How long a server or its caller may be silent.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// More than any server says.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What a server serves.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Served {
+    /// All devices of the volume, by absolute paths and URIs.
+    pub devices: Vec<PathBuf>,
+    /// The options that it was mounted with.
+    pub options: Vec<String>,
+    /// The device number of the mount, major and minor.
+    pub device: (u32, u32),
+}
+
+/// The server's side, until it is dropped.
+pub struct Offer {
+    socket: PathBuf,
+}
+
+impl Offer {
+    /// Answers from now on. `connection` is a duplicate of the mount's `/dev/fuse`, as long as it
+    /// is served.
+    pub fn new(served: &Served, connection: impl Fn() -> Option<OwnedFd> + Send + 'static) -> io::Result<Self> {
+        DirBuilder::new().mode(0o700).recursive(true).create(DIRECTORY)?;
+        set_permissions(DIRECTORY, Permissions::from_mode(0o700))?;
+        if !is_roots_alone() {
+            return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+        }
+        clear();
+        // No later process has the same name.
+        let name = format!("{}-{}", std::process::id(), process::started("self").unwrap_or_default());
+        let socket = Path::new(DIRECTORY).join(name);
+        let listener = UnixListener::bind(&socket)?;
+        let said = serde_json::to_vec(served)?;
+        let answer = move || {
+            for caller in listener.incoming() {
+                let answered = caller.and_then(|caller| tell(&caller, &said, connection().as_ref()));
+                if let Err(error) = answered {
+                    tracing::debug!(%error, "a caller got no answer");
+                    // Where descriptors are missing, they may be for a while.
+                    thread::sleep(TIMEOUT / 100);
+                }
+            }
+        };
+        thread::Builder::new().name("offer".into()).spawn(answer).inspect_err(|_| drop(remove_file(&socket)))?;
+        Ok(Self { socket })
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let _ = remove_file(&self.socket);
+    }
+}
+
+/// Removes the sockets that servers have left which were killed.
+fn clear() {
+    let is_left =
+        |path: &PathBuf| UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    sockets().filter(is_left).for_each(|path| drop(remove_file(path)));
+}
+
+fn sockets() -> impl Iterator<Item = PathBuf> {
+    read_dir(DIRECTORY).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn is_roots_alone() -> bool {
+    std::fs::metadata(DIRECTORY).is_ok_and(|found| found.uid() == 0 && found.mode() & 0o7777 == 0o700)
+}
+
+fn tell(mut caller: &UnixStream, said: &[u8], connection: Option<&OwnedFd>) -> io::Result<()> {
+    caller.set_write_timeout(Some(TIMEOUT))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let connection = connection.map(|connection| [connection.as_fd()]);
+    if let Some(connection) = &connection {
+        control.push(SendAncillaryMessage::ScmRights(connection));
+    }
+    let sent = sendmsg(caller, &[IoSlice::new(said)], &mut control, SendFlags::NOSIGNAL)?;
+    caller.write_all(&said[sent..])
+}
+
+/// What all servers serve that answer, each with its connection.
+pub fn all() -> Vec<(Served, Option<OwnedFd>)> {
+    if !is_roots_alone() {
+        return Vec::new();
+    }
+    sockets().filter_map(|path| ask(&path).ok()).collect()
+}
+
+fn ask(path: &Path) -> io::Result<(Served, Option<OwnedFd>)> {
+    let server = UnixStream::connect(path)?;
+    server.set_read_timeout(Some(TIMEOUT))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut said = vec![0; 4096];
+    let received = recvmsg(&server, &mut [IoSliceMut::new(&mut said)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    said.truncate(received.bytes);
+    let connection = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    server.take(MOST_BYTES).read_to_end(&mut said)?;
+    Ok((serde_json::from_slice(&said)?, connection))
+}
