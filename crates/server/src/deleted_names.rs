@@ -23,33 +23,22 @@ impl Shared {
     /// Has the kernel forget the names of a deleted subvolume, as long as it refers to any.
     pub(crate) fn forget_names_of(self: &Arc<Self>, user: User, deleted: TreeId) {
         self.invalidate_names_of(user, deleted);
-        let mut waiting = self.deleted_names.lock();
-        if let Some(waiting) = &mut *waiting {
-            return waiting.push((user, deleted));
-        }
+        self.deleted_names.lock().push((user, deleted));
         let shared = Arc::downgrade(self);
-        let thread = ubtrfs_threads::thread::Builder::new().name("deleted-names".into()).spawn(move || {
-            loop {
-                ubtrfs_threads::thread::sleep(PAUSE);
-                let Some(shared) = shared.upgrade() else { return };
-                let left = {
-                    let mut waiting = shared.deleted_names.lock();
-                    let Some(left) = &mut *waiting else { return };
-                    left.retain(|(_, deleted)| shared.engine.is_in_use(*deleted));
-                    if left.is_empty() {
-                        *waiting = None;
-                        return;
-                    }
-                    left.clone()
-                };
-                for (user, deleted) in left {
-                    shared.invalidate_names_of(user, deleted);
-                }
+        let forget_again = move || {
+            let Some(shared) = shared.upgrade() else { return false };
+            let left = {
+                let mut waiting = shared.deleted_names.lock();
+                waiting.retain(|(_, deleted)| shared.engine.is_in_use(*deleted));
+                waiting.clone()
+            };
+            for (user, deleted) in &left {
+                shared.invalidate_names_of(*user, *deleted);
             }
-        });
-        match thread {
-            Ok(_) => *waiting = Some(vec![(user, deleted)]),
-            Err(error) => tracing::debug!(%error, "names of a deleted subvolume may stay"),
+            !left.is_empty()
+        };
+        if let Err(error) = self.names_forgotten.ask("deleted-names", PAUSE, forget_again) {
+            tracing::debug!(%error, "names of a deleted subvolume may stay");
         }
     }
 
@@ -76,5 +65,38 @@ impl Shared {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use crate::shared::MountFacts;
+
+    fn has_thread() -> bool {
+        std::fs::read_dir("/proc/self/task").unwrap().flatten().any(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "deleted-names")
+        })
+    }
+
+    #[test]
+    fn no_thread_outlives_the_mount() {
+        let shared = Arc::new(Shared::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default()));
+        let engine = Arc::clone(shared.engine());
+        let id = engine.create_subvolume(engine.root(), b"gone", 0o755, (0, 0)).unwrap();
+        engine.delete_subvolume(engine.root(), b"gone").unwrap();
+        shared.forget_names_of(User::Root, id);
+        // A thread names itself, and is listed for a moment after it was joined.
+        let comes_to = |is_there: bool, seconds: u64| {
+            let begun = std::time::Instant::now();
+            while has_thread() != is_there && begun.elapsed() < Duration::from_secs(seconds) {
+                std::thread::yield_now();
+            }
+            has_thread() == is_there
+        };
+        assert!(comes_to(true, 20), "no thread looks after the names");
+        shared.end().unwrap();
+        assert!(comes_to(false, PAUSE.as_secs() / 2), "the thread goes on");
     }
 }

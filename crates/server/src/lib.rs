@@ -48,6 +48,7 @@ mod privileges;
 mod properties;
 mod protection;
 mod refusals;
+mod repeated;
 mod requests;
 pub mod scrub;
 mod seek;

@@ -24,6 +24,7 @@ use crate::mapped_pages::MappedPages;
 use crate::nodes::NodeNumbers;
 use crate::ownership::OwnershipOverride;
 use crate::refusals::Refusals;
+use crate::repeated::Repeated;
 use crate::scrub::Scrubs;
 use crate::users_pool::User;
 
@@ -103,9 +104,10 @@ pub struct Shared {
     syncs: OnceLock<String>,
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) changed_names: ChangedNames,
-    /// Deleted subvolumes that may have names in the kernel, and who has deleted them; `None` if no
-    /// thread looks after them.
-    pub(crate) deleted_names: Mutex<Option<Vec<(User, TreeId)>>>,
+    /// Deleted subvolumes that may have names in the kernel, and who has deleted them.
+    pub(crate) deleted_names: Mutex<Vec<(User, TreeId)>>,
+    /// Has the kernel forget these names again and again.
+    pub(crate) names_forgotten: Repeated,
     pub(crate) granted: OnceLock<Granted>,
     transport: OnceLock<TransportFacts>,
     pub(crate) block_size: u32,
@@ -135,7 +137,8 @@ impl Shared {
             counters: Counters::new(),
             notifier: OnceLock::new(),
             changed_names: ChangedNames::new(),
-            deleted_names: Mutex::new(Rank::DeletedNames, None),
+            deleted_names: Mutex::with_default(Rank::DeletedNames),
+            names_forgotten: Repeated::new(),
             granted: OnceLock::new(),
             transport: OnceLock::new(),
             block_size: engine.volume().sector_size(),
@@ -374,6 +377,7 @@ impl Shared {
     /// Commits for the last time and ends the engine; the first call does, later ones return its
     /// result.
     pub fn end(&self) -> Result<(), String> {
+        self.names_forgotten.end();
         let end = || {
             let closed = self.engine.close().map_err(|error| error.chain());
             if let Some(on_end) = self.on_end.get() {

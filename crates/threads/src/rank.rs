@@ -43,6 +43,8 @@ pub enum Rank {
     Refusals,
     /// Deleted subvolumes whose names the kernel may have.
     DeletedNames,
+    /// Whether work that is repeated is wanted, and its thread.
+    Repeated,
     /// Nodes whose entries are being dropped.
     Listings,
     /// Nodes whose pages are to be dropped.
