@@ -553,6 +553,29 @@ fn mounts_of_the_type_fuse_are_mounted_again() {
     disk.volume.check();
 }
 
+/// All servers are asked what they serve, where the kernel does not know it.
+#[test]
+fn a_server_that_does_not_answer_holds_up_no_mount_of_another_volume() {
+    require!(Need::Kernel, FUSE);
+    let (one, other) = (Disk::new(), Disk::new());
+    one.mount("", "a");
+    let server = one.server("a");
+    server.signal("STOP");
+    let begun = Instant::now();
+    let mounted = other.try_mount("", "a");
+    let elapsed = begun.elapsed();
+    server.signal("CONT");
+    mounted.ok();
+    assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
+    // It has not lost its patience.
+    one.mount("", "b");
+    assert_eq!(one.server("b").0, server.0);
+    for disk in [&one, &other] {
+        disk.umount("a").ok();
+    }
+    one.umount("b").ok();
+}
+
 #[test]
 fn a_seed_is_mounted_again() {
     require!(Need::Kernel, FUSE, Need::Tool("btrfstune"));

@@ -24,6 +24,8 @@ mod listings;
 mod merge;
 #[path = "../mounted/posix.rs"]
 mod posix;
+#[path = "../mounted/second_mounts.rs"]
+mod second_mounts;
 #[path = "../mounted/space.rs"]
 mod space;
 #[path = "../mounted/subvolumes.rs"]
