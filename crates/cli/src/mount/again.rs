@@ -117,12 +117,13 @@ fn found(
     source: &Path,
     connection: Option<OwnedFd>,
 ) -> Result<Option<(Detached, Report)>> {
+    let shown = first.source.to_string_lossy();
     let mounted = if first.kind == BLOCK {
         let Some(device) = block_device(first.device) else { return Ok(None) };
-        Detached::of_mounted(&device, wanted.options, first.read_only)
+        Detached::of_mounted(&device, &shown, wanted.options, first.read_only)
     } else {
         let Some(connection) = connection else { return Ok(None) };
-        Detached::of_connection(connection, wanted.options, first.read_only)
+        Detached::of_connection(connection, &shown, wanted.options, first.read_only)
     };
     let all = match mounted {
         Ok(Some(all)) => all,

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::thread;
 
@@ -21,6 +22,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 
 use super::error::MountError;
 use super::identity;
+use super::name_of_device::NameOfDevice;
 use super::options::MountOptions;
 use super::point::open_point;
 use crate::device::Device;
@@ -67,24 +69,42 @@ impl Detached {
     }
 
     /// What is mounted from this block device as `fuseblk` already, with flags of its own. The
-    /// kernel finds it, and neither its server nor any mount point is asked. `None` if there is no
-    /// such mount (any more). For root.
-    pub fn of_mounted(device: &Path, options: &MountOptions, read_only: bool) -> Result<Option<Self>, MountError> {
+    /// kernel finds it, and neither its server nor any mount point is asked. The mount table shows
+    /// `source`, as of the first mount, if that can be had. `None` if there is no such mount (any
+    /// more). For root.
+    pub fn of_mounted(
+        device: &Path,
+        source: &str,
+        options: &MountOptions,
+        read_only: bool,
+    ) -> Result<Option<Self>, MountError> {
         let unused = Device::open().map_err(MountError::Device)?;
-        let source = device.to_str().ok_or_else(|| MountError::Mount(device.into(), Errno::INVAL.into()))?;
-        let mounted = Self::new("fuseblk", source, &unused, options, read_only)?;
+        let path = device.to_str().ok_or_else(|| MountError::Mount(device.into(), Errno::INVAL.into()))?;
+        let number = |path: &Path| std::fs::metadata(path).ok().map(|found| found.rdev());
+        let mount = |source| Self::new("fuseblk", source, &unused, options, read_only);
+        let mounted = if number(Path::new(source)) == number(device) {
+            mount(source)
+        } else if let Ok(name) = NameOfDevice::new(source, path) {
+            let failed = |error| MountError::Mount(source.into(), error);
+            name.with(|| mount(name.as_str())).map_err(failed)?
+        } else {
+            mount(path)
+        };
+        let mounted = mounted?;
         // If it belongs to our own device it is a new one, and nobody serves it.
         Ok(if unused.is_mounted().map_err(MountError::Device)? { None } else { Some(mounted) })
     }
 
     /// What is mounted as `fuse` already, with flags of its own: that of this connection. Neither
-    /// its server nor any mount point is asked. `None` if it is not mounted any more. For root.
+    /// its server nor any mount point is asked. The mount table shows `source`, as of the first
+    /// mount. `None` if it is not mounted any more. For root.
     pub fn of_connection(
         connection: OwnedFd,
+        source: &str,
         options: &MountOptions,
         read_only: bool,
     ) -> Result<Option<Self>, MountError> {
-        match Self::new("fuse", options.shown_name(), &connection.into(), options, read_only) {
+        match Self::new("fuse", source, &connection.into(), options, read_only) {
             Err(MountError::Mount(_, error)) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => Ok(None),
             mounted => mounted.map(Some),
         }
