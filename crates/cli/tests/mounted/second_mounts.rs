@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::nbd_server::NbdServer;
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::ordinary_user::{lend, shell};
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
@@ -516,7 +517,7 @@ const WITHOUT_LOOP_DEVICES: &str = r#"
     set -eu
     program=$1 image=$2 options=$3 dir=$4
     # Mounts of other tests are theirs.
-    awk '$0 ~ / - fuse/ { print $5 }' /proc/self/mountinfo | xargs -r umount -l
+    awk '/ - fuse(blk)?\./ { print $5 }' /proc/self/mountinfo | xargs -r umount -l
     mount --bind /dev/null /dev/loop-control
     cd "$dir"
     m() { "$program" mount -o "$options,$1" "$image" "$dir/$2"; }
@@ -616,4 +617,40 @@ fn a_read_only_mount_of_a_block_device_writes_nothing() {
     thread::sleep(Duration::from_millis(1500));
     disk.umount("a").ok();
     assert!(fs::read(&disk.volume.image).unwrap() == before);
+}
+
+/// `$1` is the program, `$2` the image, `$3` to `$5` mount points. fusermount3 makes a file system
+/// of its own of each mount, whose caches the others don't have.
+const OF_A_USER: &str = r#"
+    set -u
+    m() { "$program" mount -o "$1" "$image" "$2" 2>&1 | grep -o 'in use by another program'; }
+    u() { for at in "$@"; do "$program" umount "$at"; done; }
+    program=$1 image=$2 a=$3 b=$4 c=$5
+    m ro,subvol=@ "$a"; m ro,subvol=@home "$b"; m subvol=/ "$c"; cat "$a/file" "$b/file"
+    u "$a"; cat "$b/file"; m ro,subvol=/ "$a"; cat "$a/@/file"; u "$a" "$b"
+    m subvol=@ "$a"; m ro,subvol=@home "$b"; m subvol=@home "$b"; u "$a"
+"#;
+
+/// While nothing is written, caches agree; otherwise a user mounts a volume once.
+#[test]
+fn a_user_mounts_an_image_more_than_once_with_ro_alone() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
+    let volume = Volume::new();
+    volume.mount("");
+    for name in ["@", "@home"] {
+        ubtrfs(&["subvolume".as_ref(), "create".as_ref(), volume.point.join(name).as_os_str()]).ok();
+        fs::write(volume.point.join(name).join("file"), format!("{name}\n")).unwrap();
+    }
+    volume.umount();
+    let points = ["a", "b", "c"].map(|name| volume.dir.path().join(name));
+    for point in &points {
+        fs::create_dir(point).unwrap();
+    }
+    let [a, b, c] = &points;
+    let program = lend(volume.dir.path(), env!("CARGO_BIN_EXE_ubtrfs").as_ref(), &[&volume.image, a, b, c]);
+    let mut line = shell(volume.dir.path(), OF_A_USER);
+    let said = run(line.arg(&program).arg(&volume.image).args(&points)).ok().stdout;
+    let in_use = "in use by another program\n";
+    assert_eq!(said, format!("{in_use}@\n@home\n@home\n@\n{in_use}{in_use}"));
+    volume.check();
 }
