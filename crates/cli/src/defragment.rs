@@ -1,19 +1,20 @@
 //! `ubtrfs filesystem defragment`: on a mount by the ioctl, in an image by the engine.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FileType as FileKind, Stat};
 use rustix::io::Errno;
 use ubtrfs::{Defragmentation, Dir, Recompression};
 use ubtrfs_format::Ino;
 use ubtrfs_format::items::FileType;
+use ubtrfs_image::{HostFile, HostTree, OpenFile};
 
 use crate::args::filesystem::Defragment;
 use crate::failure::{Failure, Result, each};
-use crate::ioctls::{Mounted, about_mount};
+use crate::ioctls::{Mounted, about_mount, about_opening};
 use crate::output::say_line;
 use crate::path::failure;
 use crate::place::{Image, Place};
@@ -50,53 +51,62 @@ fn is_a_directory(path: impl std::fmt::Display) -> Failure {
 }
 
 fn on_mount(arguments: &Defragment, path: &Path) -> Result<()> {
-    let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
-    if !found.is_dir() {
-        return file_on_mount(arguments, path);
+    let (tree, top) = (HostTree::default(), HostFile::named(path, true));
+    let opened = tree.open(&top).map_err(|error| about_opening(path, &error))?;
+    if opened.file_type() != FileKind::Directory {
+        return file_on_mount(arguments, path, &Mounted::open(path)?);
     }
     if !arguments.recursive {
         return Err(is_a_directory(path.display()));
     }
-    each(files_below(path, &found), |file| file_on_mount(arguments, &file?))
+    let of = *opened.status();
+    each(files_below(&tree, top, &of), |file| {
+        let (path, opened) = file?;
+        file_on_mount(arguments, &path, &opened)
+    })
 }
 
-/// The regular files below a directory, in its subvolume.
-fn files_below<'a>(top: &'a Path, is: &'a Metadata) -> impl Iterator<Item = Result<PathBuf>> + 'a {
-    let mut left = vec![top.to_owned()];
+/// The regular files below a directory, in its subvolume, with their paths.
+fn files_below<'a>(
+    tree: &'a HostTree,
+    top: HostFile,
+    of: &'a Stat,
+) -> impl Iterator<Item = Result<(PathBuf, Mounted)>> + 'a {
+    let mut left = vec![top];
+    let mut is_top = true;
     std::iter::from_fn(move || {
         loop {
-            let path = left.pop()?;
-            let found = std::fs::symlink_metadata(&path).and_then(|found| {
-                let enters = path == top || found.is_dir() && is_of_the_same_subvolume(&found, is);
-                if enters {
-                    let mut entries = std::fs::read_dir(&path)?
-                        .map(|entry| entry.map(|entry| entry.path()))
-                        .collect::<std::io::Result<Vec<_>>>()?;
-                    entries.sort_unstable_by(|one, other| other.cmp(one));
+            let file = left.pop()?;
+            let found = tree.open(&file).and_then(|opened| match opened.file_type() {
+                FileKind::Directory if std::mem::take(&mut is_top) || is_of_the_same_subvolume(opened, of) => {
+                    let mut entries = tree.children(&file)?;
+                    entries.sort_unstable_by(|one, other| other.name().cmp(one.name()));
                     left.extend(entries);
+                    Ok(None)
                 }
-                Ok(found)
+                FileKind::RegularFile => Mounted::of(opened).map(Some),
+                _ => Ok(None),
             });
             match found {
-                Ok(found) if found.is_file() => return Some(Ok(path)),
-                Ok(_) => {}
+                Ok(Some(opened)) => return Some(Ok((file.path(), opened))),
+                Ok(None) => {}
                 // It was removed meanwhile.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Some(Err(Failure::about(path.display(), &error))),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Some(Err(about_opening(&file.path(), &error))),
             }
         }
     })
 }
 
-fn is_of_the_same_subvolume(dir: &Metadata, top: &Metadata) -> bool {
-    dir.dev() == top.dev() && dir.ino() != Ino::FIRST_FREE.0
+fn is_of_the_same_subvolume(dir: &OpenFile, top: &Stat) -> bool {
+    let (device, ino) = dir.id();
+    device == top.st_dev && ino != Ino::FIRST_FREE.0
 }
 
-fn file_on_mount(arguments: &Defragment, path: &Path) -> Result<()> {
+fn file_on_mount(arguments: &Defragment, path: &Path, opened: &Mounted) -> Result<()> {
     if arguments.verbose {
         say_line(&path.display().to_string())?;
     }
-    let opened = Mounted::open(path)?;
     let failed = |errno: Errno| about_defragmentation(path, errno);
     let is_of_the_kernel = opened.is_of_the_kernel().map_err(failed)?;
     if !arguments.unshare && is_of_the_kernel {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, c_void};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -75,10 +75,12 @@ impl Mounted {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
-        opened.map(|fd| Self(fd.into())).map_err(|errno| match errno {
-            Errno::NOTCONN | Errno::CONNABORTED => about_mount(path.display(), errno),
-            errno => Failure::about(path.display(), &std::io::Error::from(errno)),
-        })
+        opened.map(|fd| Self(fd.into())).map_err(|errno| about_opening(path, &errno.into()))
+    }
+
+    /// A file of a tree, by a descriptor of its own.
+    pub fn of(file: &ubtrfs_image::OpenFile) -> std::io::Result<Self> {
+        Ok(Self(file.as_fd().try_clone_to_owned()?.into()))
     }
 
     /// `ECONNABORTED` where `ENOTCONN` is nobody's answer, since the server is no more.
@@ -447,6 +449,14 @@ fn done(answer: IoctlOutput) -> Done<()> {
         5 | 6 => Err(Errno::NODEV),
         8 => Err(Errno::INPROGRESS),
         _ => Err(Errno::INVAL),
+    }
+}
+
+/// What is wrong with a file of a mount that can't be opened.
+pub fn about_opening(path: &Path, error: &std::io::Error) -> Failure {
+    match Errno::from_io_error(error) {
+        Some(errno @ (Errno::NOTCONN | Errno::CONNABORTED)) => about_mount(path.display(), errno),
+        _ => Failure::about(path.display(), error),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ubtrfs::format::TreeId;
@@ -46,7 +46,6 @@ pub struct CopyOptions {
 /// A directory that is being copied.
 struct Frame<N> {
     to: InodeId,
-    path: PathBuf,
     /// What it gets in the end.
     description: Description,
     /// It was not there before.
@@ -89,18 +88,30 @@ pub fn copy_into<S: Source>(
 
 impl<S: Source> Copier<'_, '_, S> {
     fn copy(&mut self, node: &S::Node, to: Destination) -> Result<()> {
-        let mut frames: Vec<Frame<S::Node>> = Vec::new();
-        match to {
-            Destination::Into(dir, path) => frames.extend(self.one(node, dir, path)?),
-            Destination::Onto(dir, path) => frames.push(self.onto(node, dir, path)?),
-        }
+        let (first, path) = match to {
+            Destination::Into(dir, path) => (self.one(node, dir, &path)?, path),
+            Destination::Onto(dir, path) => (Some(self.onto(node, dir, &path)?), path),
+        };
+        let mut frames: Vec<_> = first.into_iter().collect();
+        // One path for all of them: a tree that is n deep takes no n² bytes.
+        let mut path = path.into_os_string().into_vec();
+        let mut ends = vec![path.len()];
         while let Some(frame) = frames.last_mut() {
+            let end = ends.last().copied().unwrap_or_default();
+            path.truncate(end);
             if let Some((name, node)) = frame.left.pop() {
-                let path = frame.path.join(OsStr::from_bytes(&name));
+                if !path.ends_with(b"/") {
+                    path.push(b'/');
+                }
+                path.extend(name);
                 let dir = frame.to;
-                frames.extend(self.one(&node, dir, path)?);
+                if let Some(below) = self.one(&node, dir, as_path(&path))? {
+                    frames.push(below);
+                    ends.push(path.len());
+                }
             } else if let Some(done) = frames.pop() {
-                self.finish(done.to, &done.path, &done.description, done.is_new)?;
+                ends.pop();
+                self.finish(done.to, as_path(&path), &done.description, done.is_new)?;
                 self.fs.forget(done.to, 1);
                 self.job.done(FileType::Directory)?;
             }
@@ -109,18 +120,18 @@ impl<S: Source> Copier<'_, '_, S> {
     }
 
     /// Copies one file; of a directory, what is in it remains to be copied.
-    fn one(&mut self, node: &S::Node, dir: InodeId, path: PathBuf) -> Result<Option<Frame<S::Node>>> {
+    fn one(&mut self, node: &S::Node, dir: InodeId, path: &Path) -> Result<Option<Frame<S::Node>>> {
         let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
         let description = self.source.describe(node)?;
-        let present = lookup(self.fs, dir, &name, &path)?;
+        let present = lookup(self.fs, dir, &name, path)?;
         if description.file_type() == FileType::Directory {
-            return self.directory(node, dir, (name, path), description, present).map(Some);
+            return self.directory(node, dir, (&name, path), description, present).map(Some);
         }
         if let Some((_, FileType::Directory)) = present {
-            return Err(refused(&path, "is a directory, which no file replaces"));
+            return Err(refused(path, "is a directory, which no file replaces"));
         }
         if present.is_some_and(|(id, _)| self.source.inode(node) == Some(id)) {
-            return Err(refused(&path, "is the file that it would be copied from"));
+            return Err(refused(path, "is the file that it would be copied from"));
         }
         // No link leads from one subvolume to another: each has an inode of its own.
         let identity = description.identity.filter(|_| self.options.archive).map(|identity| (identity, dir.subvolume));
@@ -133,25 +144,25 @@ impl<S: Source> Copier<'_, '_, S> {
             && !self.options.archive
         {
             let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            self.fs.set_attributes(id, &empty).map_err(inside(&path))?;
-            self.content(node, &description, id, &path)?;
+            self.fs.set_attributes(id, &empty).map_err(inside(path))?;
+            self.content(node, &description, id, path)?;
             self.job.done(FileType::Regular)?;
             return Ok(None);
         }
         if present.is_some() {
-            self.fs.unlink(dir, &name).map_err(inside(&path))?;
+            self.fs.unlink(dir, &name).map_err(inside(path))?;
         }
         if let Some(first) = first {
-            self.fs.link(first, dir, &name).map_err(inside(&path))?;
+            self.fs.link(first, dir, &name).map_err(inside(path))?;
             self.job.done(description.file_type())?;
             return Ok(None);
         }
-        let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(&path))?;
+        let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(path))?;
         if description.file_type() == FileType::Regular {
-            self.job.made(self.fs, made, &path)?;
-            self.content(node, &description, made, &path)?;
+            self.job.made(self.fs, made, path)?;
+            self.content(node, &description, made, path)?;
         }
-        self.finish(made, &path, &description, true)?;
+        self.finish(made, path, &description, true)?;
         self.fs.forget(made, 1);
         if let Some(identity) = identity {
             self.links.insert(identity, made);
@@ -161,31 +172,31 @@ impl<S: Source> Copier<'_, '_, S> {
     }
 
     /// Unites a directory with one that is there.
-    fn onto(&self, node: &S::Node, to: InodeId, path: PathBuf) -> Result<Frame<S::Node>> {
+    fn onto(&self, node: &S::Node, to: InodeId, path: &Path) -> Result<Frame<S::Node>> {
         let description = self.source.describe(node)?;
         if description.file_type() != FileType::Directory {
-            return Err(refused(&path, "is a directory, which no file replaces"));
+            return Err(refused(path, "is a directory, which no file replaces"));
         }
         if self.source.inode(node).is_some_and(|from| self.is_within(to, from)) {
-            return Err(refused(&path, "is in the directory that it would be copied from"));
+            return Err(refused(path, "is in the directory that it would be copied from"));
         }
         let mut left = self.source.children(node)?;
         left.reverse();
         self.fs.reference(to);
-        self.job.made(self.fs, to, &path)?;
-        Ok(Frame { to, path, description, is_new: false, left })
+        self.job.made(self.fs, to, path)?;
+        Ok(Frame { to, description, is_new: false, left })
     }
 
     fn directory(
         &self,
         node: &S::Node,
         dir: InodeId,
-        (name, path): (Vec<u8>, PathBuf),
+        (name, path): (&[u8], &Path),
         description: Description,
         present: Option<(InodeId, FileType)>,
     ) -> Result<Frame<S::Node>> {
         if !self.options.recursive {
-            return Err(refused(&path, "would be a copy of a directory: -r copies those"));
+            return Err(refused(path, "would be a copy of a directory: -r copies those"));
         }
         let is_new = present.is_none();
         let (to, mut left) = match present {
@@ -193,19 +204,19 @@ impl<S: Source> Copier<'_, '_, S> {
                 self.fs.reference(id);
                 (id, self.source.children(node)?)
             }
-            Some(_) => return Err(refused(&path, "is no directory, and no directory replaces it")),
+            Some(_) => return Err(refused(path, "is no directory, and no directory replaces it")),
             None => {
                 // Read before it is made: a directory may be copied into itself.
                 let left = self.source.children(node)?;
-                (self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(&path))?, left)
+                (self.fs.create(dir, name, &self.new_inode(&description)).map_err(inside(path))?, left)
             }
         };
         if self.source.inode(node).is_some_and(|id| self.is_within(dir, id)) {
-            return Err(refused(&path, "is in the directory that it would be copied from"));
+            return Err(refused(path, "is in the directory that it would be copied from"));
         }
-        self.job.made(self.fs, to, &path)?;
+        self.job.made(self.fs, to, path)?;
         left.reverse();
-        Ok(Frame { to, path, description, is_new, left })
+        Ok(Frame { to, description, is_new, left })
     }
 
     /// Whether a directory is `above` or below it.
@@ -274,6 +285,10 @@ impl<S: Source> Copier<'_, '_, S> {
         let Description { uid, gid, mode, ref xattrs, atime, mtime, .. } = *of;
         Attributes { owner: (uid, gid), mode, xattrs, atime, mtime }.give(self.fs, id, path)
     }
+}
+
+fn as_path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
 }
 
 fn refused(path: &Path, why: &str) -> Error {

@@ -82,7 +82,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::HostFiles;
+    use crate::{HostFile, HostFiles};
 
     #[test]
     fn what_a_copy_would_show_changes_a_fingerprint_and_nothing_else_does() {
@@ -90,7 +90,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let source =
             HostFiles { without_xattrs: true, latest: Some(Timespec { sec: 5, nsec: 0 }), ..HostFiles::default() };
-        let print = || fingerprint(&source, dir.path().to_path_buf()).unwrap();
+        let print = || fingerprint(&source, HostFile::named(dir.path(), false)).unwrap();
         fs::create_dir(at("sub")).unwrap();
         fs::write(at("sub/one"), vec![0; 100_000]).unwrap();
         fs::write(at("two"), "content").unwrap();

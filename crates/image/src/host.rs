@@ -1,23 +1,28 @@
-//! Files of the host, as what is copied from.
+//! Files of the host, as what is copied from (invariant 63).
 
 use std::cell::RefCell;
-use std::fs::{self, DirEntry, File};
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use ubtrfs::format::items::Timespec;
 
-use crate::error::{Result, outside};
+use crate::error::{Error, Result, outside};
+use crate::host_tree::{HostFile, HostTree, OpenFile};
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
 const PIECE: u64 = 1 << 20;
 
-/// Files by their paths. No symbolic link is followed below the path that a copy begins at.
+/// Bytes of a file that has some, and has none by its size.
+const MOST_UNTOLD: u64 = 64 << 20;
+
+/// Files by their descriptors. No symbolic link is followed below where a copy begins.
+///
+/// A file is read up to the size that it had when it was described, however it grows meanwhile.
 #[derive(Debug, Default)]
 pub struct HostFiles {
     /// Leave extended attributes out.
@@ -31,87 +36,88 @@ pub struct HostFiles {
     pub without: Vec<(u64, u64)>,
     /// Those that were found.
     pub left_out: RefCell<Vec<PathBuf>>,
+    /// What is open.
+    pub tree: HostTree,
 }
 
 impl HostFiles {
-    fn leaves_out(&self, entry: &DirEntry) -> bool {
-        let found = self.without.iter().any(|(_, ino)| *ino == entry.ino())
-            && entry.metadata().is_ok_and(|found| self.without.contains(&(found.dev(), found.ino())));
+    fn leaves_out(&self, file: &HostFile) -> bool {
+        let found = self.without.iter().any(|(_, ino)| *ino == file.listed_ino())
+            && self.tree.glance(file).is_ok_and(|found| self.without.contains(&(found.st_dev, found.st_ino)));
         if found {
-            self.left_out.borrow_mut().push(entry.path());
+            self.left_out.borrow_mut().push(file.path());
         }
         found
     }
+
+    fn open<'a>(&self, file: &'a HostFile) -> Result<&'a OpenFile> {
+        self.tree.open(file).map_err(|error| about(file, error))
+    }
+}
+
+/// An error about a file, whose path is put together only then.
+fn about(file: &HostFile, error: impl Into<io::Error>) -> Error {
+    outside(file.path())(error)
 }
 
 impl Source for HostFiles {
-    type Node = PathBuf;
+    type Node = HostFile;
 
-    fn describe(&self, path: &PathBuf) -> Result<Description> {
-        let found = fs::symlink_metadata(path).map_err(outside(path))?;
-        let time = |sec: i64, nsec: i64| Timespec { sec: sec as u64, nsec: nsec as u32 };
-        let (mut atime, mut mtime) = (time(found.atime(), found.atime_nsec()), time(found.mtime(), found.mtime_nsec()));
+    fn describe(&self, file: &HostFile) -> Result<Description> {
+        let opened = self.open(file)?;
+        if self.without.contains(&opened.id()) {
+            return Err(Error::Refused(format!("{}: it is the image itself", file.path().display())));
+        }
+        let found = opened.status();
+        let time = |sec: i64, nsec: u64| Timespec { sec: sec as u64, nsec: nsec as u32 };
+        let (mut atime, mut mtime) =
+            (time(found.st_atime, found.st_atime_nsec), time(found.st_mtime, found.st_mtime_nsec));
         if let Some(latest) = self.latest {
             let order = |time: &Timespec| (time.sec as i64, time.nsec);
             mtime = std::cmp::min_by_key(mtime, latest, order);
             atime = mtime;
         }
-        let target = if found.is_symlink() {
-            fs::read_link(path).map_err(outside(path))?.into_os_string().into_vec()
+        let target = if opened.file_type() == FileType::Symlink {
+            rustix::fs::readlinkat(opened, "", Vec::new()).map_err(|error| about(file, error))?.into_bytes()
         } else {
             Vec::new()
         };
-        let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+        let xattrs = if self.without_xattrs { Ok(Vec::new()) } else { xattrs(opened) };
+        let (major, minor) = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
+        let may_have_names = found.st_nlink > 1 && opened.file_type() != FileType::Directory;
         Ok(Description {
-            mode: found.mode(),
-            uid: found.uid(),
-            gid: found.gid(),
+            mode: found.st_mode,
+            uid: found.st_uid,
+            gid: found.st_gid,
             rdev: u64::from(major) << 20 | u64::from(minor),
-            size: found.size(),
+            size: found.st_size as u64,
             atime,
             mtime,
             target,
-            xattrs: if self.without_xattrs { Vec::new() } else { xattrs(path).map_err(outside(path))? },
-            identity: (found.nlink() > 1 && !found.is_dir()).then_some((found.dev(), found.ino())),
+            xattrs: xattrs.map_err(|error| about(file, error))?,
+            identity: may_have_names.then_some(opened.id()),
         })
     }
 
-    fn children(&self, path: &PathBuf) -> Result<Vec<Child<PathBuf>>> {
-        let entries = fs::read_dir(path).map_err(outside(path))?;
-        let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(outside(path))?;
-            if !self.leaves_out(&entry) {
-                names.push(entry.file_name());
-            }
-        }
-        names.sort();
-        Ok(names.into_iter().map(|name| (name.as_bytes().to_vec(), path.join(name))).collect())
+    fn children(&self, dir: &HostFile) -> Result<Vec<Child<HostFile>>> {
+        let mut files = self.tree.children(dir).map_err(|error| about(dir, error))?;
+        files.retain(|file| !self.leaves_out(file));
+        files.sort_by(|one, other| one.name().cmp(other.name()));
+        Ok(files.into_iter().map(|file| (file.name().as_bytes().to_vec(), file)).collect())
     }
 
-    fn read(&self, path: &PathBuf, size: u64, take: &mut TakeData<'_>) -> Result<()> {
-        // A FIFO that has come in the file's place must not stop us.
-        let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
-        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(outside(path))?;
+    fn read(&self, file: &HostFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
+        let opened = self.open(file)?;
+        if size == 0 {
+            return read_untold(file, opened, take);
+        }
         let mut buf = vec![0; PIECE.min(size) as usize];
         let mut at = 0;
-        if size == 0 {
-            // Files of /proc and the like don't tell how much is in them.
-            let mut buf = vec![0; 64 << 10];
-            loop {
-                let read = file.read_at(&mut buf, at).map_err(outside(path))?;
-                if read == 0 {
-                    return Ok(());
-                }
-                take(at, &buf[..read])?;
-                at += read as u64;
-            }
-        }
-        while let Some((start, end)) = next_data(&file, at, size).map_err(outside(path))? {
+        while let Some((start, end)) = next_data(opened, at, size).map_err(|error| about(file, error))? {
             at = start;
             while at < end {
                 let len = (end - at).min(PIECE - at % PIECE) as usize;
-                let read = file.read_at(&mut buf[..len], at).map_err(outside(path))?;
+                let read = rustix::io::pread(opened, &mut buf[..len], at).map_err(|error| about(file, error))?;
                 if read == 0 {
                     return Ok(());
                 }
@@ -124,6 +130,25 @@ impl Source for HostFiles {
             }
         }
         Ok(())
+    }
+}
+
+/// Reads a file that was empty by its size. Those of /proc and the like don't tell how much is in
+/// them; another one has grown since.
+fn read_untold(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) -> Result<()> {
+    let mut buf = vec![0; 64 << 10];
+    let mut at = 0;
+    loop {
+        let read = rustix::io::pread(opened, &mut buf, at).map_err(|error| about(file, error))?;
+        if read == 0 || rustix::fs::fstat(opened).map_err(|error| about(file, error))?.st_size != 0 {
+            return Ok(());
+        }
+        if at + read as u64 > MOST_UNTOLD {
+            let error = io::Error::other("it has more than 64 MiB, though its size is said to be 0");
+            return Err(about(file, error));
+        }
+        take(at, &buf[..read])?;
+        at += read as u64;
     }
 }
 
@@ -150,29 +175,41 @@ fn take_blocks(start: u64, data: &[u8], take: &mut TakeData<'_>) -> Result<()> {
 }
 
 /// The next range of data of a file; all of it, where the file system doesn't know.
-fn next_data(file: &File, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if from >= size {
         return Ok(None);
     }
-    let start = match rustix::fs::seek(file, SeekFrom::Data(from)) {
+    let start = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
         Err(Errno::INVAL) => from,
         Err(error) => return Err(error.into()),
     };
-    let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
     Ok((start < end).then_some((start, end)))
 }
 
 /// The extended attributes that the process may see.
-fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let names = match whole(|buf| rustix::fs::llistxattr(path, buf)) {
+fn xattrs(file: &OpenFile) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let reference = file.reference();
+    let list = |buf: &mut [u8]| match &reference {
+        Some(path) => rustix::fs::listxattr(path, buf),
+        None => rustix::fs::flistxattr(file, buf),
+    };
+    let names = match whole(list) {
         Err(Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM) => return Ok(Vec::new()),
+        Err(Errno::NOENT | Errno::NOTDIR) if reference.is_some() => {
+            return Err(io::Error::other("its extended attributes can't be read where /proc is not mounted"));
+        }
         names => names?,
     };
     let mut found = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match whole(|buf| rustix::fs::lgetxattr(path, name, buf)) {
+        let value = |buf: &mut [u8]| match &reference {
+            Some(path) => rustix::fs::getxattr(path, name, buf),
+            None => rustix::fs::fgetxattr(file, name, buf),
+        };
+        match whole(value) {
             Ok(value) => found.push((name.to_vec(), value)),
             // It has been removed meanwhile, or is for others.
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::ACCESS | Errno::PERM) => {}
@@ -200,7 +237,113 @@ fn whole(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::R
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Write;
+
     use super::*;
+
+    fn child(source: &HostFiles, dir: &HostFile, name: &str) -> HostFile {
+        let children = source.children(dir).unwrap();
+        children.into_iter().find(|(found, _)| found == name.as_bytes()).unwrap().1
+    }
+
+    fn content(source: &HostFiles, file: &HostFile) -> Vec<u8> {
+        let (mut content, size) = (Vec::new(), source.describe(file).unwrap().size);
+        source
+            .read(file, size, &mut |at, data| {
+                assert_eq!(at, content.len() as u64);
+                content.extend_from_slice(data);
+                Ok(())
+            })
+            .unwrap();
+        content
+    }
+
+    /// Of invariant 63: whoever owns a tree may exchange what is in it at any time.
+    #[test]
+    fn what_is_read_is_the_file_that_was_described() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for (name, mode) in [("tree", 0o755), ("secret", 0o700)] {
+            fs::create_dir(at(name)).unwrap();
+            fs::create_dir(at(name).join("sub")).unwrap();
+            for file in ["file", "sub/one", "sub/two", "sub/three"] {
+                fs::write(at(name).join(file), format!("{name}'s {file}")).unwrap();
+            }
+            fs::set_permissions(at(name).join("file"), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        }
+        let source = HostFiles::default();
+        let top = HostFile::named(at("tree"), false);
+        let (file, sub) = (child(&source, &top, "file"), child(&source, &top, "sub"));
+        source.describe(&file).unwrap();
+        let one = child(&source, &sub, "one");
+        // The directory as a whole, and the file, are replaced by links to another one's.
+        fs::rename(at("tree/sub"), at("tree/old")).unwrap();
+        std::os::unix::fs::symlink(at("secret/sub"), at("tree/sub")).unwrap();
+        fs::remove_file(at("tree/file")).unwrap();
+        std::os::unix::fs::symlink(at("secret/file"), at("tree/file")).unwrap();
+        assert_eq!(content(&source, &file), b"tree's file");
+        assert_eq!(source.describe(&file).unwrap().mode & 0o777, 0o755);
+        assert_eq!(content(&source, &one), b"tree's sub/one");
+        assert_eq!(content(&source, &child(&source, &sub, "two")), b"tree's sub/two");
+        // The top, too, and a file that was listed and not opened yet.
+        let three = child(&source, &sub, "three");
+        fs::remove_file(at("tree/old/three")).unwrap();
+        std::os::unix::fs::symlink(at("secret/sub/three"), at("tree/old/three")).unwrap();
+        fs::rename(at("tree"), at("moved")).unwrap();
+        std::os::unix::fs::symlink(at("secret"), at("tree")).unwrap();
+        let described = source.describe(&three).unwrap();
+        assert_eq!(described.target, at("secret/sub/three").as_os_str().as_bytes());
+        assert!(source.read(&three, described.size, &mut |_, _| panic!("a link has no content")).is_err());
+        assert_eq!(content(&source, &child(&source, &child(&source, &top, "old"), "two")), b"tree's sub/two");
+        let link = HostFile::named(at("tree"), false);
+        assert_eq!(source.describe(&link).unwrap().target, at("secret").as_os_str().as_bytes());
+        assert!(source.children(&link).is_err());
+    }
+
+    #[test]
+    fn a_file_that_grows_is_read_up_to_the_size_that_it_had() {
+        let dir = tempfile::tempdir().unwrap();
+        for size in [0, 10, 3 << 20] {
+            let path = dir.path().join("file");
+            fs::write(&path, vec![7; size]).unwrap();
+            let source = HostFiles::default();
+            let file = HostFile::named(&path, false);
+            let described = source.describe(&file).unwrap();
+            let append =
+                || fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(&vec![8; 1 << 20]).unwrap();
+            append();
+            let mut taken = 0;
+            source
+                .read(&file, described.size, &mut |at, data| {
+                    assert_eq!(at, taken as u64);
+                    assert!(data.iter().all(|byte| *byte == 7));
+                    taken += data.len();
+                    append();
+                    assert!(taken <= size, "it is read as it grows");
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(taken, size);
+        }
+    }
+
+    #[test]
+    fn a_file_that_tells_no_size_is_read_to_its_end_unless_it_has_none() {
+        let source = HostFiles::default();
+        let version = content(&source, &HostFile::named("/proc/version", false));
+        assert_eq!(version, fs::read("/proc/version").unwrap());
+        assert!(!version.is_empty());
+        // It has 8 bytes for each page that a process could have.
+        let mut taken = 0;
+        let endless = HostFile::named("/proc/self/pagemap", false);
+        assert_eq!(source.describe(&endless).unwrap().size, 0);
+        let error = source.read(&endless, 0, &mut |_, data| {
+            taken += data.len() as u64;
+            Ok(())
+        });
+        assert!(error.is_err() && taken <= MOST_UNTOLD, "{taken}");
+    }
 
     #[test]
     fn blocks_of_zeros_are_passed_over_and_no_others() {

@@ -17,7 +17,7 @@ use crate::place::{Image, Place};
 use crate::show;
 use output::{Format, Output};
 use ranges::Ranges;
-use source::{AtInode, InImage, Kind, OnMount, Source, joined};
+use source::{AtInode, InImage, Kind, OnMount, Source, add_name};
 use used::Used;
 
 /// `ubtrfs filesystem du`
@@ -62,7 +62,8 @@ struct Walk<'a> {
 
 /// A directory whose entries are being looked at.
 struct Frame<N> {
-    path: Vec<u8>,
+    /// Where its path ends in that of what is looked at.
+    end: usize,
     left: std::vec::IntoIter<(Vec<u8>, N)>,
     used: Used,
 }
@@ -87,11 +88,13 @@ impl Walk<'_> {
         let (top, inode) = top;
         let mut set = Ranges::new();
         let mut seen: HashSet<(u64, u64)> = inode.into_iter().collect();
-        let frame = |path: Vec<u8>, entries: Vec<_>| Frame { path, left: entries.into_iter(), used: Used::default() };
-        let mut frames = vec![frame(name.to_vec(), source.entries(top)?)];
+        let frame = |end, entries: Vec<_>| Frame { end, left: entries.into_iter(), used: Used::default() };
+        let mut path = name.to_vec();
+        let mut frames = vec![frame(path.len(), source.entries(top)?)];
         while let Some(dir) = frames.last_mut() {
+            path.truncate(dir.end);
             if let Some((name, mut node)) = dir.left.next() {
-                let path = joined(&dir.path, &name);
+                add_name(&mut path, &name);
                 match source.kind(&mut node) {
                     Ok(Kind::Directory { inode: Some(inode) }) if !seen.insert(inode) => {
                         let shown = show::bytes(&path);
@@ -101,7 +104,7 @@ impl Walk<'_> {
                         )));
                     }
                     Ok(Kind::Directory { .. }) => match source.entries(&node) {
-                        Ok(entries) => frames.push(frame(path, entries)),
+                        Ok(entries) => frames.push(frame(path.len(), entries)),
                         Err(failure) => self.complain(failure),
                     },
                     Ok(Kind::File { inode }) if inode.is_none_or(|inode| seen.insert(inode)) => {
@@ -121,7 +124,7 @@ impl Walk<'_> {
             let Some(done) = frames.pop() else { break };
             if let Some(above) = frames.last_mut() {
                 above.used.add(&done.used);
-                self.row_below(&done.path, &done.used)?;
+                self.row_below(&path, &done.used)?;
             } else {
                 self.output.row(name, &Used { set_shared: Some(set.bytes()), ..done.used })?;
             }

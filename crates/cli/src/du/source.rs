@@ -1,20 +1,21 @@
 //! Where the files are that `du` looks at: on a mount, or in an image.
 
-use std::fs::Metadata;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use rustix::fs::FileType as FileKind;
 use rustix::io::Errno;
 use ubtrfs::{FoundExtent, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino};
+use ubtrfs_image::{HostFile, HostTree, OpenFile};
 
 use crate::args;
 use crate::control;
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount};
+use crate::ioctls::{Mounted, about_mount, about_opening};
 use crate::path::failure;
 use crate::place::Image;
 
@@ -31,10 +32,12 @@ pub enum Kind {
     Other,
 }
 
-/// The path of an entry.
-pub fn joined(dir: &[u8], name: &[u8]) -> Vec<u8> {
-    let separator: &[u8] = if dir.ends_with(b"/") { b"" } else { b"/" };
-    [dir, separator, name].concat()
+/// Adds the name of an entry to the path of its directory.
+pub fn add_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }
 
 /// Something with directories and files.
@@ -54,16 +57,16 @@ pub trait Source {
 
 /// Files on a mount.
 pub struct OnMount {
+    tree: HostTree,
     volume: [u8; 16],
     /// Subvolumes that were seen.
     subvolumes: u64,
 }
 
-/// A path on a mount.
-pub struct AtPath {
-    path: PathBuf,
-    /// The device number of its directory; none of where the walk begins, where symbolic links are
-    /// followed.
+/// A file on a mount.
+pub struct OfMount {
+    file: HostFile,
+    /// The device number of its directory; none of where the walk begins.
     above: Option<u64>,
     device: u64,
     /// Which of the subvolumes that were seen it is in: device numbers don't tell on FUSE.
@@ -72,11 +75,11 @@ pub struct AtPath {
 
 impl OnMount {
     /// The place where a walk begins. Everything that was changed before is durable then.
-    pub fn open(path: &Path) -> Result<(Self, AtPath)> {
+    pub fn open(path: &Path) -> Result<(Self, OfMount)> {
         let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
-        let top = AtPath { path: path.to_owned(), above: None, device: found.dev(), subvolume: 0 };
+        let top = OfMount { file: HostFile::named(path, true), above: None, device: found.dev(), subvolume: 0 };
         if !found.is_dir() && !found.is_file() {
-            return Ok((Self { volume: [0; 16], subvolumes: 0 }, top));
+            return Ok((Self { tree: HostTree::default(), volume: [0; 16], subvolumes: 0 }, top));
         }
         let failed = |errno: Errno| about_mount(path.display(), errno);
         let mounted = Mounted::open(path)?;
@@ -86,62 +89,63 @@ impl OnMount {
         } else {
             control::sync(&args::Directory { directory: path.to_owned() })?;
         }
-        Ok((Self { volume, subvolumes: 0 }, top))
+        Ok((Self { tree: HostTree::default(), volume, subvolumes: 0 }, top))
     }
 
-    fn is_of_the_volume(&self, path: &Path) -> Result<bool> {
-        let mounted = Mounted::open(path)?;
+    fn is_of_the_volume(&self, dir: &OpenFile) -> std::io::Result<bool> {
+        let mounted = Mounted::of(dir)?;
         // The kernel's empty directory where a snapshot has no subvolume knows no ioctl.
         Ok(mounted.volume_id().map_or_else(|_| mounted.is_of_the_kernel() == Ok(true), |id| id == self.volume))
     }
 }
 
 impl Source for OnMount {
-    type Node = AtPath;
+    type Node = OfMount;
 
-    fn kind(&mut self, node: &mut AtPath) -> Result<Kind> {
-        let look = |path: &PathBuf| if node.above.is_some() { path.symlink_metadata() } else { path.metadata() };
-        let found: Metadata = match look(&node.path) {
+    fn kind(&mut self, node: &mut OfMount) -> Result<Kind> {
+        let failed = |error: &std::io::Error| about_opening(&node.file.path(), error);
+        let found = match self.tree.open(&node.file) {
             Ok(found) => found,
             // It was removed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound && node.above.is_some() => return Ok(Kind::Other),
-            Err(error) => return Err(Failure::about(node.path.display(), &error)),
+            Err(error) => return Err(failed(&error)),
         };
-        node.device = found.dev();
-        if found.is_file() {
-            let inode = (found.nlink() > 1).then_some((node.subvolume, found.ino()));
-            return Ok(Kind::File { inode });
+        let (device, ino) = found.id();
+        match found.file_type() {
+            FileKind::RegularFile => {
+                let inode = (found.status().st_nlink > 1).then_some((node.subvolume, ino));
+                return Ok(Kind::File { inode });
+            }
+            FileKind::Directory => {}
+            _ => return Ok(Kind::Other),
         }
-        if !found.is_dir() {
+        let is_crossed = node.above.is_some_and(|above| above != device);
+        if is_crossed && !self.is_of_the_volume(found).map_err(|error| failed(&error))? {
             return Ok(Kind::Other);
         }
-        if node.above.is_some_and(|device| device != node.device) && !self.is_of_the_volume(&node.path)? {
-            return Ok(Kind::Other);
-        }
-        if found.ino() == Ino::FIRST_FREE.0 {
+        node.device = device;
+        if ino == Ino::FIRST_FREE.0 {
             self.subvolumes += 1;
             node.subvolume = self.subvolumes;
         }
         Ok(Kind::Directory { inode: None })
     }
 
-    fn entries(&mut self, dir: &AtPath) -> Result<Vec<(Vec<u8>, AtPath)>> {
-        let below = |entry: std::fs::DirEntry| {
-            let above = Some(dir.device);
-            let node = AtPath { path: entry.path(), above, device: dir.device, subvolume: dir.subvolume };
-            (entry.file_name().into_vec(), node)
+    fn entries(&mut self, dir: &OfMount) -> Result<Vec<(Vec<u8>, OfMount)>> {
+        let below = |file: HostFile| {
+            let (name, above) = (file.name().as_bytes().to_vec(), Some(dir.device));
+            (name, OfMount { file, above, device: dir.device, subvolume: dir.subvolume })
         };
-        std::fs::read_dir(&dir.path)
-            .and_then(|entries| entries.map(|entry| entry.map(below)).collect())
-            .map_err(|error| Failure::about(dir.path.display(), &error))
+        let files = self.tree.children(&dir.file).map_err(|error| Failure::about(dir.file.path().display(), &error))?;
+        Ok(files.into_iter().map(below).collect())
     }
 
-    fn extents(&mut self, file: &AtPath, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
-        let failed = |errno: Errno| Failure::about(file.path.display(), &std::io::Error::from(errno));
-        let opened = Mounted::open(&file.path)?;
+    fn extents(&mut self, node: &OfMount, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
+        let failed = |error: &std::io::Error| about_opening(&node.file.path(), error);
+        let opened = self.tree.open(&node.file).and_then(Mounted::of).map_err(|error| failed(&error))?;
         let mut next = Some(0);
         while let Some(from) = next {
-            let map = opened.extents(from).map_err(failed)?;
+            let map = opened.extents(from).map_err(|errno| failed(&errno.into()))?;
             map.extents.iter().for_each(&mut *visit);
             next = map.next.filter(|next| *next > from);
         }
@@ -187,7 +191,8 @@ impl Source for InImage<'_> {
             let is_end = listed.len() < BATCH;
             for entry in listed {
                 after = entry.index;
-                let path = joined(&dir.path, &entry.name);
+                let mut path = dir.path.clone();
+                add_name(&mut path, &entry.name);
                 all.push((entry.name, AtInode { path, id: entry.inode }));
             }
             if is_end {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFiles, Job, Reflink};
+use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFile, HostFiles, Job, Reflink};
 
 use super::locate::{Locate, Where};
 use super::session::{Edited, about};
@@ -128,7 +128,7 @@ fn copy(
         let source = HostFiles { without_xattrs: !arguments.archive, without, ..HostFiles::default() };
         let file = |path: PathBuf| {
             image.refuse(&path)?;
-            host_file(path, recursive)
+            Ok(host_file(path, recursive))
         };
         let files = outside.into_iter().map(file).collect::<Result<_>>()?;
         let copied = editor.copy(&source, files, &to, options, job);
@@ -142,14 +142,9 @@ fn copy(
 
 /// A file to copy, with the name that it gets in a directory. A link that is named itself is
 /// followed unless directories are copied, as by cp(1); `DIR/.` has no name.
-fn host_file(path: PathBuf, recursive: bool) -> Result<(PathBuf, Option<OsString>)> {
+fn host_file(path: PathBuf, recursive: bool) -> (HostFile, Option<OsString>) {
     let name = if is_content(&path) { None } else { path.file_name().map(OsStr::to_owned) };
-    let is_link = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
-    if is_link && !recursive {
-        let real = path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?;
-        return Ok((real, name));
-    }
-    Ok((path, name))
+    (HostFile::named(path, !recursive), name)
 }
 
 fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, owner: (u32, u32)) -> Result<()> {

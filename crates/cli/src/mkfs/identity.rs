@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use ubtrfs::Reproducible;
 use ubtrfs_format::Uuid;
 use ubtrfs_format::items::Timespec;
-use ubtrfs_image::{HostFiles, fingerprint};
+use ubtrfs_image::{HostFile, HostFiles, fingerprint};
 use ubtrfs_mkfs::MkfsOptions;
 
 use super::input::Input;
@@ -89,7 +89,7 @@ fn id_of(input: &Input, time: Timespec) -> Result<Uuid> {
     let hash = match input {
         Input::Directory(path) => {
             let source = HostFiles { without_xattrs: false, latest: Some(time), ..HostFiles::default() };
-            fingerprint(&source, path.clone()).map_err(|error| Failure::of(&error))?
+            fingerprint(&source, HostFile::named(path, false)).map_err(|error| Failure::of(&error))?
         }
         Input::Archive(path) => hash_of(path)?,
         Input::Stdin => {

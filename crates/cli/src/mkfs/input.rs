@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use ubtrfs_format::items::FileType;
-use ubtrfs_image::{HostFiles, NewSubvolume, Source};
+use rustix::fs::FileType;
+use ubtrfs_image::{HostFile, HostTree, NewSubvolume};
 use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
@@ -99,17 +99,18 @@ impl Input {
 
 /// Bytes of the files below a directory, in whole sectors, and the number of files.
 fn sizes(path: &Path) -> Result<(u64, u64)> {
-    let source = HostFiles { without_xattrs: true, ..HostFiles::default() };
-    let (mut left, mut data, mut files) = (vec![path.to_path_buf()], 0_u64, 0);
-    while let Some(path) = left.pop() {
-        let of = source.describe(&path).map_err(|error| Failure::of(&error))?;
+    let tree = HostTree::default();
+    let (mut left, mut data, mut files) = (vec![HostFile::named(path, false)], 0_u64, 0);
+    while let Some(file) = left.pop() {
+        let failed = |error: std::io::Error| Failure::about(file.path().display(), &error);
+        let found = tree.glance(&file).map_err(failed)?;
         files += 1;
-        match of.file_type() {
-            FileType::Directory => {
-                let children = source.children(&path).map_err(|error| Failure::of(&error))?;
-                left.extend(children.into_iter().map(|(_, path)| path));
+        match FileType::from_raw_mode(found.st_mode) {
+            // It may be something else by now, which has no entries to count.
+            FileType::Directory if tree.open(&file).map_err(failed)?.file_type() == FileType::Directory => {
+                left.extend(tree.children(&file).map_err(failed)?);
             }
-            FileType::Regular => data = data.saturating_add(of.size.saturating_add(4095) / 4096 * 4096),
+            FileType::RegularFile => data = data.saturating_add((found.st_size as u64).next_multiple_of(4096)),
             _ => {}
         }
     }

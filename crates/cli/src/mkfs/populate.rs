@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use ubtrfs::Options;
 use ubtrfs_image::{
-    CopyOptions, Counts, Destination, Editor, Error, HostFiles, ImportOptions, Job, MadeSubvolumes, PathFlags, Session,
-    copy_into, import,
+    CopyOptions, Counts, Destination, Editor, Error, HostFile, HostFiles, ImportOptions, Job, MadeSubvolumes,
+    PathFlags, Session, copy_into, import,
 };
 use ubtrfs_volume::Device;
 
@@ -78,7 +78,8 @@ impl Population<'_> {
                 let dedupe = populate.dedupe;
                 let how = CopyOptions { archive: true, recursive: true, dedupe, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());
-                copy_into(fs, &source, how, [(path.clone(), to)], &mut job).map_err(|error| about(&error))?;
+                let top = HostFile::named(path, false);
+                copy_into(fs, &source, how, [(top, to)], &mut job).map_err(|error| about(&error))?;
             }
             Input::Archive(path) => {
                 let file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;

@@ -23,6 +23,7 @@ mod rescue;
 mod restore;
 mod rootdir;
 mod subvolumes;
+mod trees_of_others;
 mod unprivileged;
 mod walks;
 

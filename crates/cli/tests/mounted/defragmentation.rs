@@ -3,10 +3,11 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, IFlags};
+use rustix::fs::{FallocateFlags, IFlags, Mode, OFlags};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
@@ -237,4 +238,55 @@ fn images_are_defragmented_without_a_mount() {
     assert!(fs::read(&path).unwrap() == whole());
     assert_eq!(extents(&path), (BLOCKS * BLOCK) >> 17);
     assert_eq!(kernel.unmount(), [""; 0]);
+}
+
+/// Goes down as far as the name leads, which is farther than a path can.
+fn bottom_of(top: &Path, name: &str) -> OwnedFd {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = rustix::fs::open(top, flags, Mode::empty()).unwrap();
+    while let Ok(below) = rustix::fs::openat(&at, name, flags, Mode::empty()) {
+        at = below;
+    }
+    at
+}
+
+#[test]
+fn files_deeper_than_a_path_are_defragmented_and_measured_and_no_link_is_followed() {
+    require!(Need::Root, FUSE, Need::Kernel);
+    let (volume, name) = (Volume::new(), "n".repeat(200));
+    volume.mount("");
+    let tree = volume.point.join("tree");
+    fs::create_dir(&tree).unwrap();
+    for _ in 0..40 {
+        rustix::fs::mkdirat(bottom_of(&tree, &name), &name, Mode::RWXU).unwrap();
+    }
+    let how = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
+    let bottom = rustix::fs::openat(bottom_of(&tree, &name), "bottom", how, Mode::RUSR | Mode::WUSR).unwrap();
+    fragment(&bottom.into(), &open(&volume.point.join("other")));
+    fragment(&open(&volume.point.join("elsewhere")), &open(&volume.point.join("other")));
+    std::os::unix::fs::symlink("../elsewhere", tree.join("link")).unwrap();
+    let shown = ubtrfs_on(&["filesystem", "du", "--json"], &tree).ok().stdout;
+    assert_eq!(shown.matches("/bottom\"").count(), 1);
+    assert!(!shown.contains("link"));
+    volume.umount();
+    // Of the file at the bottom, and of the one that the link leads to.
+    let pieces = || {
+        let kernel = KernelMount::new(&[&volume.image], "ro");
+        let bottom = bottom_of(&kernel.path().join("tree"), &name);
+        let found = [
+            extents(Path::new(&format!("/proc/{}/fd/{}/bottom", std::process::id(), bottom.as_raw_fd()))),
+            extents(&kernel.path().join("elsewhere")),
+        ];
+        drop(bottom);
+        assert_eq!(kernel.unmount(), [""; 0]);
+        found
+    };
+    let before = pieces();
+    assert!(before.into_iter().all(|count| count > 16), "{before:?}");
+    volume.mount("");
+    defragment(&["-r"], &tree);
+    volume.umount();
+    let after = pieces();
+    assert!(after[0] <= 2 && after[1] == before[1], "{before:?} {after:?}");
+    assert_btrfs_check_clean(&volume.image);
 }

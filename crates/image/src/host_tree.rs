@@ -1,0 +1,380 @@
+//! Files of a tree of the host, by open descriptors (invariant 63).
+//!
+//! Who owns a directory may put a symbolic link or another file in the place of what is in it at
+//! any time, while root reads it. So each name is looked up once, in the open directory that was
+//! listed, and through no symbolic link; and what is said of a file and what is read from it come
+//! by the descriptor of that one lookup. A tree may be deeper than a path or the limit of open
+//! files: of its directories, some are open, and the others are opened again by their names.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::rc::{Rc, Weak};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat, fstat, openat};
+use rustix::io::Errno;
+
+/// Directories that are open at a time, besides the one where a walk began.
+const MOST_OPEN: usize = 256;
+
+/// How often a name is looked up again since it refers to something of another type by now.
+const TRIES: u32 = 100;
+
+/// The directories that a walk has open.
+#[derive(Debug, Default)]
+pub struct HostTree {
+    /// The oldest first.
+    open: RefCell<VecDeque<Weak<Directory>>>,
+}
+
+/// A file: a name in a directory of the tree, or the path where a walk begins.
+#[derive(Debug)]
+pub struct HostFile {
+    dir: Option<Rc<Directory>>,
+    name: OsString,
+    /// What the directory says of it, which nothing depends on.
+    listed_as: FileType,
+    listed_ino: u64,
+    /// `NOFOLLOW` unless a symbolic link stands for what it leads to.
+    links: OFlags,
+    opened: OnceCell<Box<OpenFile>>,
+}
+
+/// An open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    fd: Rc<OwnedFd>,
+    stat: Stat,
+    /// The descriptor only refers to the file (`O_PATH`).
+    is_reference: bool,
+}
+
+/// A directory whose files are looked at.
+#[derive(Debug)]
+struct Directory {
+    above: Option<Rc<Directory>>,
+    name: OsString,
+    /// Its file system, and its number there.
+    id: (u64, u64),
+    fd: RefCell<Option<Rc<OwnedFd>>>,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // One after the other: a tree may be deeper than the stack.
+        let mut above = self.above.take();
+        while let Some(mut dir) = above.and_then(Rc::into_inner) {
+            above = dir.above.take();
+        }
+    }
+}
+
+impl HostFile {
+    /// Where a walk begins. A symbolic link at the end of the path is followed if `follow` says so;
+    /// below, none is.
+    pub fn named(path: impl Into<PathBuf>, follow: bool) -> Self {
+        let links = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let name = path.into().into_os_string();
+        Self { dir: None, name, listed_as: FileType::Unknown, listed_ino: 0, links, opened: OnceCell::new() }
+    }
+
+    /// Its name in its directory; of what a walk begins with, the path.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// The number that its directory gives for it. It may have another one.
+    pub(crate) fn listed_ino(&self) -> u64 {
+        self.listed_ino
+    }
+
+    /// The path that led to it, for messages.
+    pub fn path(&self) -> PathBuf {
+        let above = std::iter::successors(self.dir.as_deref(), |dir| dir.above.as_deref());
+        let mut names: Vec<&OsStr> = above.map(|dir| &*dir.name).collect();
+        names.reverse();
+        names.push(&self.name);
+        names.into_iter().collect()
+    }
+}
+
+impl OpenFile {
+    /// What it is. It was so when it was opened.
+    pub fn status(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// Its type.
+    pub fn file_type(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// Its file system, and its number there.
+    pub fn id(&self) -> (u64, u64) {
+        (self.stat.st_dev, self.stat.st_ino)
+    }
+
+    /// The path of a descriptor that only refers to the file, for calls that take no such
+    /// descriptor; `None` if the descriptor will do.
+    pub(crate) fn reference(&self) -> Option<String> {
+        self.is_reference.then(|| format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+}
+
+impl AsFd for OpenFile {
+    /// Regular files and directories can be read by it; of other files it may be a reference only.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl HostTree {
+    /// Opens a file, unless it was opened before.
+    pub fn open<'a>(&self, file: &'a HostFile) -> io::Result<&'a OpenFile> {
+        if let Some(opened) = file.opened.get() {
+            return Ok(opened);
+        }
+        let opened = match &file.dir {
+            Some(dir) => open_once(self.descriptor(dir)?.as_fd(), file)?,
+            None => open_once(CWD, file)?,
+        };
+        Ok(file.opened.get_or_init(|| Box::new(opened)))
+    }
+
+    /// What a name refers to, which may be something else when it is opened.
+    pub fn glance(&self, file: &HostFile) -> io::Result<Stat> {
+        let flags = if file.links.is_empty() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
+        Ok(match &file.dir {
+            Some(dir) => rustix::fs::statat(self.descriptor(dir)?, &file.name, flags)?,
+            None => rustix::fs::statat(CWD, &file.name, flags)?,
+        })
+    }
+
+    /// The files in a directory, in its order.
+    pub fn children(&self, file: &HostFile) -> io::Result<Vec<HostFile>> {
+        let opened = self.open(file)?;
+        if opened.file_type() != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        let (above, name) = (file.dir.clone(), file.name.clone());
+        let dir = Rc::new(Directory { above, name, id: opened.id(), fd: RefCell::default() });
+        self.keep_open(&dir, Rc::clone(&opened.fd));
+        // It may have been listed before.
+        rustix::fs::seek(&opened.fd, SeekFrom::Start(0))?;
+        let mut buf = [const { MaybeUninit::uninit() }; 16 << 10];
+        let mut entries = RawDir::new(&opened.fd, &mut buf);
+        let mut files = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                files.push(HostFile {
+                    dir: Some(Rc::clone(&dir)),
+                    name: OsString::from_vec(name.to_vec()),
+                    listed_as: entry.file_type(),
+                    listed_ino: entry.ino(),
+                    links: OFlags::NOFOLLOW,
+                    opened: OnceCell::new(),
+                });
+            }
+        }
+        Ok(files)
+    }
+
+    /// The descriptor of a directory, which may have to be opened again.
+    fn descriptor(&self, dir: &Rc<Directory>) -> io::Result<Rc<OwnedFd>> {
+        let (mut closed, mut at) = (Vec::new(), dir);
+        let mut fd = loop {
+            if let Some(fd) = &*at.fd.borrow() {
+                break Rc::clone(fd);
+            }
+            closed.push(at);
+            // Where the walk began is always open.
+            at = at.above.as_ref().ok_or(Errno::BADF)?;
+        };
+        for (left, dir) in closed.into_iter().enumerate().rev() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let opened = openat(&fd, &dir.name, flags, Mode::empty())?;
+            let found = fstat(&opened)?;
+            if (found.st_dev, found.st_ino) != dir.id {
+                return Err(io::Error::other("another directory was put in the place of one above it"));
+            }
+            fd = Rc::new(opened);
+            if left < MOST_OPEN {
+                self.keep_open(dir, Rc::clone(&fd));
+            }
+        }
+        Ok(fd)
+    }
+
+    /// Leaves a directory open, and closes the one that has been open the longest if need be.
+    fn keep_open(&self, dir: &Rc<Directory>, fd: Rc<OwnedFd>) {
+        dir.fd.replace(Some(fd));
+        if dir.above.is_none() {
+            return;
+        }
+        let mut open = self.open.borrow_mut();
+        open.push_back(Rc::downgrade(dir));
+        if open.len() > MOST_OPEN {
+            // Those that nobody needs any more are closed already.
+            open.retain(|dir| dir.strong_count() > 0);
+        }
+        if open.len() > MOST_OPEN
+            && let Some(oldest) = open.pop_front().and_then(|dir| dir.upgrade())
+        {
+            oldest.fd.take();
+        }
+        assert!(open.len() <= MOST_OPEN, "more directories are open than may be");
+    }
+}
+
+/// Opens a file by its name. Regular files and directories are opened for reading: nothing waits
+/// for a FIFO that has come in their place, and no device is opened, which may do something then.
+fn open_once(dir: BorrowedFd<'_>, file: &HostFile) -> io::Result<OpenFile> {
+    let is_read = |file_type| matches!(file_type, FileType::RegularFile | FileType::Directory);
+    let mut is_reference = !is_read(file.listed_as);
+    for _ in 0..TRIES {
+        let how = if is_reference { OFlags::PATH } else { OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY };
+        let fd = match openat(dir, Path::new(&file.name), how | file.links | OFlags::CLOEXEC, Mode::empty()) {
+            // A symbolic link, a socket or a device has come in its place.
+            Err(Errno::LOOP | Errno::NXIO | Errno::NODEV) if !is_reference => {
+                is_reference = true;
+                continue;
+            }
+            fd => fd?,
+        };
+        let stat = fstat(&fd)?;
+        if is_reference && is_read(FileType::from_raw_mode(stat.st_mode)) {
+            is_reference = false;
+            continue;
+        }
+        return Ok(OpenFile { fd: Rc::new(fd), stat, is_reference });
+    }
+    Err(io::Error::other("it is replaced again and again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::fs;
+
+    use super::*;
+
+    /// Makes directories within each other, each called `d` and with a file beside it.
+    fn deep(top: &Path, levels: u32) {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut at = rustix::fs::open(top, flags, Mode::empty()).unwrap();
+        for level in 0..levels {
+            let file = openat(&at, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+            rustix::io::write(&file, level.to_string().as_bytes()).unwrap();
+            rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+            at = openat(&at, "d", flags, Mode::empty()).unwrap();
+        }
+    }
+
+    #[test]
+    fn each_level_of_a_deep_tree_is_reached_again_with_few_directories_open() {
+        const LEVELS: u32 = 2500;
+        let dir = tempfile::tempdir().unwrap();
+        deep(dir.path(), LEVELS);
+        let tree = HostTree::default();
+        let mut left = vec![HostFile::named(dir.path(), false)];
+        let (mut found, mut longest) = (Vec::new(), 0);
+        // Down first, and the files on the way back up.
+        while let Some(file) = left.pop() {
+            if tree.open(&file).unwrap().file_type() == FileType::Directory {
+                let mut children = tree.children(&file).unwrap();
+                children.sort_unstable_by(|one, other| other.name().cmp(one.name()));
+                left.extend(children);
+            } else {
+                let mut buf = [0; 8];
+                let read = rustix::io::pread(tree.open(&file).unwrap(), &mut buf, 0).unwrap();
+                found.push(std::str::from_utf8(&buf[..read]).unwrap().parse::<u32>().unwrap());
+                longest = longest.max(file.path().as_os_str().len());
+            }
+            assert!(tree.open.borrow().len() <= MOST_OPEN);
+        }
+        assert_eq!(found, (0..LEVELS).rev().collect::<Vec<_>>());
+        assert!(longest > 4096);
+        let removed = std::process::Command::new("rm").arg("-rf").arg(dir.path()).status().unwrap();
+        assert!(removed.success());
+    }
+
+    #[test]
+    fn a_directory_that_took_the_place_of_one_above_is_not_entered() {
+        let dir = tempfile::tempdir().unwrap();
+        let levels = MOST_OPEN as u32 + 10;
+        deep(dir.path(), levels);
+        let tree = HostTree::default();
+        // The files of each level that are to be looked at later.
+        let mut kept = HashMap::new();
+        let mut at = HostFile::named(dir.path(), false);
+        for level in 0..levels {
+            let mut below = None;
+            for child in tree.children(&at).unwrap() {
+                if child.name() == "d" { below = Some(child) } else { drop(kept.insert(level, child)) }
+            }
+            at = below.unwrap();
+        }
+        let other = dir.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::create_dir(other.join("d")).unwrap();
+        fs::write(other.join("d/file"), "another's").unwrap();
+        fs::rename(dir.path().join("d/d"), dir.path().join("was")).unwrap();
+        let replacements: [&dyn Fn(); 2] =
+            [&|| std::os::unix::fs::symlink(&other, dir.path().join("d/d")).unwrap(), &|| {
+                fs::remove_file(dir.path().join("d/d")).unwrap();
+                fs::rename(&other, dir.path().join("d/d")).unwrap();
+            }];
+        for replace in replacements {
+            replace();
+            // These were open the longest, and are closed by now.
+            for level in [2, 3] {
+                tree.open(&kept[&level]).unwrap_err();
+            }
+            // Nothing above those has changed, and those that are open stay what they were.
+            for level in [0, levels - 1] {
+                tree.glance(&kept[&level]).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_tree_that_is_deeper_than_the_stack_is_let_go() {
+        let drop_it = || {
+            let mut at: Option<Rc<Directory>> = None;
+            for _ in 0..500_000 {
+                let (name, fd) = (OsString::new(), RefCell::default());
+                at = Some(Rc::new(Directory { above: at, name, id: (0, 0), fd }));
+            }
+        };
+        std::thread::Builder::new().stack_size(256 << 10).spawn(drop_it).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn nothing_waits_for_what_has_come_in_the_place_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["a", "b", "c", "d"] {
+            fs::write(at(name), name).unwrap();
+        }
+        let tree = HostTree::default();
+        let mut files = tree.children(&HostFile::named(dir.path(), false)).unwrap();
+        files.sort_by(|one, other| one.name().cmp(other.name()));
+        for name in ["a", "b", "c"] {
+            fs::remove_file(at(name)).unwrap();
+        }
+        rustix::fs::mknodat(CWD, at("a"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let socket = std::os::unix::net::UnixListener::bind(at("b")).unwrap();
+        fs::create_dir(at("c")).unwrap();
+        let found = files.iter().map(|file| tree.open(file).unwrap().file_type());
+        let expected = [FileType::Fifo, FileType::Socket, FileType::Directory, FileType::RegularFile];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        drop(socket);
+    }
+}
