@@ -7,7 +7,7 @@
 //! (invariant 67). A server answers without a request to its own mount, and one that is silent is
 //! passed over.
 
-use std::fs::{DirBuilder, Permissions, read_dir, remove_file, set_permissions};
+use std::fs::{DirBuilder, Permissions, read_dir, remove_file, rename, set_permissions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,6 +27,8 @@ use crate::process;
 
 /// Where the sockets are.
 const DIRECTORY: &str = "/run/ubtrfs/served";
+/// What the names of sockets begin with to which nobody listens yet.
+const NEW: &str = ".";
 /// How long a server or its caller may be silent.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any server says.
@@ -60,8 +62,10 @@ impl Offer {
         clear();
         // No later process has the same name.
         let name = format!("{}-{}", std::process::id(), process::started("self").unwrap_or_default());
-        let socket = Path::new(DIRECTORY).join(name);
-        let listener = UnixListener::bind(&socket)?;
+        let (socket, new) = (Path::new(DIRECTORY).join(&name), Path::new(DIRECTORY).join(format!("{NEW}{name}")));
+        // Others take one that nobody listens to for one that was left.
+        let listener = UnixListener::bind(&new)?;
+        rename(&new, &socket).inspect_err(|_| drop(remove_file(&new)))?;
         let said = serde_json::to_vec(served)?;
         let answer = move || {
             for caller in listener.incoming() {
@@ -92,7 +96,8 @@ fn clear() {
 }
 
 fn sockets() -> impl Iterator<Item = PathBuf> {
-    read_dir(DIRECTORY).into_iter().flatten().flatten().map(|entry| entry.path())
+    let entries = read_dir(DIRECTORY).into_iter().flatten().flatten();
+    entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(NEW.as_bytes())).map(|entry| entry.path())
 }
 
 fn is_roots_alone() -> bool {
@@ -116,7 +121,9 @@ pub fn all() -> Vec<(Served, Option<OwnedFd>)> {
     if !is_roots_alone() {
         return Vec::new();
     }
-    sockets().filter_map(|path| ask(&path).ok()).collect()
+    // At the same time: one that is silent holds up no more than itself.
+    let asked: Vec<_> = sockets().map(|path| thread::spawn(move || ask(&path).ok())).collect();
+    asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
 }
 
 fn ask(path: &Path) -> io::Result<(Served, Option<OwnedFd>)> {
