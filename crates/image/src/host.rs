@@ -18,7 +18,7 @@ use crate::source::{Child, Description, Source, TakeData};
 const PIECE: u64 = 1 << 20;
 
 /// Bytes of a file that has some, and has none by its size.
-const MOST_UNTOLD: u64 = 64 << 20;
+const MOST_OF_NO_SIZE: u64 = 64 << 20;
 
 /// Files by their descriptors. No symbolic link is followed below where a copy begins.
 ///
@@ -109,7 +109,7 @@ impl Source for HostFiles {
     fn read(&self, file: &HostFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
         let opened = self.open(file)?;
         if size == 0 {
-            return read_untold(file, opened, take);
+            return read_of_no_size(file, opened, take);
         }
         let mut buf = vec![0; PIECE.min(size) as usize];
         let mut at = 0;
@@ -135,7 +135,7 @@ impl Source for HostFiles {
 
 /// Reads a file that was empty by its size. Those of /proc and the like don't tell how much is in
 /// them; another one has grown since.
-fn read_untold(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) -> Result<()> {
+fn read_of_no_size(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) -> Result<()> {
     let mut buf = vec![0; 64 << 10];
     let mut at = 0;
     loop {
@@ -143,7 +143,7 @@ fn read_untold(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) -> R
         if read == 0 || rustix::fs::fstat(opened).map_err(|error| about(file, error))?.st_size != 0 {
             return Ok(());
         }
-        if at + read as u64 > MOST_UNTOLD {
+        if at + read as u64 > MOST_OF_NO_SIZE {
             let error = io::Error::other("it has more than 64 MiB, though its size is said to be 0");
             return Err(about(file, error));
         }
@@ -259,7 +259,7 @@ mod tests {
         content
     }
 
-    /// Of invariant 63: whoever owns a tree may exchange what is in it at any time.
+    /// Of invariant 63: the owner of a tree may exchange what is in it at any time.
     #[test]
     fn what_is_read_is_the_file_that_was_described() {
         let dir = tempfile::tempdir().unwrap();
@@ -342,7 +342,7 @@ mod tests {
             taken += data.len() as u64;
             Ok(())
         });
-        assert!(error.is_err() && taken <= MOST_UNTOLD, "{taken}");
+        assert!(error.is_err() && taken <= MOST_OF_NO_SIZE, "{taken}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct HostFile {
     /// What the directory says of it, which nothing depends on.
     listed_as: FileType,
     listed_ino: u64,
-    /// `NOFOLLOW` unless a symbolic link stands for what it leads to.
+    /// `NOFOLLOW` unless a symbolic link stands for what it refers to.
     links: OFlags,
     opened: OnceCell<Box<OpenFile>>,
 }
@@ -229,7 +229,7 @@ impl HostTree {
         {
             oldest.fd.take();
         }
-        assert!(open.len() <= MOST_OPEN, "more directories are open than may be");
+        assert!(open.len() <= MOST_OPEN, "invariant 63: more directories are open than may be");
     }
 }
 

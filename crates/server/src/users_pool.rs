@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use ubtrfs_fuse::abi::UNKNOWN_ID;
-use ubtrfs_fuse::{Caller, Errno};
+use ubtrfs_fuse::{Caller, Errno, MOST_LONG};
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::pool::Pool;
@@ -17,8 +17,8 @@ use crate::privileges;
 const MOST: usize = 64;
 /// Those of root.
 const ROOTS: usize = 16;
-/// Jobs of one user that are not done: each holds a request, which takes memory.
-const QUEUED: usize = 1000;
+/// Jobs of one user that are not done: each holds a request, for which rings have so much room.
+const QUEUED: usize = MOST_LONG;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

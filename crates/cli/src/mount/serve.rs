@@ -494,7 +494,9 @@ fn kind_name(kind: MountKind) -> &'static str {
 }
 
 fn usual_threads() -> usize {
-    std::thread::available_parallelism().map_or(4, |cpus| (2 * cpus.get()).max(4))
+    /// So many that a few writers who wait for a commit leave some for others.
+    const LEAST: usize = 16;
+    std::thread::available_parallelism().map_or(LEAST, |cpus| (2 * cpus.get()).max(LEAST))
 }
 
 fn list(devices: &[PathBuf]) -> String {

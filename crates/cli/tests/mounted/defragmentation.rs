@@ -269,7 +269,7 @@ fn files_deeper_than_a_path_are_defragmented_and_measured_and_no_link_is_followe
     assert_eq!(shown.matches("/bottom\"").count(), 1);
     assert!(!shown.contains("link"));
     volume.umount();
-    // Of the file at the bottom, and of the one that the link leads to.
+    // Of the file at the bottom, and of the one that the link refers to.
     let pieces = || {
         let kernel = KernelMount::new(&[&volume.image], "ro");
         let bottom = bottom_of(&kernel.path().join("tree"), &name);

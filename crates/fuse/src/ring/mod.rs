@@ -48,6 +48,7 @@ pub use available::NoRing;
 pub use hops::{HopCounters, Hops};
 use queue::Queue;
 pub(crate) use serve::{Handler, serve};
+pub use spread::MOST_LONG;
 
 /// Entries of a ring, where there are few processors.
 const DEPTH: usize = 32;

@@ -148,7 +148,7 @@ pub(crate) fn serve<F: Filesystem>(
         reported: rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
         error: Mutex::new(Rank::RingError, None),
     };
-    let (stop, backlog) = (&stop, &Backlog::default());
+    let (stop, backlog) = (&stop, &Backlog::new(workers.max(1)));
     thread::scope(|scope| {
         let mut started = Ok(());
         for number in 0..workers.max(1) {

@@ -1,10 +1,15 @@
 //! Requests that may wait, and the threads that serve them.
+//!
+//! A WRITE waits while too much data is dirty, as long as a commit takes, and a few writers may
+//! have any number of them. So WRITEs have only half of the threads, and all else has the others
+//! (invariant 65).
 
 use std::collections::VecDeque;
 
 use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use super::queue::Work;
+use crate::abi::opcode;
 
 /// The queue of requests from the rings to the threads that may block.
 pub struct Backlog {
@@ -12,25 +17,52 @@ pub struct Backlog {
     changed: Condvar,
 }
 
-impl Default for Backlog {
-    fn default() -> Self {
-        Self { inner: Mutex::with_default(Rank::RingBacklog), changed: Condvar::new() }
-    }
-}
-
 #[derive(Default)]
 struct Inner {
-    work: VecDeque<Work>,
+    work: Line,
+    writes: Line,
+    /// How many there were.
+    pushed: u64,
     idle: usize,
     serving: usize,
+    /// WRITEs of these.
+    writing: usize,
+    most_writing: usize,
     closed: bool,
 }
 
+/// Requests with the order in which they came.
+type Line = VecDeque<(u64, Work)>;
+
+impl Inner {
+    /// The oldest request that may be served, and whether it is a WRITE.
+    fn next(&mut self) -> Option<(Work, bool)> {
+        let may_write = self.writing < self.most_writing || self.closed;
+        let age = |line: &Line| line.front().map(|(age, _)| *age);
+        let is_write = match (age(&self.work), age(&self.writes).filter(|_| may_write)) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(other), Some(write)) => write < other,
+        };
+        let line = if is_write { &mut self.writes } else { &mut self.work };
+        line.pop_front().map(|(_, work)| (work, is_write))
+    }
+}
+
 impl Backlog {
+    /// For so many threads.
+    pub fn new(threads: usize) -> Self {
+        let inner = Inner { most_writing: threads.div_ceil(2), ..Inner::default() };
+        Self { inner: Mutex::new(Rank::RingBacklog, inner), changed: Condvar::new() }
+    }
+
     /// Adds a request.
     pub fn push(&self, work: Work) {
         let mut inner = self.inner.lock();
-        inner.work.push_back(work);
+        let age = inner.pushed;
+        inner.pushed += 1;
+        let line = if work.held.opcode() == opcode::WRITE { &mut inner.writes } else { &mut inner.work };
+        line.push_back((age, work));
         let idle = inner.idle > 0;
         drop(inner);
         if idle {
@@ -42,10 +74,16 @@ impl Backlog {
     pub fn serve(&self, mut serve: impl FnMut(Work)) {
         let mut inner = self.inner.lock();
         loop {
-            if let Some(work) = inner.work.pop_front() {
+            if let Some((work, is_write)) = inner.next() {
                 inner.serving += 1;
+                inner.writing += usize::from(is_write);
                 MutexGuard::unlocked(&mut inner, || serve(work));
                 inner.serving -= 1;
+                inner.writing -= usize::from(is_write);
+                // What this thread takes next may be older, and no WRITE.
+                if is_write && inner.idle > 0 && !inner.writes.is_empty() {
+                    self.changed.notify_one();
+                }
             } else if inner.closed {
                 return;
             } else {
@@ -59,7 +97,7 @@ impl Backlog {
     /// Whether there are requests that are not served yet.
     pub fn is_busy(&self) -> bool {
         let inner = self.inner.lock();
-        inner.serving > 0 || !inner.work.is_empty()
+        inner.serving > 0 || !inner.work.is_empty() || !inner.writes.is_empty()
     }
 
     /// No request comes any more.

@@ -42,9 +42,12 @@ pub struct MemFs {
     asked: Mutex<Vec<String>>,
     pub destroyed: AtomicU32,
     pub trial: Trial,
-    /// Lookups of names that begin with "held", unanswered until a test takes them.
-    pub held: Mutex<Vec<ReplyEntry>>,
+    /// Changes of modes to [`HELD`], unanswered until a test takes them.
+    pub held: Mutex<Vec<ReplyAttr>>,
 }
+
+/// The mode of a file of which the reply is held.
+pub const HELD: u32 = 0o751;
 
 type Inodes = HashMap<u64, Inode>;
 
@@ -212,9 +215,6 @@ impl Filesystem for MemFs {
     fn lookup(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         let Some(reply) = self.trial.unless_postponed(reply) else { return };
         self.note(format!("LOOKUP {}", String::from_utf8_lossy(name)));
-        if name.starts_with(b"held") {
-            return self.held.lock().push(reply);
-        }
         let mut inodes = self.inodes.lock();
         match child(&inodes, parent, name) {
             Ok(node) => reply_entry(reply, entry(&mut inodes, node)),
@@ -251,6 +251,9 @@ impl Filesystem for MemFs {
     fn setattr(&self, _: &Caller<'_>, node: u64, change: &SetAttr, reply: ReplyAttr) {
         let Some(reply) = self.trial.unless_postponed(reply) else { return };
         self.note(format!("SETATTR size={:?} kill={} mode={:?}", change.size, change.kill_suidgid, change.mode));
+        if change.mode.is_some_and(|mode| mode & 0o7777 == HELD) {
+            return self.held.lock().push(reply);
+        }
         let mut inodes = self.inodes.lock();
         let Ok(inode) = inode(&mut inodes, node) else { return reply.error(Errno::STALE) };
         let attributes = &mut inode.attributes;
