@@ -234,7 +234,7 @@ impl<S: Source> Copier<'_, '_, S> {
         let (uid, gid) = if self.options.archive { (of.uid, of.gid) } else { self.options.owner };
         let mode = if self.options.archive { of.mode } else { of.mode & !0o7000 };
         let (rdev, symlink_target) = (of.rdev, of.target.clone());
-        NewInode { mode, uid, gid, rdev, symlink_target, xattrs: Vec::new() }
+        NewInode { mode, uid, gid, rdev, symlink_target, ..NewInode::default() }
     }
 
     /// Fills an empty file.

@@ -130,7 +130,7 @@ impl Import<'_, '_> {
             gid: of.gid,
             rdev: of.rdev,
             symlink_target: of.target.clone(),
-            xattrs: Vec::new(),
+            ..NewInode::default()
         };
         let made = self.fs.create(dir, name, &new).map_err(inside(&shown))?;
         self.made.insert(made);

@@ -163,12 +163,11 @@ impl Applied<'_> {
         let is = fs.attributes(source)?;
         let symlink_target = if is.file_type == FileType::Symlink { fs.read_link(source)? } else { Vec::new() };
         let (uid, gid, rdev) = (is.uid, is.gid, is.rdev);
-        let new = NewInode { mode: is.mode, uid, gid, rdev, symlink_target, ..NewInode::default() };
+        // Those that it would get from the mount may exclude these.
+        let flags = Some(is.flags & !FORBIDDING);
+        let new = NewInode { mode: is.mode, uid, gid, rdev, symlink_target, flags, ..NewInode::default() };
         let made = fs.create(self.staging, name, &new)?;
         fs.forget(made, 1);
-        if matches!(is.file_type, FileType::Regular | FileType::Directory) {
-            fs.set_flags(made, is.flags & !FORBIDDING)?;
-        }
         if is.file_type == FileType::Regular {
             content::take(fs, (source, made), &Taken::Whole, &|| self.sides.check_wanted())?;
         }

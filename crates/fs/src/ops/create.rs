@@ -6,7 +6,7 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
 use super::checks::{check_name, check_real};
-use super::flags::check_mutable;
+use super::flags::{SETTABLE_FLAGS, check_mutable};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
@@ -30,6 +30,9 @@ pub struct NewInode {
     pub symlink_target: Vec<u8>,
     /// Its first xattrs, such as an inherited ACL.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The flags of a regular file or directory, in place of those that it gets from its directory
+    /// and the mount: of [`SETTABLE_FLAGS`] and `NODATASUM`.
+    pub flags: Option<u64>,
 }
 
 const S_ISGID: u32 = 0o2000;
@@ -114,9 +117,12 @@ impl Operations {
         }
         if file_type == FileType::Regular {
             flags |= self.info.new_file_flags();
-            if flags & InodeFlags::NODATACOW != 0 {
-                flags |= InodeFlags::NODATASUM;
-            }
+        }
+        if let Some(wanted) = new.flags.filter(|_| matches!(file_type, FileType::Regular | FileType::Directory)) {
+            flags = wanted & (SETTABLE_FLAGS | InodeFlags::NODATASUM);
+        }
+        if file_type == FileType::Regular && flags & InodeFlags::NODATACOW != 0 {
+            flags |= InodeFlags::NODATASUM;
         }
         let item = InodeItem {
             nlink: 1,

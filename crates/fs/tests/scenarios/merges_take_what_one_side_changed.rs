@@ -677,3 +677,42 @@ fn a_merge_for_which_there_is_no_room_leaves_the_target_as_it_was() {
     drop(fs);
     assert_btrfs_check_clean(&path);
 }
+
+/// What new files get from the mount may exclude what the merged ones have.
+#[test]
+fn new_files_have_their_flags_whatever_the_mount_gives_new_ones() {
+    const OF_FILES: [u64; 5] = [
+        0,
+        InodeFlags::COMPRESS,
+        InodeFlags::NOCOMPRESS,
+        InodeFlags::NODATASUM,
+        InodeFlags::NODATACOW | InodeFlags::NODATASUM,
+    ];
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 512 << 20, |_| {});
+    let fs = open(&path);
+    let of_mounts = [0, InodeFlags::NODATASUM, InodeFlags::NODATACOW];
+    for (number, of_mount) in (0..).zip(of_mounts) {
+        let sides = Three::new(&fs, number, BASE);
+        let MergeSides { changed, target, .. } = sides.ids;
+        fs.set_new_file_flags(0);
+        for flags in OF_FILES {
+            let new = NewInode { mode: 0o100_644, flags: Some(flags), ..NewInode::default() };
+            let made = fs.create(InodeId::root_of(changed), format!("new {flags}").as_bytes(), &new).unwrap();
+            fs.write(made, WriteAt::Offset(0), &[7; 20000], false).unwrap();
+            fs.forget(made, 1);
+        }
+        fs.set_new_file_flags(of_mount);
+        sides.merge(Prefer::Neither, false);
+        assert_eq!(sides.target(), tree(&walk(&fs, changed)));
+        for flags in OF_FILES {
+            let made = fs.lookup(InodeId::root_of(target), format!("new {flags}").as_bytes()).unwrap();
+            assert_eq!(fs.attributes(made).unwrap().flags, flags, "with {of_mount:#x} of the mount");
+            fs.forget(made, 1);
+        }
+    }
+    fs.close().unwrap();
+    drop(fs);
+    assert_btrfs_check_clean(&path);
+}
