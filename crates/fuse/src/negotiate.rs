@@ -34,8 +34,10 @@ pub struct Config {
     pub congestion_threshold: u16,
     /// Granularity of times in nanoseconds.
     pub time_granularity: u32,
-    /// Threads that read requests from `/dev/fuse`; with rings, threads for requests that may wait.
+    /// Threads that read requests from `/dev/fuse`: each has room for a request.
     pub threads: usize,
+    /// With rings, threads for requests that may wait; as many by default.
+    pub ring_threads: Option<usize>,
     /// How requests are to arrive. ([`Capabilities::OVER_IO_URING`] in [`wanted`](Self::wanted)
     /// means nothing.)
     pub transport: Transport,
@@ -81,6 +83,7 @@ impl Default for Config {
             congestion_threshold: 192,
             time_granularity: 1,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().max(2)),
+            ring_threads: None,
             transport: Transport::default(),
         }
     }

@@ -121,7 +121,9 @@ impl<F: Filesystem> Session<F> {
                     }
                     send_init(reply, &out);
                     tracing::debug!(?granted, ?way, "mount begins");
-                    let (threads, rings) = (config.threads.max(1), Mutex::new(Rank::SessionRings, rings));
+                    let of_rings = config.ring_threads.filter(|_| rings.is_some());
+                    let threads = of_rings.unwrap_or(config.threads).max(1);
+                    let rings = Mutex::new(Rank::SessionRings, rings);
                     let arrivals = Arc::new(Arrivals::default());
                     let settling = matches!(way, Way::Device { .. }).then(|| Arc::clone(&arrivals));
                     return Ok(Self {
@@ -149,6 +151,11 @@ impl<F: Filesystem> Session<F> {
     /// How requests arrive.
     pub fn way(&self) -> &Way {
         &self.way
+    }
+
+    /// How many threads serve requests that may wait.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// The filesystem.

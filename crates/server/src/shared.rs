@@ -63,8 +63,6 @@ pub struct MountFacts {
     pub mount_type: String,
     /// Why it is not `fuseblk`, where it might be.
     pub fallback: Option<String>,
-    /// Threads that serve.
-    pub threads: usize,
     /// The longest time from a change to its commit.
     pub commit_interval: Duration,
     /// When this process started, in the clock ticks of `/proc/PID/stat`.
@@ -89,6 +87,8 @@ pub struct MountFacts {
 /// How requests arrive, and why not over rings if these were requested.
 struct TransportFacts {
     name: &'static str,
+    /// How many serve requests.
+    threads: usize,
     why: Option<String>,
     hops: HopCounters,
 }
@@ -242,12 +242,13 @@ impl Shared {
         let _ = self.syncs.set(syncs);
     }
 
-    /// Sets how requests arrive, which the server shows.
-    pub fn set_way(&self, way: &Way) {
+    /// Sets how requests arrive, and how many threads serve them, which the server shows.
+    pub fn set_way(&self, way: &Way, threads: usize) {
         let _ = self.transport.set(match way {
-            Way::Rings { hops, .. } => TransportFacts { name: "io_uring", why: None, hops: hops.clone() },
+            Way::Rings { hops, .. } => TransportFacts { name: "io_uring", threads, why: None, hops: hops.clone() },
             Way::Device { why } => TransportFacts {
                 name: "/dev/fuse",
+                threads,
                 why: why.as_ref().map(ToString::to_string),
                 hops: HopCounters::default(),
             },
@@ -430,7 +431,7 @@ impl Shared {
             syncs: self.syncs.get().cloned().unwrap_or_default(),
             transport: self.transport.get().map_or("/dev/fuse", |transport| transport.name).into(),
             transport_fallback: self.transport.get().and_then(|transport| transport.why.clone()),
-            threads: self.facts.threads as u64,
+            threads: self.transport.get().map_or(0, |transport| transport.threads) as u64,
             read_only: self.engine.is_read_only(),
             aborted: stats.aborted,
             errors: stats.errors,

@@ -36,9 +36,8 @@ pub fn serve(backing: &Path, directory: &Path) -> Result<()> {
     };
     let (mount, device) = Mount::new(directory, &options).map_err(|error| failed("mount", &error))?;
     let mount = Arc::new(mount);
-    let threads = std::thread::available_parallelism().map_or(4, |cpus| (2 * cpus.get()).max(4));
     let server = server::Null::new(backing).map_err(|error| failed("open the backing file", &error))?;
-    let session = Session::establish(device, server, &ubtrfs_server::config(threads, Transport::Auto, true))
+    let session = Session::establish(device, server, &ubtrfs_server::config(None, Transport::Auto, true))
         .map_err(|error| failed("begin", &error))?;
     mount.read_far_ahead();
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| failed("signals", &error))?;

@@ -116,14 +116,12 @@ fn run(
     syncs: &Syncs,
     ready: impl FnOnce() -> Result<()> + Send,
 ) -> Result<()> {
-    let threads = job.request.threads.unwrap_or_else(usual_threads);
     let facts = MountFacts {
         devices: job.devices.iter().map(|path| path.display().to_string()).collect(),
         device_paths: paths_by_number(job, &devices),
         options: job.options.clone(),
         mount_type: kind_name(mount.kind()).into(),
         fallback: mount.fallback().map(Into::into),
-        threads,
         commit_interval: engine_options(&job.request).commit_interval,
         pid_started: process::started("self").unwrap_or_default(),
         ownership: job.request.ownership,
@@ -143,10 +141,11 @@ fn run(
     let timeout = job.request.timeout;
     shared.on_new_devices(Box::new(move |path| open_new(path, timeout)));
     let transport = syncs.transport(job.request.transport);
-    let session = Session::establish(fuse, server, &config(threads, transport, job.request.checks_permissions()))
-        .map_err(|error| Failure::of(&error))?;
+    let session =
+        Session::establish(fuse, server, &config(job.request.threads, transport, job.request.checks_permissions()))
+            .map_err(|error| Failure::of(&error))?;
     shared.set_notifier(session.notifier());
-    shared.set_way(session.way());
+    shared.set_way(session.way(), session.threads());
     if let Way::Device { why: Some(why) } = session.way() {
         tracing::info!("requests come over /dev/fuse, not io_uring: {why}");
     }
@@ -491,12 +490,6 @@ fn kind_name(kind: MountKind) -> &'static str {
         MountKind::Plain => "fuse",
         MountKind::Fusermount => "fuse (fusermount3)",
     }
-}
-
-fn usual_threads() -> usize {
-    /// So many that a few writers who wait for a commit leave some for others.
-    const LEAST: usize = 16;
-    std::thread::available_parallelism().map_or(LEAST, |cpus| (2 * cpus.get()).max(LEAST))
 }
 
 fn list(devices: &[PathBuf]) -> String {

@@ -700,7 +700,7 @@ fn new_files_have_their_flags_whatever_the_mount_gives_new_ones() {
         for flags in OF_FILES {
             let new = NewInode { mode: 0o100_644, flags: Some(flags), ..NewInode::default() };
             let made = fs.create(InodeId::root_of(changed), format!("new {flags}").as_bytes(), &new).unwrap();
-            fs.write(made, WriteAt::Offset(0), &[7; 20000], false).unwrap();
+            fs.write(made, WriteAt::Offset(0), &[7; 9000], false).unwrap();
             fs.forget(made, 1);
         }
         fs.set_new_file_flags(of_mount);
