@@ -167,8 +167,7 @@ impl Filesystem {
         self.writeback.set_compression_threads(threads);
     }
 
-    /// Flags that new regular files get, of [`InodeFlags::NODATACOW`] and
-    /// [`InodeFlags::NODATASUM`].
+    /// Flags that new regular files get, of `NODATACOW` and `NODATASUM`.
     pub fn new_file_flags(&self) -> u64 {
         self.info.new_file_flags()
     }

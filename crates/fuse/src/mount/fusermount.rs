@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::io::FdFlags;
 use rustix::net::{
@@ -17,6 +18,9 @@ use super::options::MountOptions;
 use crate::device::Device;
 
 const PROGRAM: &str = "fusermount3";
+/// How often it is tried to run the program again where there may be no further process.
+const ATTEMPTS: u32 = 100;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(20);
 /// Passes the program the number of the socket to which it must send the open `/dev/fuse`.
 const SOCKET: &str = "_FUSE_COMMFD";
 
@@ -57,7 +61,17 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     if how == Unmount::Lazy {
         command.arg("-z");
     }
-    let output = command.arg("--").arg(path).stdin(Stdio::null()).output().map_err(MountError::NoFusermount)?;
+    command.arg("--").arg(path).stdin(Stdio::null());
+    let mut attempts = 0..ATTEMPTS;
+    let output = loop {
+        match command.output() {
+            // The limit of processes is reached: threads of a mount that has failed end soon.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempts.next().is_some() => {
+                std::thread::sleep(BETWEEN_ATTEMPTS);
+            }
+            output => break output.map_err(MountError::NoFusermount)?,
+        }
+    };
     if output.status.success() { Ok(()) } else { Err(MountError::Fusermount(complaint(&output.stderr))) }
 }
 

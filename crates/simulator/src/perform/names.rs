@@ -23,8 +23,8 @@ impl Worker {
         let Some((dir, name)) = self.model.place(path) else { return Ok(()) };
         let value: Arc<[u8]> = b"born with it".as_slice().into();
         let xattrs = if *xattr { vec![(b"user.born".to_vec(), value.to_vec())] } else { Vec::new() };
-        let new =
-            NewInode { mode: *mode, uid: owner.0, gid: owner.1, rdev: *rdev, symlink_target: target.0.clone(), xattrs };
+        let (symlink_target, rdev, (uid, gid)) = (target.0.clone(), *rdev, *owner);
+        let new = NewInode { mode: *mode, uid, gid, rdev, symlink_target, xattrs, flags: None };
         let expected = self.model.can_add(dir, name);
         let made = self.fs.create(dir, name, &new);
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
@@ -32,7 +32,7 @@ impl Worker {
             0o040_000 => dir_body(dir),
             0o120_000 => Body::Symlink(target.0.clone()),
             _ if is_regular(*mode) => Body::File(Content::default()),
-            _ => Body::Special(*rdev),
+            _ => Body::Special(rdev),
         };
         let mut node = new_node(*mode, *owner, body, 1);
         if *xattr {
