@@ -158,6 +158,14 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        reason: "a removed inode is in the tree until the FORGET of it arrives, which FUSE sends later",
+        speaks_of: |case| {
+            matches!(case.step.call, Call::SearchTree { .. })
+                && case.is_after(removes)
+                && has_more_inodes(case.ours, case.theirs)
+        },
+    },
+    Known {
         reason: "to defragment, the kernel compares the ids on disk with the caller's, whatever the mount shows",
         speaks_of: |case| {
             let is_refused = case.ours == "EPERM" && !is_error(case.theirs);
@@ -431,6 +439,19 @@ fn protects(call: &Call) -> bool {
 
 fn destroys(call: &Call) -> bool {
     matches!(call, Call::DestroySubvolume { .. })
+}
+
+fn removes(call: &Call) -> bool {
+    matches!(call, Call::Unlink { .. } | Call::RemoveDirectory { .. } | Call::Rename { .. })
+}
+
+/// Whether items of a tree differ only by those of inodes that the kernel's tree has none of.
+fn has_more_inodes(ours: &str, theirs: &str) -> bool {
+    let inode = |item: &str| item.split('.').next().map(str::to_owned);
+    let theirs: Vec<&str> = theirs.split(' ').collect();
+    let is_of_theirs = |item: &&str| theirs.iter().any(|other| inode(other) == inode(item));
+    let of_theirs: Vec<&str> = ours.split(' ').filter(is_of_theirs).collect();
+    !is_error(ours) && of_theirs == theirs
 }
 
 /// Whether a call may leave a file that has no name and is open.
