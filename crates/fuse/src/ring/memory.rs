@@ -106,6 +106,14 @@ impl Held {
         InHeader::read_from_prefix(self.headers()).map_or(0, |(header, _)| header.opcode)
     }
 
+    /// An entry with a request that has nothing but this.
+    #[cfg(test)]
+    pub fn with(mut self, opcode: u32) -> Self {
+        let header = InHeader { opcode, ..InHeader::default() };
+        self.headers_mut()[..IN_HEADER].copy_from_slice(header.as_bytes());
+        self
+    }
+
     fn headers(&self) -> &[u8] {
         // SAFETY: STRIDE bytes of mapped memory that belong to this value alone.
         unsafe { std::slice::from_raw_parts(self.headers.as_ptr(), STRIDE) }

@@ -106,3 +106,72 @@ impl Backlog {
         self.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::reply::Waits;
+    use crate::ring::entry::Entry;
+    use crate::ring::mailbox::Mailbox;
+    use crate::ring::memory;
+
+    const THREADS: usize = 4;
+    const TIMEOUT: Duration = Duration::from_secs(20);
+
+    fn request(opcode: u32) -> Work {
+        let held = memory::entries(0, 1, 4096).unwrap().remove(0).with(opcode);
+        let entry = Entry::new(Arc::new(Mailbox::new().unwrap()), Arc::new(Waits::new(THREADS)));
+        Work { entry: Arc::new(entry), held }
+    }
+
+    /// Of invariant 65.
+    #[test]
+    fn writes_that_wait_leave_threads_for_all_else() {
+        const WRITES: usize = 3 * THREADS;
+        let backlog = &Backlog::new(THREADS);
+        let (begins, begun) = channel();
+        let (goes_on, may_go_on) = channel::<()>();
+        let may_go_on = &std::sync::Mutex::new(may_go_on);
+        let served: usize = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|_| {
+                    let begins = begins.clone();
+                    scope.spawn(move || {
+                        let mut served = 0;
+                        backlog.serve(|work| {
+                            served += 1;
+                            begins.send(work.held.opcode()).unwrap();
+                            if work.held.opcode() == opcode::WRITE {
+                                let _ = may_go_on.lock().unwrap().recv();
+                            }
+                        });
+                        served
+                    })
+                })
+                .collect();
+            (0..WRITES).for_each(|_| backlog.push(request(opcode::WRITE)));
+            let next = || begun.recv_timeout(TIMEOUT).ok();
+            let mut order: Vec<_> = (0..THREADS / 2).map(|_| next()).collect();
+            for _ in 0..THREADS {
+                backlog.push(request(opcode::LOOKUP));
+                order.push(next());
+            }
+            let is_busy = backlog.is_busy();
+            // All of them, in any order from here on.
+            drop(goes_on);
+            backlog.close();
+            let served = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            let (write, lookup) = (Some(opcode::WRITE), Some(opcode::LOOKUP));
+            assert_eq!(order, [[write; THREADS / 2].as_slice(), &[lookup; THREADS]].concat(), "invariant 65");
+            assert!(is_busy && !backlog.is_busy());
+            served
+        });
+        assert_eq!(served, WRITES + THREADS);
+    }
+}
