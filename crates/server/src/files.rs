@@ -51,17 +51,15 @@ impl Server {
     pub(crate) fn answer_fallocate(&self, caller: &Caller<'_>, node: u64, what: &Fallocate, reply: ReplyEmpty) {
         /// A range of fewer sectors has fewer pieces than one step changes.
         const LONG: u64 = 8 << 20;
-        let id = match self.may_allocate(caller, node, what) {
+        let user = (what.length >= LONG).then(|| User::of(caller));
+        // What is refused for want of room takes no set-id bits away.
+        let may_come = user.map_or(Ok(()), |user| self.long.check(user));
+        let id = match may_come.and_then(|()| self.may_allocate(caller, node, what)) {
             Ok(id) => id,
             Err(errno) => return reply.error(errno),
         };
-        if what.length < LONG {
-            return answer(reply, allocate(self.engine(), id, what));
-        }
-        let (shared, user, what) = (Arc::clone(self.shared()), User::of(caller), *what);
-        if let Err(errno) = self.long.check(user) {
-            return reply.error(errno);
-        }
+        let Some(user) = user else { return answer(reply, allocate(self.engine(), id, what)) };
+        let (shared, what) = (Arc::clone(self.shared()), *what);
         self.long.run(user, move || answer(reply, allocate(&shared.engine, id, &what)));
     }
 
