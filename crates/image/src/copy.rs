@@ -100,10 +100,7 @@ impl<S: Source> Copier<'_, '_, S> {
             let end = ends.last().copied().unwrap_or_default();
             path.truncate(end);
             if let Some((name, node)) = frame.left.pop() {
-                if !path.ends_with(b"/") {
-                    path.push(b'/');
-                }
-                path.extend(name);
+                add_name(&mut path, &name);
                 let dir = frame.to;
                 if let Some(below) = self.one(&node, dir, as_path(&path))? {
                     frames.push(below);
@@ -285,6 +282,14 @@ impl<S: Source> Copier<'_, '_, S> {
         let Description { uid, gid, mode, ref xattrs, atime, mtime, .. } = *of;
         Attributes { owner: (uid, gid), mode, xattrs, atime, mtime }.give(self.fs, id, path)
     }
+}
+
+/// Adds the name of an entry to the path of its directory.
+pub fn add_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }
 
 fn as_path(bytes: &[u8]) -> &Path {

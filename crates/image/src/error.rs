@@ -40,6 +40,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// A directory of the volume was found by a second path: a walk would never end.
+    pub fn has_another_path(path: &Path) -> Self {
+        let path = path.display();
+        Self::Refused(format!(
+            "{path} is a directory that has another path, too: the volume is damaged, see 'ubtrfs check'"
+        ))
+    }
+
     /// Whether the volume has no room for it.
     pub fn is_full(&self) -> bool {
         match self {

@@ -143,10 +143,7 @@ impl Source for VolumeFiles {
     fn children(&self, node: &VolumeFile) -> Result<Vec<Child<VolumeFile>>> {
         let entries = Self::entries(&self.fs, node.id).map_err(inside(&node.path))?;
         if !entries.is_empty() && !self.listed.borrow_mut().insert(node.id) {
-            return Err(Error::Refused(format!(
-                "{} is a directory that has another path, too: the volume is damaged, see 'ubtrfs check'",
-                node.path.display()
-            )));
+            return Err(Error::has_another_path(&node.path));
         }
         let child = |(name, id): (Vec<u8>, InodeId)| {
             let path = node.path.join(OsStr::from_bytes(&name));

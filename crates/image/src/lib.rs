@@ -29,7 +29,7 @@ mod subvolumes;
 mod verity;
 
 pub use composefs::dump;
-pub use copy::{CopyOptions, Destination, Reflink, copy_into};
+pub use copy::{CopyOptions, Destination, Reflink, add_name, copy_into};
 pub use edit::{Editor, Existing};
 pub use error::{Error, Result};
 pub use export::export;

@@ -8,16 +8,18 @@ mod source;
 mod used;
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use ubtrfs_image::{Error, add_name};
 
 use crate::args::filesystem::Du;
 use crate::failure::{Failure, Result, each};
 use crate::place::{Image, Place};
-use crate::show;
 use output::{Format, Output};
 use ranges::Ranges;
-use source::{AtInode, InImage, Kind, OnMount, Source, add_name};
+use source::{AtInode, InImage, Kind, OnMount, Source};
 use used::Used;
 
 /// `ubtrfs filesystem du`
@@ -97,11 +99,8 @@ impl Walk<'_> {
                 add_name(&mut path, &name);
                 match source.kind(&mut node) {
                     Ok(Kind::Directory { inode: Some(inode) }) if !seen.insert(inode) => {
-                        let shown = show::bytes(&path);
-                        self.complain(Failure::new(format!(
-                            "{shown} is a directory that has another path, too: \
-                             the volume is damaged, see 'ubtrfs check'"
-                        )));
+                        let path = Path::new(OsStr::from_bytes(&path));
+                        self.complain(Failure::of(&Error::has_another_path(path)));
                     }
                     Ok(Kind::Directory { .. }) => match source.entries(&node) {
                         Ok(entries) => frames.push(frame(path.len(), entries)),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use ubtrfs::{FoundExtent, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino};
-use ubtrfs_image::{HostFile, HostTree, OpenFile};
+use ubtrfs_image::{HostFile, HostTree, OpenFile, add_name};
 
 use crate::args;
 use crate::control;
@@ -30,14 +30,6 @@ pub enum Kind {
     File { inode: Option<(u64, u64)> },
     /// It takes no space of its own, or is none of the volume's.
     Other,
-}
-
-/// Adds the name of an entry to the path of its directory.
-pub fn add_name(path: &mut Vec<u8>, name: &[u8]) {
-    if !path.ends_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
 }
 
 /// Something with directories and files.
