@@ -16,6 +16,7 @@
 //! * [`nbd_server`], [`lossy_server`]: servers of exports, and one that loses what was not flushed.
 //! * [`seeds`]: which seeds a test runs.
 //! * [`ordinary_user`]: actions of a user who is not root.
+//! * [`mod@threads_of`]: what the threads of a process wait for.
 //! * [`need`]: what this machine offers, and how a test says that it cannot run.
 //!
 //! A helper that cannot do its work panics, since that is how a test fails; where a test wants to
@@ -49,5 +50,6 @@ pub mod scratch;
 pub mod seeds;
 pub mod slow_link;
 pub mod subject;
+pub mod threads_of;
 pub mod walk;
 pub mod workload;

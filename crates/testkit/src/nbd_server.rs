@@ -101,9 +101,20 @@ impl NbdServer {
         }
     }
 
-    /// Stops it in the middle of whatever it does.
+    /// Stops it in the middle of whatever it does, and returns when all of its threads stand still:
+    /// the signal stops one, which may have to wait for a processor before it stops the others.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        let threads = format!("/proc/{}/task", self.child.as_ref().expect("a server that runs").id());
+        let is_going_on = |thread: PathBuf| {
+            let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+            !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        };
+        let start = Instant::now();
+        while std::fs::read_dir(&threads).expect("its threads").flatten().any(|thread| is_going_on(thread.path())) {
+            assert!(start.elapsed() < TIMEOUT, "{} does not stop", self.program);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Lets it go on.

@@ -9,6 +9,10 @@ use crate::run::command;
 /// The user `nobody`, and its group.
 pub const NOBODY: u32 = 65534;
 
+/// The user `games` of every Debian, and its group: for a test that counts a user's processes, which
+/// must be this test's alone.
+pub const GAMES: u32 = 5;
+
 /// Gives every user access to `/dev/fuse`. `$1` is where a node may be made; the rest is the
 /// command to run.
 const OPEN_FUSE: &str = r#"
@@ -64,13 +68,18 @@ pub fn lend(dir: &Path, program: &Path, paths: &[&Path]) -> PathBuf {
     copy
 }
 
-/// A shell that runs `script` as [`NOBODY`], without other groups. It is in a mount namespace of
-/// its own, where every user has access to `/dev/fuse`, which some machines reserve for root: a
-/// node of it is made in `dir`. Added arguments are the script's.
+/// [`shell_of`] the user [`NOBODY`].
 pub fn shell(dir: &Path, script: &str) -> Command {
+    shell_of(NOBODY, dir, script)
+}
+
+/// A shell that runs `script` as a user and its group, without other groups. It is in a mount
+/// namespace of its own, where every user has access to `/dev/fuse`, which some machines reserve
+/// for root: a node of it is made in `dir`. Added arguments are the script's.
+pub fn shell_of(user: u32, dir: &Path, script: &str) -> Command {
     let mut line = in_private_namespace(dir);
     line.args(["sh", "-c", OPEN_FUSE, "sh"]).arg(dir.join("fuse"));
-    line.args(["setpriv", &format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"]);
+    line.args(["setpriv", &format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]);
     line.args(["sh", "-c", script, "sh"]);
     line
 }

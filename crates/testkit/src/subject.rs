@@ -1,6 +1,6 @@
 //! Something that mounts an image so that programs can work in it: the kernel's btrfs, or ubtrfs.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -14,6 +14,7 @@ use crate::kernel::KernelMount;
 use crate::need::ubtrfs_binary;
 use crate::run::{Outcome, command, run, run_within};
 use crate::scratch::{mount_table, scratch_dir};
+use crate::threads_of::threads_of;
 
 /// How long a mount or unmount of ubtrfs may take.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -174,7 +175,12 @@ impl FuseMount {
 pub fn assert_ends(process: &OwnedFd) {
     let timeout = Timespec { tv_sec: TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)).expect("wait for a process");
-    assert_eq!(ended, 1, "the process does not end");
+    if ended != 1 {
+        // The descriptor says which process it is.
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).unwrap_or_default();
+        let number = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());
+        panic!("the process does not end:\n{}", number.map(threads_of).unwrap_or_default());
+    }
 }
 
 impl Drop for FuseMount {

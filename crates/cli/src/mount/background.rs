@@ -6,9 +6,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use ubtrfs_fuse::mount::{Unmount, is_dead, unmount};
+use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
 
 use super::log;
 use super::serve::Job;
@@ -21,6 +23,9 @@ const READY: &str = "ready";
 /// a delay each fsync would fault its pages in again; with the allocator's default of a second,
 /// memory that a commit freed would stay in an idle server for days.
 const PURGE_DELAY: &str = "MIMALLOC_PURGE_DELAY";
+
+/// How long a failed mount waits for a process to unmount it with.
+const TIME_FOR_A_PROCESS: Duration = Duration::from_secs(30);
 
 /// Starts the server, and returns when the mount is ready.
 pub fn start(options: &[String], job: &Job) -> Result<()> {
@@ -52,7 +57,7 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
     let status = server.wait().map_err(failed)?;
     if mounted() != before
         && is_dead(&job.directory)
-        && let Err(error) = unmount(&job.directory, Unmount::Lazy)
+        && let Err(error) = unmount_patiently(&job.directory)
     {
         tracing::warn!(%error, "the mount of a server that has failed is left");
     }
@@ -60,6 +65,19 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
         Some(code) if code != 0 => Err(Failure::Said(u8::try_from(code).unwrap_or(1))),
         Some(_) => Err(Failure::new("the volume was unmounted at once")),
         None => Err(Failure::new(format!("the server ended before the mount was ready: {status}"))),
+    }
+}
+
+/// Unmounts what a server has left. Where the user may have no further process, it waits for one to
+/// end.
+fn unmount_patiently(directory: &Path) -> std::result::Result<(), MountError> {
+    let deadline = Instant::now() + TIME_FOR_A_PROCESS;
+    loop {
+        match unmount(directory, Unmount::Lazy) {
+            Err(MountError::NoFusermount(error))
+                if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
+            result => return result,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::mkfs_btrfs;
 use ubtrfs_testkit::run::{Outcome, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
+use ubtrfs_testkit::threads_of::threads_of;
 
 /// Whether requests arrive over rings in this run of the tests.
 pub const OVER_RINGS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"mounted_ring");
@@ -208,7 +209,7 @@ impl Server {
             status.is_ok_and(|status| !status.contains("\nState:\tZ") && !status.contains("\nState:\tX"))
         };
         while is_alive() {
-            assert!(Instant::now() < limit, "the server does not end");
+            assert!(Instant::now() < limit, "the server does not end:\n{}", threads_of(self.0.cast_unsigned()));
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -1,11 +1,12 @@
 //! A mount whose starter has low limits (`ulimit`) works, or is not there.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Command;
 
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::ordinary_user::{lend, shell};
+use ubtrfs_testkit::ordinary_user::{GAMES, lend, shell_of};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, run};
 
@@ -79,7 +80,10 @@ const MOUNTS: &str = r#"
 /// What a user's mounts under limits have said.
 fn users_mounts(volume: &Volume, limit: &str, least: u64, most: u64) -> Outcome {
     let program = lend(volume.dir.path(), Path::new(env!("CARGO_BIN_EXE_ubtrfs")), &[&volume.image, &volume.point]);
-    let mut line = shell(volume.dir.path(), MOUNTS);
+    for path in [&volume.image, &volume.point] {
+        chown(path, Some(GAMES), Some(GAMES)).unwrap();
+    }
+    let mut line = shell_of(GAMES, volume.dir.path(), MOUNTS);
     line.arg(&program).args([&volume.image, &volume.point]);
     run(line.args([&least.to_string(), &most.to_string(), limit]))
 }
@@ -89,7 +93,7 @@ fn of_processes_lets_a_users_mount_work_or_fail_whole() {
     require!(Need::Root, FUSE, Need::Tool("prlimit"), Need::Tool("setpriv"), Need::Tool("unshare"));
     require!(Need::Tool("fusermount3"));
     let volume = Volume::new();
-    // Others may run as the same user; of these many, no mount has more than some threads.
+    // Of these many, no mount has more than some threads.
     let outcome = users_mounts(&volume, "--nproc", 6, 60);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
     assert!(outcome.stdout.trim().parse::<u64>().unwrap() > 0, "{}", outcome.report());

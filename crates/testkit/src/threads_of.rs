@@ -1,0 +1,45 @@
+//! What the threads of a process wait for: of one that does not end though it should.
+
+use std::fmt::Write;
+use std::fs;
+
+/// A line for each thread (its name, and the state in which it is), and below it where it is in the
+/// kernel, as far as root may see that. Empty if there is no such process.
+pub fn threads_of(process: u32) -> String {
+    let mut said = String::new();
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    for thread in threads {
+        let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let stat = read("stat");
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.get(..1)).unwrap_or("gone");
+        let _ = writeln!(said, "{}: {state}", read("comm").trim_end());
+        for line in read("stack").lines() {
+            let _ = writeln!(said, "    {}", line.trim_start_matches("[<0>] "));
+        }
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn each_thread_is_named_with_its_state() {
+        let (runs, is_running) = channel();
+        let park = move || {
+            runs.send(()).unwrap();
+            thread::park();
+        };
+        let thread = thread::Builder::new().name("is parked".into()).spawn(park).unwrap();
+        is_running.recv().unwrap();
+        let said = threads_of(std::process::id());
+        thread.thread().unpark();
+        thread.join().unwrap();
+        assert!(said.lines().any(|line| line.starts_with("is parked: ")), "{said}");
+        assert_eq!(threads_of(u32::MAX), "");
+    }
+}
