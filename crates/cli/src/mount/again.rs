@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, remove_file};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::iter;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -61,21 +61,52 @@ pub struct Wanted<'a> {
     pub options: &'a MountOptions,
 }
 
+/// A turn at mounting a volume. It ends when this is dropped.
+pub struct Turn {
+    path: PathBuf,
+    file: File,
+}
+
+impl Turn {
+    /// Waits for it. `None` if there is no place to wait.
+    fn wait_for(path: PathBuf) -> Option<Self> {
+        loop {
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).ok()?;
+            rustix::fs::flock(&file, FlockOperation::LockExclusive).ok()?;
+            let turn = Self { path: path.clone(), file };
+            if turn.is_of_path() {
+                return Some(turn);
+            }
+        }
+    }
+
+    /// Whether others wait for this file, too: the one before may have removed it.
+    fn is_of_path(&self) -> bool {
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        let is = self.file.metadata().map(identity);
+        is.is_ok_and(|is| std::fs::metadata(&self.path).map(identity).is_ok_and(|found| found == is))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // Only who has the turn removes the file. Those that wait for it notice that.
+        if self.is_of_path() {
+            let _ = remove_file(&self.path);
+        }
+    }
+}
+
 /// Waits until no other mount of this volume is being made, and keeps others waiting while the
 /// result lives: of two at the same time, one is the first and the other is mounted from it. Empty
 /// if there is no place to wait.
-pub fn wait_for_turn(devices: &[PathBuf], superblock: Option<&Superblock>) -> Vec<File> {
+pub fn wait_for_turn(devices: &[PathBuf], superblock: Option<&Superblock>) -> Vec<Turn> {
     let _ = DirBuilder::new().mode(0o700).create(TURNS);
     let exports = devices.iter().filter(|device| is_remote(device));
     // In one order, so that no two wait for each other.
     let mut names: BTreeSet<String> = exports.map(|export| format!("mount-{:016x}", hash(export))).collect();
     names.extend(superblock.map(|superblock| format!("mount-{}", superblock.fsid)));
-    let wait = |name: &String| {
-        let path = Path::new(TURNS).join(name);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
-        rustix::fs::flock(&file, FlockOperation::LockExclusive).ok().map(|()| file)
-    };
-    names.iter().filter_map(wait).collect()
+    names.iter().filter_map(|name| Turn::wait_for(Path::new(TURNS).join(name))).collect()
 }
 
 /// Two names may have the same: then mounts of the one wait for mounts of the other.

@@ -18,8 +18,8 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,10 +88,19 @@ impl Drop for Offer {
     }
 }
 
+/// Connects with whoever listens there, without waiting: a server that is stopped may have as many
+/// callers as its queue takes.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = UnixStream::from(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
 /// Removes the sockets that servers have left which were killed.
 fn clear() {
-    let is_left =
-        |path: &PathBuf| UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    let is_left = |path: &PathBuf| connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     sockets().filter(is_left).for_each(|path| drop(remove_file(path)));
 }
 
@@ -127,7 +136,7 @@ pub fn all() -> Vec<(Served, Option<OwnedFd>)> {
 }
 
 fn ask(path: &Path) -> io::Result<(Served, Option<OwnedFd>)> {
-    let server = UnixStream::connect(path)?;
+    let server = connect(path)?;
     server.set_read_timeout(Some(TIMEOUT))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

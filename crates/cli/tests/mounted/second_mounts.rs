@@ -2,12 +2,15 @@
 //! on `/home`.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::nbd_server::NbdServer;
 use ubtrfs_testkit::need::Need;
@@ -265,6 +268,11 @@ fn mounts_at_the_same_time_have_one_server() {
             disk.umount(name).ok();
         }
     }
+    // Where they waited for one another, nothing is left.
+    let superblock = fs::read(&disk.volume.image).unwrap();
+    let fsid = format!("{:x}", u128::from_be_bytes(superblock[0x1_0020..0x1_0030].try_into().unwrap()));
+    let left = fs::read_dir("/run/ubtrfs").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.replace('-', "").ends_with(&fsid)).collect::<Vec<_>>(), [""; 0]);
 }
 
 /// `$1` is a directory where the file handles are of, `$2` one where they are opened.
@@ -568,6 +576,23 @@ fn mounts_of_the_type_fuse_are_mounted_again() {
     disk.volume.check();
 }
 
+/// Has as many callers wait for this server's answer as can: connect(2) would wait, too.
+fn fill_queue(server: &Server) -> Vec<OwnedFd> {
+    let of_server = format!("{}-", server.0);
+    let socket = fs::read_dir("/run/ubtrfs/served").unwrap().map(|entry| entry.unwrap().path());
+    let mut socket = socket.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&of_server));
+    let address = SocketAddrUnix::new(socket.next().expect("its socket")).unwrap();
+    let mut callers = Vec::new();
+    loop {
+        let caller = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        match connect(&caller, &address) {
+            Ok(()) => callers.push(caller),
+            Err(Errno::AGAIN) => return callers,
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+}
+
 /// All servers are asked what they serve, where the kernel does not know it.
 #[test]
 fn a_server_that_does_not_answer_holds_up_no_mount_of_another_volume() {
@@ -576,10 +601,12 @@ fn a_server_that_does_not_answer_holds_up_no_mount_of_another_volume() {
     one.mount("", "a");
     let server = one.server("a");
     server.signal("STOP");
+    let callers = fill_queue(&server);
     let begun = Instant::now();
     let mounted = other.try_mount("", "a");
     let elapsed = begun.elapsed();
     server.signal("CONT");
+    drop(callers);
     mounted.ok();
     assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
     // Callers that have gone do no harm.
