@@ -167,6 +167,11 @@ lacks() {
     refused "$ubtrfs" cat copy.img "$1"
 }
 
+# lacks_content FILE CONTENT
+lacks_content() {
+    [ "$("$ubtrfs" cat copy.img "$1")" != "$2" ] || fail "$1 has '$2' already"
+}
+
 finish() {
     umount mnt 2>/dev/null || umount -l mnt 2>/dev/null || true
     [ "${target#/dev/}" = "$target" ] || losetup -d "$target"
@@ -229,6 +234,45 @@ fsync_file() {
     xfs_io -d -f -s -c 'pwrite -S 0x62 0 4096' mnt/synchronous
     crash
     "$ubtrfs" cat copy.img synchronous | tr -d b | cmp - /dev/null
+    finish
+}
+
+# What is done through each of several mounts of a device is durable by a sync of any of them, and by
+# the end of the last one.
+several_mounts() {
+    new p.img >/dev/null
+    attach p.img
+    target=$device
+    mkdir -p mnt other
+    "$ubtrfs" mount "$target" mnt
+    for name in a b; do "$ubtrfs" subvolume create mnt/$name; done
+    umount mnt
+    wait_for_end
+    "$ubtrfs" mount -o commit=100000,subvol=a "$target" mnt
+    "$ubtrfs" mount -o subvol=b "$target" other
+    is "$(pgrep -c -f "^ubtrfs mount --server.* $PWD/")" 1
+    local round
+    for round in 'sync' 'sync -f mnt' 'sync -f other' "$ubtrfs sync other"; do
+        echo "a: $round" >mnt/file
+        echo "b: $round" >other/file
+        # Its words are separate.
+        # shellcheck disable=SC2086
+        $round
+        crash
+        holds a/file "a: $round"
+        holds b/file "b: $round"
+    done
+    umount mnt
+    echo last >other/file
+    crash
+    lacks_content b/file last
+    sync -f other
+    crash
+    holds b/file last
+    echo end >other/file
+    umount other
+    crash
+    holds b/file end
     finish
 }
 
@@ -593,6 +637,7 @@ helper() { "$ubtrfs" mount -o remount,ro mnt mnt; }
 # What failed may have left something behind.
 clean() {
     umount -l mnt 2>/dev/null
+    umount -l other 2>/dev/null
     umount -l knl 2>/dev/null
     local device
     for device in $(losetup -nO NAME,BACK-FILE | awk -v place="$PWD/" 'index($2, place) == 1 { print $1 }'); do
@@ -626,6 +671,7 @@ all() {
         run "stores to live mappings, syncfs(2), $how" mapped "$how" "${ROUNDS:-10}" sync -f mnt
     done
     run 'stores to left mappings, umount' mapped_then_unmounted
+    run 'several mounts of a device' several_mounts
     run 'syncs beside writers' under_load
     for how in killed lazily by-force beside-syncs; do run "a mount that ends $how" ends "$how"; done
     # It detaches devices of others, too.
