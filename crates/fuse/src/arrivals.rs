@@ -18,6 +18,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
+use crate::device::Device;
+use crate::writes::{Waiting, Writes};
+
 /// The pause between two looks at a thread.
 const PAUSE: Duration = Duration::from_micros(200);
 /// How long a marker is waited for before the end of the session is looked for.
@@ -38,20 +41,7 @@ pub struct Arrivals {
     arrived: Mutex<u64>,
     changed: Condvar,
     ended: AtomicBool,
-}
-
-impl Default for Arrivals {
-    fn default() -> Self {
-        Self {
-            threads: Mutex::with_default(Rank::SessionThreads),
-            begun: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
-            file: AtomicU64::new(0),
-            arrived: Mutex::with_default(Rank::Arrivals),
-            changed: Condvar::new(),
-            ended: AtomicBool::new(false),
-        }
-    }
+    writes: Writes,
 }
 
 /// A thread that reads requests and serves them.
@@ -68,6 +58,20 @@ const READS: u64 = 0;
 const SERVES_A_WRITE: u64 = 1;
 
 impl Arrivals {
+    /// For so many threads.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            threads: Mutex::with_default(Rank::SessionThreads),
+            begun: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            file: AtomicU64::new(0),
+            arrived: Mutex::with_default(Rank::Arrivals),
+            changed: Condvar::new(),
+            ended: AtomicBool::new(false),
+            writes: Writes::new(threads),
+        }
+    }
+
     /// Enters this thread.
     pub fn enter(self: &Arc<Self>) -> Entered {
         let thread = AtomicI32::new(rustix::thread::gettid().as_raw_nonzero().get());
@@ -107,6 +111,8 @@ impl Arrivals {
     pub fn settle(&self, most: u64, send: impl Fn(u64) -> Result<bool, Errno>) -> Result<(), Errno> {
         for _ in 0..MOST_ROUNDS {
             let before = self.begun.load(SeqCst);
+            // What waits for a thread has begun before.
+            let waiting = self.writes.unserved();
             let number = self.sent.fetch_add(1, SeqCst) + 1;
             if !send(number)? {
                 self.wait_for_writes();
@@ -115,7 +121,7 @@ impl Arrivals {
             self.wait_for(number)?;
             self.wait_for_writes();
             let threads = self.threads.lock().len() as u64;
-            if self.begun.load(SeqCst) - before + threads < most {
+            if self.begun.load(SeqCst) - before + threads + waiting < most {
                 // Fewer were under way than might be, so none waited behind the marker.
                 return Ok(());
             }
@@ -134,7 +140,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Waits until no other thread serves a WRITE that it has taken before this was called.
+    /// Waits until no other thread serves a WRITE that one has taken before this was called.
     pub fn wait_for_writes(&self) {
         let own = rustix::thread::gettid().as_raw_nonzero().get();
         let threads = self.threads.lock().clone();
@@ -145,6 +151,8 @@ impl Arrivals {
                 thread::sleep(PAUSE);
             }
         }
+        // Only now they have left to others what they don't serve themselves.
+        self.writes.settle();
     }
 }
 
@@ -176,10 +184,35 @@ pub struct Entered {
 }
 
 impl Entered {
-    /// Serves a request that has been read.
-    pub fn serving(&self, is_write: bool, serve: impl FnOnce()) {
+    /// Serves a request that has been read, which is no WRITE.
+    pub fn serving(&self, serve: impl FnOnce()) {
         self.all.begun.fetch_add(1, SeqCst);
-        let doing = if is_write { SERVES_A_WRITE } else { SERVES_A_WRITE + 1 };
+        self.doing(SERVES_A_WRITE + 1, serve);
+    }
+
+    /// Whether this thread serves a WRITE that it has read, by [`Self::serving_writes`]. If not,
+    /// another does, and this one reads on.
+    pub fn is_own_write(&self, message: &[u8], device: &Arc<Device>) -> bool {
+        self.all.begun.fetch_add(1, SeqCst);
+        let is_own = self.all.writes.is_own(message, device);
+        if !is_own {
+            self.reader.rounds.fetch_add(DOINGS, SeqCst);
+        }
+        is_own
+    }
+
+    /// Serves the WRITE that this thread has read, and after it those that others have read and
+    /// left, while it is its turn to do so.
+    pub fn serving_writes(&self, own: impl FnOnce(), other: impl Fn(&Waiting)) {
+        self.doing(SERVES_A_WRITE, own);
+        let mut next = self.all.writes.next(None);
+        while let Some(waiting) = next {
+            self.doing(SERVES_A_WRITE, || other(&waiting));
+            next = self.all.writes.next(Some(waiting));
+        }
+    }
+
+    fn doing(&self, doing: u64, serve: impl FnOnce()) {
         self.reader.rounds.fetch_add(doing, SeqCst);
         serve();
         self.reader.rounds.fetch_add(DOINGS - doing, SeqCst);
@@ -202,19 +235,29 @@ mod tests {
 
     use super::*;
 
+    fn device() -> Arc<Device> {
+        Arc::new(Device::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap())))
+    }
+
     #[test]
     fn a_write_in_progress_is_waited_for_and_other_requests_are_not() {
-        let arrivals = Arc::new(Arrivals::default());
+        let arrivals = Arc::new(Arrivals::new(2));
         let (begun, has_begun) = channel();
         let (go_on, may_go_on) = channel::<()>();
         let other = Arc::clone(&arrivals);
         let thread = thread::spawn(move || {
             let entered = other.enter();
             for is_write in [false, true] {
-                entered.serving(is_write, || {
+                let serve = || {
                     begun.send(is_write).unwrap();
                     may_go_on.recv().unwrap();
-                });
+                };
+                if is_write {
+                    assert!(entered.is_own_write(&[], &device()));
+                    entered.serving_writes(serve, |_| unreachable!("it is alone"));
+                } else {
+                    entered.serving(serve);
+                }
             }
         });
         assert!(!has_begun.recv().unwrap());
@@ -237,11 +280,11 @@ mod tests {
     /// Such as the last one, which may itself wait for the sync that waits for WRITEs.
     #[test]
     fn a_thread_that_serves_something_else_is_not_looked_at() {
-        let arrivals = Arc::new(Arrivals::default());
+        let arrivals = Arc::new(Arrivals::new(2));
         let (other, stop) = (Arc::clone(&arrivals), Arc::new(AtomicBool::new(false)));
         let (stops, (begun, has_begun)) = (Arc::clone(&stop), channel());
         let busy = thread::spawn(move || {
-            other.enter().serving(false, || {
+            other.enter().serving(|| {
                 begun.send(()).unwrap();
                 // It never sleeps.
                 while !stops.load(SeqCst) {
@@ -263,7 +306,7 @@ mod tests {
 
     #[test]
     fn rounds_are_repeated_while_more_may_wait_behind_the_marker() {
-        let arrivals = Arrivals::default();
+        let arrivals = Arrivals::new(2);
         let rounds = AtomicU64::new(0);
         let send = |number| {
             // As if 300 requests were served until the first two markers arrive.

@@ -41,6 +41,7 @@ pub mod request;
 mod ring;
 mod session;
 mod sync_device;
+mod writes;
 
 pub use abi::flags::{Capabilities, OpenFlags};
 pub use attributes::{Attributes, Entry, StatFs, Statx, Timestamp};

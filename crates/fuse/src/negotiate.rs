@@ -28,7 +28,8 @@ pub struct Config {
     pub max_write: u32,
     /// Bytes of the longest read-ahead.
     pub max_readahead: u32,
-    /// How many requests may wait in the background (read-ahead, asynchronous direct I/O).
+    /// How many requests may wait in the background (writeback, read-ahead, asynchronous direct
+    /// I/O); over `/dev/fuse` 64 at most.
     pub max_background: u16,
     /// From how many on the kernel calls the filesystem congested.
     pub congestion_threshold: u16,
@@ -136,6 +137,10 @@ pub fn longest_write(config: &Config, page_size: usize) -> u32 {
     config.max_write.max(page).next_multiple_of(page).min(u32::from(u16::MAX) * page)
 }
 
+/// Requests that the kernel may have in the background at a time over `/dev/fuse`, where all WRITEs
+/// of them may have to wait for a thread, with up to a MiB of data each.
+pub const MOST_IN_BACKGROUND: u16 = 64;
+
 /// Settles what both can. `rings`: they are ready.
 pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) -> Result<Answer, NegotiationError> {
     if init.major > MAJOR {
@@ -157,7 +162,7 @@ pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) ->
         minor: MINOR,
         max_readahead,
         flags: bits as u32,
-        max_background: config.max_background,
+        max_background: if rings { config.max_background } else { config.max_background.min(MOST_IN_BACKGROUND) },
         congestion_threshold: config.congestion_threshold,
         max_write,
         time_gran: config.time_granularity,

@@ -17,11 +17,14 @@ use crate::arrivals::Arrivals;
 use crate::device::{self, Device};
 use crate::dispatch;
 use crate::filesystem::Filesystem;
-use crate::negotiate::{Answer, Config, Granted, NegotiationError, Transport, longest_write, negotiate};
+use crate::negotiate::{
+    Answer, Config, Granted, MOST_IN_BACKGROUND, NegotiationError, Transport, longest_write, negotiate,
+};
 use crate::notify::Notifier;
-use crate::reply::Reply;
+use crate::reply::{Reply, Responder};
 use crate::request::{Form, Init, Operation, Request};
 use crate::ring::{self, HopCounters, NoRing, Rings};
+use crate::writes::Waiting;
 
 /// Room in a buffer for a message without a WRITE's data.
 const HEADERS: usize = 4096;
@@ -124,11 +127,11 @@ impl<F: Filesystem> Session<F> {
                     let of_rings = config.ring_threads.filter(|_| rings.is_some());
                     let threads = of_rings.unwrap_or(config.threads).max(1);
                     let rings = Mutex::new(Rank::SessionRings, rings);
-                    let arrivals = Arc::new(Arrivals::default());
+                    let arrivals = Arc::new(Arrivals::new(threads));
                     let settling = matches!(way, Way::Device { .. }).then(|| Arc::clone(&arrivals));
                     return Ok(Self {
                         filesystem,
-                        notifier: Notifier::new(&device, settling, config.max_background),
+                        notifier: Notifier::new(&device, settling, config.max_background.min(MOST_IN_BACKGROUND)),
                         arrivals,
                         device: Mutex::new(Rank::SessionDevice, Some(device)),
                         granted,
@@ -242,18 +245,29 @@ impl<F: Filesystem> Session<F> {
                     self.arrivals.marker(header.unique);
                     continue;
                 }
-                opcode::WRITE => self.arrivals.remember(header.nodeid),
+                opcode::WRITE => {
+                    self.arrivals.remember(header.nodeid);
+                    if !entered.is_own_write(message, device) {
+                        continue;
+                    }
+                }
                 _ => {}
             }
-            let serve =
-                || dispatch::message(&self.filesystem, || self.destroy_when_written(), message, form, &responder);
-            self.serving.fetch_add(1, Ordering::Relaxed);
-            entered.serving(opcode == opcode::WRITE, || {
+            let serve = |message: &[u8], responder: &Arc<dyn Responder>| {
+                let serve =
+                    || dispatch::message(&self.filesystem, || self.destroy_when_written(), message, form, responder);
                 // A reply lost in the panic has been answered by its drop.
                 if catch_unwind(AssertUnwindSafe(serve)).is_err() {
                     tracing::error!(request = opcode::name(opcode), "the filesystem panicked");
                 }
-            });
+            };
+            self.serving.fetch_add(1, Ordering::Relaxed);
+            if opcode == opcode::WRITE {
+                let of_others = |waiting: &Waiting| serve(&waiting.message, &device::responder(&waiting.device));
+                entered.serving_writes(|| serve(message, &responder), of_others);
+            } else {
+                entered.serving(|| serve(message, &responder));
+            }
             self.serving.fetch_sub(1, Ordering::Relaxed);
         }
         self.filesystem.disconnected(self.serving.load(Ordering::Relaxed) > 0);

@@ -21,6 +21,8 @@ pub enum Rank {
     SyncDevice,
     /// Threads that serve a session's requests.
     SessionThreads,
+    /// WRITEs of `/dev/fuse`.
+    SessionWrites,
     /// Markers that have arrived.
     Arrivals,
     /// Threads that have the kernel write pages.

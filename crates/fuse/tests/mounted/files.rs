@@ -400,6 +400,51 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
     assert!(others_come, "invariant 65: no entry is left");
 }
 
+/// Of invariant 65: WRITEs may wait as long as a commit takes, and all else goes on beside them.
+#[test]
+fn many_writes_that_wait_keep_no_other_request_from_being_served() {
+    // Over rings each has an entry of its processor meanwhile.
+    const WRITERS: usize = 24;
+    if !possible("many_writes_that_wait_keep_no_other_request_from_being_served") {
+        return;
+    }
+    let mounted = Mounted::plain();
+    let path = |number: usize| mounted.path(&number.to_string());
+    let content = |number: usize| vec![number as u8; 10_000 + number];
+    let waiting = mounted.fs().writes.write();
+    let others_go_on = std::thread::scope(|scope| {
+        for number in 0..WRITERS {
+            let path = path(number);
+            scope.spawn(move || {
+                let file = File::create(path).unwrap();
+                file.write_all_at(&content(number), 0).unwrap();
+                file.sync_all().unwrap();
+            });
+        }
+        let deadline = Instant::now() + TIMEOUT;
+        while mounted.fs().asked("WRITE") == 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (sender, receiver) = channel();
+        let another = mounted.path("another");
+        scope.spawn(move || {
+            for _ in 0..100 {
+                fs::create_dir(&another).unwrap();
+                fs::remove_dir(&another).unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let _ = sender.send(());
+        });
+        let go_on = receiver.recv_timeout(TIMEOUT).is_ok();
+        drop(waiting);
+        go_on
+    });
+    assert!(others_go_on, "invariant 65: all threads wait");
+    for number in 0..WRITERS {
+        assert!(fs::read(path(number)).unwrap() == content(number), "{number}");
+    }
+}
+
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn keep_on(processor: usize) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use ubtrfs_fuse::reply::*;
 use ubtrfs_fuse::request::*;
 use ubtrfs_fuse::*;
@@ -44,6 +44,8 @@ pub struct MemFs {
     pub trial: Trial,
     /// Changes of modes to [`HELD`], unanswered until a test takes them.
     pub held: Mutex<Vec<ReplyAttr>>,
+    /// WRITEs wait while a test has this.
+    pub writes: RwLock<()>,
 }
 
 /// The mode of a file of which the reply is held.
@@ -122,6 +124,7 @@ impl MemFs {
             destroyed: AtomicU32::new(0),
             trial: Trial::default(),
             held: Mutex::default(),
+            writes: RwLock::default(),
         }
     }
 
@@ -375,6 +378,7 @@ impl Filesystem for MemFs {
 
     fn write(&self, _: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
         self.note(format!("WRITE {} {:?}", what.data.len(), what.write_flags));
+        let _turn = self.writes.read();
         let mut inodes = self.inodes.lock();
         let inode = inode(&mut inodes, node).unwrap();
         let (start, end) = (what.offset as usize, what.offset as usize + what.data.len());
