@@ -77,6 +77,20 @@ pub enum Command {
     Import(edit::Import),
     #[command(hide = true)]
     Generate(Generate),
+    #[command(hide = true)]
+    AskAs(AskAs),
+}
+
+/// Send a request to the server of a mount as the user who has mounted it.
+#[derive(Debug, Args)]
+pub struct AskAs {
+    /// The user and the group.
+    #[arg(value_name = "UID:GID", value_parser = parse_owner)]
+    pub owner: (u32, u32),
+    /// The request: an attribute of the control interface.
+    pub name: String,
+    /// The directory where it is mounted.
+    pub directory: PathBuf,
 }
 
 /// Make a volume on a device or in an image file.

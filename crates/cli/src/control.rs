@@ -1,8 +1,7 @@
 //! Communication with the server of a mount: `ubtrfs sync`, and the requests of `stats` and
-//! `umount`.
+//! `umount`. To some mounts they go as another user (invariant 69).
 
-use std::io::Read;
-use std::os::unix::process::CommandExt;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
+use rustix::process::{DumpableBehavior, Gid, Uid, dumpable_behavior, geteuid, getuid, set_dumpable_behavior, setsid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
@@ -144,20 +143,15 @@ fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<V
     thread::scope(|scope| scope.spawn(ask).join()).unwrap_or(Err(Errno::IO))
 }
 
-/// Without `allow_other` not even root may access another user's mount: sends the request as that
-/// user.
+/// Without `allow_other` not even root may access another user's mount: has a child send the
+/// request as that user ([`answer_as`]).
 fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let path = mount_table::resolve(path).map_err(|_| Errno::ACCESS)?;
-    // The user may inspect the child, and have it say anything: nothing of root's is in it.
     process::keep_descriptors();
     let mut command = Command::new("/proc/self/exe");
-    command.env_clear().current_dir("/");
-    match name {
-        SYNC => command.arg("sync"),
-        _ => command.args(["stats", "--json"]),
-    };
-    command.arg("--").arg(path).uid(user).gid(group).stdin(Stdio::null());
+    command.env_clear().current_dir("/").args(["ask-as", &format!("{user}:{group}"), name]);
+    command.arg("--").arg(path).stdin(Stdio::null());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|_| Errno::IO)?;
     // Another user's server may be hostile. Only the child waits for it.
     let deadline = Instant::now() + TIMEOUT_OF_OTHERS;
@@ -178,6 +172,35 @@ fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> 
         false if String::from_utf8_lossy(&err).contains(NO_SERVER) => Err(Errno::NOTCONN),
         false => Err(Errno::IO),
     }
+}
+
+/// `ubtrfs ask-as`, the child of [`ask_as_owner`]. It executes nothing more once it is that user's,
+/// so the kernel lets him neither trace it nor reach what root has given it (invariant 69); and it
+/// has left root's terminal.
+pub fn answer_as(arguments: &args::AskAs) -> Result<()> {
+    let path = &arguments.directory;
+    become_user(arguments.owner).map_err(|errno| failure(path, errno))?;
+    let answer = match &*arguments.name {
+        SYNC => return sync(&args::Directory { directory: path.clone() }),
+        STATS => statistics(path).map_err(|errno| failure(path, errno))?,
+        _ => return Err(failure(path, Errno::ACCESS)),
+    };
+    io::stdout().write_all(&answer).map_err(|error| Failure::about("the standard output", &error))
+}
+
+/// Gives this process, which has one thread, to a user and a group, for good.
+fn become_user((user, group): (u32, u32)) -> std::result::Result<(), Errno> {
+    // Otherwise one could type into the terminal of who has called root's command.
+    setsid()?;
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(group, group, group)?;
+    set_thread_res_uid(user, user, user)?;
+    // The kernel has done so, unless it was set up otherwise (`fs.suid_dumpable`).
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let is_left = dumpable_behavior()? == DumpableBehavior::NotDumpable && getuid() == user && geteuid() == user;
+    assert!(is_left, "invariant 69: root's process would be another user's");
+    Ok(())
 }
 
 /// Reads a child's output, as much of it as an answer may be, concurrently with it.

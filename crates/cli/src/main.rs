@@ -128,6 +128,7 @@ fn main() -> ExitCode {
         Command::Export(arguments) => edit::export(arguments),
         Command::Import(arguments) => edit::import(arguments),
         Command::Generate(arguments) => generate::run(arguments),
+        Command::AskAs(arguments) => control::answer_as(arguments),
     };
     finish(done)
 }

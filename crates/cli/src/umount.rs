@@ -1,12 +1,15 @@
 //! `ubtrfs umount`: returns when the last commit is durable and the device is free.
+//!
+//! The server of another user's mount may answer when it likes, and by then the path of the mount
+//! may lead elsewhere. What is asked and unmounted is what was found at first (invariant 68).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
+use ubtrfs_fuse::mount::{MountError, Point, Unmount, is_dead};
 use ubtrfs_tree::sentence;
 
 use crate::args;
@@ -31,36 +34,43 @@ const TIMEOUT_OF_FORCE: Duration = Duration::from_secs(65);
 /// The longest time that a server of ours is waited for: as good as no limit.
 const A_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// What is to be unmounted.
+struct Target {
+    /// Its path, to be shown.
+    path: PathBuf,
+    point: Point,
+    mounted: Mounted,
+}
+
 /// `ubtrfs umount`
 pub fn run(arguments: &args::Umount) -> Result<()> {
     let path = mount_table::resolve(&arguments.directory)?;
-    let shown = path.display();
-    let mounted = match mount_table::mounted_on(&path)? {
+    let target = match Target::find(&path)? {
+        Some(target) => target,
         None if arguments.dead => return Ok(()),
-        None => return Err(Failure::new(format!("nothing is mounted on {shown}"))),
-        Some(mounted) if !mounted.is_ours() => {
-            return Err(Failure::new(format!("what is mounted on {shown} is not ubtrfs")));
-        }
-        Some(mounted) => mounted,
+        None => return Err(Failure::new(format!("nothing is mounted on {}", path.display()))),
     };
+    let (shown, mounted) = (target.path.display(), &target.mounted);
     if arguments.force && !arguments.dead {
-        return force(&path, &mounted);
+        return target.force();
     }
-    let report = control::report(&path);
-    if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&path) {
-        return clear(&path, &mounted);
+    let place = target.point.place();
+    let report = control::report(&place);
+    if matches!(report, Err(Errno::NOTCONN | Errno::CONNABORTED)) || is_dead(&place) {
+        return target.clear();
     }
     if arguments.dead {
         return Ok(());
     }
     // Before the mount has ended, since then its server is not found.
-    let servers = Servers::of(&mounted, report.as_ref().ok().map(|report| report.pid));
+    let servers = Servers::of(mounted, report.as_ref().ok().map(|report| report.pid));
     let aborted = report.ok().and_then(|report| report.aborted);
-    let synced = control::sync_mount(&path);
-    unmount_with_retries(&path).map_err(|error| failure(&path, mounted.device, &error))?;
+    let synced = control::sync_mount(&place);
+    target.check()?;
+    target.unmount_with_retries().map_err(|error| target.failure(&error))?;
     // The server ends with the last mount of the volume.
     if !mount_table::is_mounted_anywhere(mounted.device)? {
-        wait(&path, &servers, if is_trusted(&mounted) { A_DAY } else { control::TIMEOUT_OF_OTHERS })?;
+        wait(&target.path, &servers, if is_trusted(mounted) { A_DAY } else { control::TIMEOUT_OF_OTHERS })?;
     }
     match (aborted, synced) {
         (Some(reason), _) => {
@@ -76,41 +86,92 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     }
 }
 
-/// Takes a mount whose server has died out of the tree. The server holds nothing back; processes
-/// inside get errors anyway.
-fn clear(path: &Path, mounted: &Mounted) -> Result<()> {
-    unmount(path, Unmount::Lazy).map_err(|error| failure(path, mounted.device, &error))?;
-    eprintln!("ubtrfs: the server of {} had died: what was neither synced nor committed is lost", path.display());
-    Ok(())
-}
+impl Target {
+    /// What is mounted on a path as the mount table has it; `None` if nothing is. An error if it is
+    /// not ours.
+    fn find(path: &Path) -> Result<Option<Self>> {
+        let point = Point::open(path).map_err(|error| Failure::about(path.display(), &error))?;
+        let Some(mounted) = mount_table::mounted_on(path)? else { return Ok(None) };
+        if !mounted.is_ours() {
+            return Err(Failure::new(format!("what is mounted on {} is not ubtrfs", path.display())));
+        }
+        let target = Self { path: path.into(), point, mounted };
+        target.check()?;
+        Ok(Some(target))
+    }
 
-/// Ends a mount that is in use or not: requests fail, and the server commits what it has, or, if it
-/// can't reach a device, does not wait for it. No process is signalled: the server gets a request
-/// before, and nobody waits for one that does not answer (invariant 53).
-///
-/// Other mounts of the volume stay, and keep the server: this one is detached only.
-fn force(path: &Path, mounted: &Mounted) -> Result<()> {
-    if mount_table::points_of(mounted.device)?.len() > 1 {
-        unmount(path, Unmount::Lazy).map_err(|error| failure(path, mounted.device, &error))?;
-        eprintln!("ubtrfs: the volume is still mounted elsewhere; programs that use {} go on", path.display());
-        return Ok(());
+    /// By invariant 68 nothing is unmounted that was not found at first.
+    fn check(&self) -> Result<()> {
+        if self.point.device_number() == Some(self.mounted.device) {
+            return Ok(());
+        }
+        Err(Failure::new(format!("{} is mounted no more, or something else is", self.path.display())))
     }
-    let (sender, receiver) = channel();
-    let place = path.to_owned();
-    // If it hangs, the abort ends it.
-    let telling = thread::Builder::new().spawn(move || sender.send(control::expect_force(&place)));
-    let noted = telling.ok().and_then(|_| receiver.recv_timeout(TIME_TO_NOTE).ok());
-    if matches!(noted, Some(Err(Errno::NOTCONN | Errno::CONNABORTED))) {
-        return clear(path, mounted);
+
+    fn unmount(&self, how: Unmount) -> Result<()> {
+        self.check()?;
+        self.point.unmount(how).map_err(|error| self.failure(&error))
     }
-    let servers = Servers::of(mounted, None);
-    let is_aborted = Connection::of(mounted.device).abort();
-    unmount(path, Unmount::Lazy).map_err(|error| failure(path, mounted.device, &error))?;
-    if !servers.have_ended(Instant::now() + TIMEOUT_OF_FORCE)? {
-        let why = if is_aborted { "" } else { " (its connection could not be aborted)" };
-        return Err(Failure::new(format!("{} is unmounted, but its server has not ended{why}", path.display())));
+
+    /// Takes a mount whose server has died out of the tree. The server holds nothing back;
+    /// processes inside get errors anyway.
+    fn clear(&self) -> Result<()> {
+        self.unmount(Unmount::Lazy)?;
+        eprintln!(
+            "ubtrfs: the server of {} had died: what was neither synced nor committed is lost",
+            self.path.display()
+        );
+        Ok(())
     }
-    Ok(())
+
+    /// Ends a mount that is in use or not: requests fail, and the server commits what it has, or,
+    /// if it can't reach a device, does not wait for it. No process is signalled: the server gets a
+    /// request before, and nobody waits for one that does not answer (invariant 53).
+    ///
+    /// Other mounts of the volume stay, and keep the server: this one is detached only.
+    fn force(&self) -> Result<()> {
+        let shown = self.path.display();
+        if mount_table::points_of(self.mounted.device)?.len() > 1 {
+            self.unmount(Unmount::Lazy)?;
+            eprintln!("ubtrfs: the volume is still mounted elsewhere; programs that use {shown} go on");
+            return Ok(());
+        }
+        let (sender, receiver) = channel();
+        let place = self.point.place();
+        // If it hangs, the abort ends it.
+        let telling = thread::Builder::new().spawn(move || sender.send(control::expect_force(&place)));
+        let noted = telling.ok().and_then(|_| receiver.recv_timeout(TIME_TO_NOTE).ok());
+        if matches!(noted, Some(Err(Errno::NOTCONN | Errno::CONNABORTED))) {
+            return self.clear();
+        }
+        let servers = Servers::of(&self.mounted, None);
+        let is_aborted = Connection::of(self.mounted.device).abort();
+        self.unmount(Unmount::Lazy)?;
+        if !servers.have_ended(Instant::now() + TIMEOUT_OF_FORCE)? {
+            let why = if is_aborted { "" } else { " (its connection could not be aborted)" };
+            return Err(Failure::new(format!("{shown} is unmounted, but its server has not ended{why}")));
+        }
+        Ok(())
+    }
+
+    fn unmount_with_retries(&self) -> std::result::Result<(), MountError> {
+        let deadline = Instant::now() + TIME_TO_LEAVE;
+        loop {
+            match self.point.unmount(Unmount::Now) {
+                Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn failure(&self, error: &MountError) -> Failure {
+        if is_busy(error) {
+            return Failure::new(format!("{} is busy: {}", self.path.display(), users(self.mounted.device)));
+        }
+        Failure::of(error)
+    }
 }
 
 /// Waits for the end of the servers.
@@ -131,27 +192,10 @@ fn wait(path: &Path, servers: &Servers, limit: Duration) -> Result<()> {
     Err(Failure::new(format!("{} is unmounted, but its server has not ended", path.display())))
 }
 
-fn unmount_with_retries(path: &Path) -> std::result::Result<(), MountError> {
-    let deadline = Instant::now() + TIME_TO_LEAVE;
-    loop {
-        match unmount(path, Unmount::Now) {
-            Err(error) if is_busy(&error) && Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
-            done => return done,
-        }
-    }
-}
-
 fn is_busy(error: &MountError) -> bool {
     match error {
         MountError::Unmount(_, source) => Errno::from_io_error(source) == Some(Errno::BUSY),
         MountError::Fusermount(said) => said.contains("busy"),
         _ => false,
     }
-}
-
-fn failure(path: &Path, device: (u32, u32), error: &MountError) -> Failure {
-    if is_busy(error) {
-        return Failure::new(format!("{} is busy: {}", path.display(), users(device)));
-    }
-    Failure::of(error)
 }

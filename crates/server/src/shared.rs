@@ -115,6 +115,8 @@ pub struct Shared {
     pub(crate) devices: Devices,
     /// The owner of all files that is reported to the kernel.
     known_owner: Option<u32>,
+    /// The last commit has been requested.
+    ending: AtomicBool,
     ended: Mutex<Option<Result<(), String>>>,
     /// Whether the kernel asks about each open(2), since the first one.
     checks_opens: OnceLock<bool>,
@@ -145,6 +147,7 @@ impl Shared {
             known_owner: facts.ownership.known_owner(),
             devices: Devices::new(facts.devices.clone(), facts.device_paths.clone()),
             facts,
+            ending: AtomicBool::new(false),
             ended: Mutex::with_default(Rank::ServerEnded),
             checks_opens: OnceLock::new(),
             refusals: Refusals::default(),
@@ -378,6 +381,7 @@ impl Shared {
     /// Commits for the last time and ends the engine; the first call does, later ones return its
     /// result.
     pub fn end(&self) -> Result<(), String> {
+        self.ending.store(true, Ordering::Release);
         self.names_forgotten.end();
         let end = || {
             let closed = self.engine.close().map_err(|error| error.chain());
@@ -391,7 +395,7 @@ impl Shared {
 
     /// Whether the last commit has been requested.
     pub fn is_ending(&self) -> bool {
-        self.ended.try_lock().is_none_or(|ended| ended.is_some())
+        self.ending.load(Ordering::Acquire)
     }
 
     /// The options that it was mounted with, but those for data as they are now.
@@ -573,4 +577,27 @@ pub(crate) fn errno(error: &ubtrfs::Error) -> Errno {
 fn cpu_micros() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::fixtures;
+
+    /// A signal that ends the mount is lost if several threads that look make it seem to end.
+    #[test]
+    fn nobody_who_looks_whether_it_ends_makes_it_seem_so() {
+        const LOOKS: usize = 200_000;
+        let shared = Shared::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default());
+        let seen = thread::scope(|scope| {
+            let looking = [(); 4].map(|()| scope.spawn(|| (0..LOOKS).filter(|_| shared.is_ending()).count()));
+            looking.map(|thread| thread.join().unwrap()).iter().sum::<usize>()
+        });
+        assert_eq!(seen, 0);
+        shared.end().unwrap();
+        assert!(shared.is_ending());
+    }
 }

@@ -31,14 +31,17 @@ impl Target {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(&error)),
             _ => {}
         }
-        if std::fs::read_dir(path).map_err(|error| failed(&error))?.next().is_some() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
+        // What is open: the path may lead elsewhere by now.
+        let mut entries = rustix::fs::Dir::read_from(&root).map_err(|error| failed(&error.into()))?;
+        let is_own = |name: &[u8]| matches!(name, b"." | b"..");
+        if entries.any(|entry| entry.map_or(true, |entry| !is_own(entry.file_name().to_bytes()))) {
             return Err(Failure::new(format!(
                 "{} is not empty: name a directory that is, or a new one",
                 path.display()
             )));
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
         Ok(Self { root, is_root: rustix::process::geteuid().is_root() })
     }
 
@@ -279,6 +282,31 @@ mod tests {
             deep.push(name);
         }
         make_file(&target.directory(&deep).unwrap(), b"bottom").unwrap();
+    }
+
+    /// Its owner may let the path lead to another directory at any time.
+    #[test]
+    fn what_was_found_empty_is_what_is_taken() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let [out, other] = ["out", "other"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&out).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("file"), "").unwrap();
+        let full = std::fs::metadata(&other).unwrap().ino();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    rustix::fs::renameat_with(CWD, &out, CWD, &other, rustix::fs::RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            let prepare = || Target::prepare(&out).ok().map(|target| rustix::fs::fstat(&target.root).unwrap().st_ino);
+            let taken: Vec<_> = (0..20_000).filter_map(|_| prepare()).collect();
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            taken
+        });
+        assert!(!taken.is_empty() && !taken.contains(&full));
     }
 
     /// The owner of a directory of the copy may change it while root continues to copy.

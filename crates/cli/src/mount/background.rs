@@ -6,11 +6,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ubtrfs_fuse::mount::{MountError, Unmount, is_dead, unmount};
+use ubtrfs_fuse::mount::{MountError, Point, Unmount, is_dead};
 
 use super::log;
 use super::serve::Job;
@@ -55,9 +54,12 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
         return Ok(());
     }
     let status = server.wait().map_err(failed)?;
-    if mounted() != before
-        && is_dead(&job.directory)
-        && let Err(error) = unmount_patiently(&job.directory)
+    let left = mounted();
+    if left != before
+        && let Ok(point) = Point::open(&job.directory)
+        && point.device_number() == left
+        && is_dead(&point.place())
+        && let Err(error) = unmount_patiently(&point)
     {
         tracing::warn!(%error, "the mount of a server that has failed is left");
     }
@@ -70,10 +72,10 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
 
 /// Unmounts what a server has left. Where the user may have no further process, it waits for one to
 /// end.
-fn unmount_patiently(directory: &Path) -> std::result::Result<(), MountError> {
+fn unmount_patiently(point: &Point) -> std::result::Result<(), MountError> {
     let deadline = Instant::now() + TIME_FOR_A_PROCESS;
     loop {
-        match unmount(directory, Unmount::Lazy) {
+        match point.unmount(Unmount::Lazy) {
             Err(MountError::NoFusermount(error))
                 if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
             result => return result,

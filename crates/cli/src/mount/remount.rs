@@ -6,13 +6,14 @@
 //! requested ones. So an option that is set already is no change.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use ubtrfs::CompressionMode;
-use ubtrfs_fuse::mount::{MountFlags, remount};
+use ubtrfs_fuse::mount::{MountFlags, Point, remount};
 use ubtrfs_server::control::{Report, is_of_new_files, name_of_new_files};
 
 use super::ignored::{is_ignored, refusal, remark};
@@ -36,6 +37,10 @@ pub fn is_wanted(options: &[String]) -> bool {
 #[derive(Debug)]
 pub struct Changes {
     point: PathBuf,
+    /// The root of the mount, open, and a path to that. By then its own path may lead elsewhere:
+    /// the server of another user's mount may answer when it likes (invariant 68).
+    root: OwnedFd,
+    place: PathBuf,
     mounted: Mounted,
     flags: MountFlags,
     /// Those that it has.
@@ -56,11 +61,18 @@ impl Changes {
         let Some(mounted) = mount_table::mounted_on(&point)?.filter(Mounted::is_ours) else {
             return Err(Failure::new(format!("no volume is mounted on {shown} by ubtrfs")));
         };
-        let report = control::report(&point).map_err(|errno| control::failure(&point, errno))?;
+        let failed = |error: io::Error| Failure::about(point.display(), &error);
+        let at = Point::open(&point).map_err(failed)?;
+        let root = at.open_mounted().map_err(failed)?;
+        if at.device_number() != Some(mounted.device) {
+            return Err(Failure::new(format!("{shown} is mounted no more, or something else is")));
+        }
+        let place = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+        let report = control::report(&place).map_err(|errno| control::failure(&point, errno))?;
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
         let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
         let of_data = of_data(each(options), &report.options)?;
-        Ok(Self { point, mounted, flags, before, of_data, aborted: report.aborted })
+        Ok(Self { point, root, place, mounted, flags, before, of_data, aborted: report.aborted })
     }
 }
 
@@ -71,9 +83,9 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
     }
     let changes = Changes::of(options, directory)?;
     // Before the kernel has done its part.
-    control::may_remount(&changes.point).map_err(|errno| control::failure(&changes.point, errno))?;
+    control::may_remount(&changes.place).map_err(|errno| control::failure(&changes.point, errno))?;
     for option in &changes.of_data {
-        control::change(&changes.point, option).map_err(|errno| control::failure(&changes.point, errno))?;
+        control::change(&changes.place, option).map_err(|errno| control::failure(&changes.point, errno))?;
     }
     if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
 }
@@ -84,7 +96,7 @@ impl Changes {
     fn make_read_only(&self) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            match remount(&self.point, self.flags) {
+            match remount(&self.root, self.flags) {
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(20));
                 }
@@ -108,16 +120,16 @@ impl Changes {
             }
             // The mount is what it was, for the server and for the kernel.
             if !self.before.contains(MountFlags::RDONLY) {
-                let _ = control::write_again(&self.point);
+                let _ = control::write_again(&self.place);
             }
-            let _ = remount(&self.point, self.before);
+            let _ = remount(&self.root, self.before);
             failure
         })
     }
 
     /// What turned the file system read-only meanwhile, if anything did.
     fn why_aborted(&self) -> Option<Failure> {
-        let reason = control::report(&self.point).ok()?.aborted?;
+        let reason = control::report(&self.place).ok()?.aborted?;
         Some(about_aborted(&self.point, &reason))
     }
 
@@ -125,17 +137,17 @@ impl Changes {
     fn stop_writing(&self) -> Result<()> {
         let failed = |errno| control::failure(&self.point, errno);
         // The kernel's last writes may still be in flight to the server, which would refuse them.
-        control::sync_mount(&self.point).map_err(failed)?;
+        control::sync_mount(&self.place).map_err(failed)?;
         if !Connection::of(self.mounted.device).is_idle_within(TIMEOUT) {
             return Err(Failure::new(format!("the server of {} is busy: try again", self.point.display())));
         }
-        control::stop_writing(&self.point).map_err(failed)
+        control::stop_writing(&self.place).map_err(failed)
     }
 
     fn make_writable(&self) -> Result<()> {
         let shown = self.point.display();
         let was_stopped = self.before.contains(MountFlags::RDONLY);
-        control::write_again(&self.point).map_err(|errno| match errno {
+        control::write_again(&self.place).map_err(|errno| match errno {
             Errno::ROFS => self.why_aborted().unwrap_or_else(|| {
                 Failure::new(format!(
                     "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
@@ -143,9 +155,9 @@ impl Changes {
             }),
             errno => control::failure(&self.point, errno),
         })?;
-        remount(&self.point, self.flags).map_err(|error| {
+        remount(&self.root, self.flags).map_err(|error| {
             if was_stopped {
-                let _ = control::stop_writing(&self.point);
+                let _ = control::stop_writing(&self.place);
             }
             self.failure(&error)
         })

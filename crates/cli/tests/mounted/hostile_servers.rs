@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,6 +15,8 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::NOBODY;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, compile, run};
+use ubtrfs_testkit::scratch::mount_points;
+use ubtrfs_testkit::threads_of::threads_of;
 
 use crate::harness::{Volume, fails, ubtrfs};
 
@@ -117,6 +120,77 @@ fn a_mount_whose_server_answers_nothing_ends_by_force() {
         hostile.umount(&["--force"]).ok();
         assert!(!hostile.volume.is_mounted());
     }
+}
+
+/// Waits until something is so, while a command waits for a server.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < limit, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Invariant 68: while root's command waits for the server, the user lets the path of the mount
+/// lead to another.
+#[test]
+fn what_is_unmounted_is_what_was_found_at_first() {
+    require!(Need::Root, Need::Fuse, Need::Tool("cc"));
+    let hostile = Hostile::new(NOBODY, "hangs", |_| ());
+    let (place, point) = (hostile.volume.dir.path(), &hostile.volume.point);
+    let other = ubtrfs_testkit::scratch::scratch_dir();
+    let precious = other.path().join(point.file_name().unwrap());
+    fs::create_dir(&precious).unwrap();
+    run(command("mount", &["-t", "tmpfs", "precious"]).arg(&precious)).ok();
+    let mut line = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    let mut umount = line.args(["umount", "--force"]).arg(point).stdout(Stdio::null()).spawn().unwrap();
+    until("it asks the server", || threads_of(umount.id()).contains("request_wait_answer"));
+    let moved = place.with_extension("moved");
+    fs::rename(place, &moved).unwrap();
+    symlink(other.path(), place).unwrap();
+    let ended = umount.wait().unwrap();
+    fs::remove_file(place).unwrap();
+    fs::rename(&moved, place).unwrap();
+    let is_left = mount_points().contains(&precious);
+    run(Command::new("umount").arg(&precious));
+    assert!(is_left, "invariant 68: another mount was unmounted");
+    assert!(ended.success() && !hostile.volume.is_mounted());
+}
+
+/// Invariant 69.
+#[test]
+fn the_process_that_asks_as_a_user_is_not_his() {
+    require!(Need::Root, Need::Fuse, Need::Tool("cc"), Need::Tool("setpriv"));
+    let hostile = Hostile::new(NOBODY, "hangs", |_| ());
+    let field = |process: &str, number: usize| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(number)?.parse::<u32>().ok())
+    };
+    let (parent, session) = (1, 3);
+    let mut line = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    let mut asking = line.arg("sync").arg(&hostile.volume.point).stderr(Stdio::null()).spawn().unwrap();
+    let child = || {
+        let all = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        all.into_iter().find(|process| field(process, parent) == Some(asking.id()))
+    };
+    until("its child asks the server", || {
+        child().is_some_and(|child| threads_of(child.parse().unwrap()).contains("request_wait_answer"))
+    });
+    let child = child().unwrap();
+    let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap();
+    let sessions = [&*child, "self"].map(|process| field(process, session));
+    // What the kernel lets a user do with a process that he may trace.
+    let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
+    let looked = |process: &str| {
+        let mut line = command("setpriv", &[&ids[0], &ids[1], "--clear-groups", "readlink"]);
+        run(line.arg(format!("/proc/{process}/exe"))).success()
+    };
+    let (is_traced, sees_own) = (looked(&child), looked("self"));
+    drop(hostile);
+    let _ = asking.wait();
+    assert!(status.contains(&format!("\nUid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t")), "{status}");
+    assert!(sees_own && !is_traced, "invariant 69: he may trace it");
+    assert_ne!(sessions[0], sessions[1], "invariant 69: it has root's terminal");
 }
 
 /// Invariant 53. To a mount of root's the devices are opened that it names, which shows that the

@@ -23,8 +23,13 @@ fn statx_open(place: impl AsFd, what: StatxFlags) -> Option<Statx> {
 
 /// The number of the mount. Before Linux 6.8 another mount may get it when this one has ended.
 pub fn of(path: &Path) -> Option<u64> {
+    of_open(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?)
+}
+
+/// The same of the mount that something open is on.
+pub fn of_open(open: impl AsFd) -> Option<u64> {
     [UNIQUE_ID, StatxFlags::MNT_ID].into_iter().find_map(|kind| {
-        let statx = statx(path, kind)?;
+        let statx = statx_open(&open, kind)?;
         StatxFlags::from_bits_retain(statx.stx_mask).contains(kind).then_some(statx.stx_mnt_id)
     })
 }
@@ -43,14 +48,15 @@ pub fn is_listed(number: u64) -> bool {
     table.map_or(true, |table| table.lines().any(|line| line.starts_with(&beginning)))
 }
 
-/// The device number of the mounted filesystem, major and minor.
+/// The device number of the mounted filesystem, major and minor. Nothing else is asked for: of what
+/// another user has mounted, FUSE tells nobody more.
 pub fn device_number(path: &Path) -> Option<(u32, u32)> {
-    statx(path, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
+    statx(path, StatxFlags::empty()).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
 
 /// The same of the filesystem that something open is on.
 pub fn device_number_of(open: impl AsFd) -> Option<(u32, u32)> {
-    statx_open(open, StatxFlags::MNT_ID).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
+    statx_open(open, StatxFlags::empty()).map(|statx| (statx.stx_dev_major, statx.stx_dev_minor))
 }
 
 /// What distinguishes a filesystem in the table of mounts.

@@ -16,7 +16,7 @@ mod tree;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{NoArg, ioctl};
 pub use rustix::mount::MountFlags;
-use rustix::mount::{FsPickFlags, UnmountFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
+use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
 use crate::device::Device;
 pub use error::{MountError, Unmount};
@@ -36,7 +36,7 @@ pub(crate) use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
 use name_of_device::NameOfDevice;
 pub use options::{MountOptions, Source};
-pub use point::is_dead;
+pub use point::{Point, is_dead};
 use point::{open_point, real_path};
 pub use tree::Detached;
 
@@ -226,10 +226,11 @@ impl Mount {
         while is_listed() && Instant::now() < deadline {
             thread::sleep(TIME_OF_FORCED_UNMOUNT / 200);
         }
-        // Another server may have mounted the device by now, with the same number.
-        let is_own = |point: &Path| if point == self.path { self.is_mounted() } else { is_dead(point) };
-        for point in self.points().iter().filter(|point| is_own(point)) {
-            if let Err(error) = unmount(point, Unmount::Lazy) {
+        for path in self.points() {
+            let Ok(point) = Point::open(&path) else { continue };
+            // Another server may have mounted the device by now, with the same number.
+            let is_own = path == self.path || is_dead(&point.place());
+            if is_own && let Err(error) = self.unmount_at(&point, Unmount::Lazy) {
                 tracing::debug!(%error, "not unmounted");
             }
         }
@@ -257,12 +258,29 @@ impl Mount {
 
     /// Unmounts it where it is seen. The session must be running.
     pub fn unmount_all(&self, how: Unmount) -> Result<(), MountError> {
-        self.points().iter().try_for_each(|point| unmount(point, how))
+        self.points().iter().try_for_each(|path| self.unmount_on(path, how))
     }
 
     /// Unmounts. The session must be running, or else `fuseblk` waits for its end forever.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
-        unmount(&self.path, how)
+        self.unmount_on(&self.path, how)
+    }
+
+    fn unmount_on(&self, path: &Path, how: Unmount) -> Result<(), MountError> {
+        let point = Point::open(path).map_err(|error| MountError::Unmount(path.into(), error))?;
+        self.unmount_at(&point, how)
+    }
+
+    /// Unmounts what is mounted there if it is this mount, or another of the same. By then the
+    /// path may lead to anything (invariant 68).
+    fn unmount_at(&self, point: &Point, how: Unmount) -> Result<(), MountError> {
+        let is_own = if point.path() == self.path {
+            let id = self.place.get().and_then(|place| place.id);
+            id.is_some() && point.id() == id
+        } else {
+            point.device_number() == self.device_number
+        };
+        if is_own { point.unmount(how) } else { Err(MountError::Unmount(point.path().into(), Errno::INVAL.into())) }
     }
 }
 
@@ -276,24 +294,17 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts what is mounted on `path`; also what a server left behind that is no more ("Transport
-/// endpoint is not connected").
+/// Unmounts what is mounted on `path`.
 pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
-    if !rustix::process::geteuid().is_root() {
-        return fusermount::unmount(path, how);
-    }
-    let flags = match how {
-        Unmount::Now => UnmountFlags::NOFOLLOW,
-        Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-    };
-    rustix::mount::unmount(path, flags).map_err(|errno| MountError::Unmount(path.into(), errno.into()))
+    Point::open(path).map_err(|error| MountError::Unmount(path.into(), error))?.unmount(how)
 }
 
-/// Gives the mount at `path` these flags, and no others; its flags for access times stay. The
+/// Gives the mount whose root this is, open as a place, these flags, and no others; its flags for access times stay. The
 /// kernel first writes back its dirty pages, and refuses to make a mount read-only that has files
 /// open for writing. Other requests are not sent to the server.
-pub fn remount(path: &Path, flags: MountFlags) -> io::Result<()> {
-    Ok(rustix::mount::mount_remount(path, flags, c"")?)
+pub fn remount(root: impl AsFd, flags: MountFlags) -> io::Result<()> {
+    let place = format!("/proc/self/fd/{}", root.as_fd().as_raw_fd());
+    Ok(rustix::mount::mount_remount(place, flags, c"")?)
 }
 
 /// As `fuseblk` if the options name something for it and nothing is in the way; else as `fuse`.

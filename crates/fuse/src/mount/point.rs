@@ -1,14 +1,84 @@
-//! Directories to mount on.
+//! Directories to mount on, and those on which something is mounted (invariant 68).
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
-use super::error::MountError;
+use super::error::{MountError, Unmount};
+use super::{fusermount, identity};
+
+/// Where something is mounted, as the name of a directory in another, which is open. A path may
+/// lead elsewhere at any time, as its directories are other users'. This does not: as long as
+/// something is mounted there the kernel lets nobody exchange that name (invariant 68).
+///
+/// It keeps the file system busy that the mount point is in, but not the mount.
+#[derive(Debug)]
+pub struct Point {
+    path: PathBuf,
+    parent: OwnedFd,
+    name: OsString,
+}
+
+impl Point {
+    /// That of a path as the mount table has it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let (parent, name) = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => (parent, name.to_owned()),
+            _ => (path, ".".into()),
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { path: path.into(), parent: rustix::fs::open(parent, flags, Mode::empty())?, name })
+    }
+
+    /// The path, to be shown.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path to the mount, for as long as this lives and it is mounted.
+    pub fn place(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(&self.name)
+    }
+
+    /// Opens what is mounted there, as a place: it can't be unmounted while that is open, but
+    /// lazily.
+    pub fn open_mounted(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.parent, &*self.name, flags, Mode::empty())?)
+    }
+
+    /// The device number of what is mounted there, major and minor.
+    pub fn device_number(&self) -> Option<(u32, u32)> {
+        identity::device_number_of(self.open_mounted().ok()?)
+    }
+
+    /// The number of the mount that is seen there.
+    pub(super) fn id(&self) -> Option<u64> {
+        identity::of_open(self.open_mounted().ok()?)
+    }
+
+    /// Unmounts what is mounted there; also what a server left behind that is no more ("Transport
+    /// endpoint is not connected").
+    pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
+        if !rustix::process::geteuid().is_root() {
+            return fusermount::unmount(&self.path, how);
+        }
+        let flags = match how {
+            Unmount::Now => UnmountFlags::NOFOLLOW,
+            Unmount::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        };
+        rustix::mount::unmount(self.place(), flags)
+            .map_err(|errno| MountError::Unmount(self.path.clone(), errno.into()))
+    }
+}
 
 /// Whether `path` is the mount of a server that is no more.
 pub fn is_dead(path: &Path) -> bool {
