@@ -53,6 +53,8 @@ pub enum CommitFault {
     ReadOnlyAfterPublish,
     /// Deleted subvolumes are released though somebody has something of them open.
     ReleaseOpen,
+    /// Chunks get the room by which a device grows before the volume has the device so.
+    GrowAtOnce,
 }
 
 /// How far a commit has come.

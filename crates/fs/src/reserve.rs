@@ -146,9 +146,7 @@ impl Reserver {
     /// Makes a chunk of this kind, if there is room for one.
     pub(crate) fn add_chunk(&self, kind: BlockGroupFlags) -> Result<bool> {
         let mut space = self.info.space.lock();
-        let Some(made) = space.add_chunk(kind, &self.info.volume) else { return Ok(false) };
-        self.info.volume.add_chunk(made.start, made.chunk)?;
-        Ok(true)
+        Ok(space.add_chunk(kind, &self.info.volume)?.is_some())
     }
 
     /// Makes a chunk for what is short, if there is room for one.
@@ -157,14 +155,12 @@ impl Reserver {
             Shortage::Data if !space.metadata_comes_first() => BlockGroupFlags::DATA,
             Shortage::Data | Shortage::Metadata => BlockGroupFlags::METADATA,
         };
-        let made = space.add_chunk(kind, &self.info.volume).or_else(|| {
-            // The room may do for a chunk of data that has one copy.
-            let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
-            if other { space.add_chunk(BlockGroupFlags::DATA, &self.info.volume) } else { None }
-        });
-        let Some(made) = made else { return Ok(false) };
-        self.info.volume.add_chunk(made.start, made.chunk)?;
-        Ok(true)
+        if space.add_chunk(kind, &self.info.volume)?.is_some() {
+            return Ok(true);
+        }
+        // The room may do for a chunk of data that has one copy.
+        let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
+        Ok(other && space.add_chunk(BlockGroupFlags::DATA, &self.info.volume)?.is_some())
     }
 
     /// Holds operations back when the open transaction has grown too large for the memory budget.

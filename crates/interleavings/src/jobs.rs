@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ubtrfs::scheduling::may_block;
 use ubtrfs::{Compression, CompressionMode, Defragmentation, Errno, ScrubOptions};
-use ubtrfs_format::TreeId;
 use ubtrfs_format::items::{BalanceFlags, BalanceItem};
+use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_server::Pool;
 use ubtrfs_simulator::Random;
 use ubtrfs_threads::mpsc::channel;
@@ -51,6 +51,8 @@ pub enum Job {
     Fill,
     /// Creates, renames and unlinks files, and makes files without a name.
     Names,
+    /// Makes the device smaller, and as large as before.
+    Resize,
 }
 
 impl Job {
@@ -68,6 +70,7 @@ impl Job {
         Self::Sync,
         Self::Keep,
         Self::Names,
+        Self::Resize,
     ];
 
     /// Does it as long as writers work, at least once and at most [`MOST`] times.
@@ -89,6 +92,7 @@ impl Job {
                 Self::Keep => keep(stage),
                 Self::Fill => fill(stage),
                 Self::Names => names(stage, random),
+                Self::Resize => resize(stage, random),
             }
             stage.notes.add(format!("{self:?} {number} is done"));
             if !stage.goes_on() || stage.fs.abort_reason().is_some() {
@@ -236,6 +240,18 @@ fn keep(stage: &Stage) {
     thread::sleep(Duration::from_micros(300));
     drop(kept);
     thread::sleep(Duration::from_micros(100));
+}
+
+/// Writers may fill what is left of the device meanwhile, and use the new room as soon as it is
+/// there.
+fn resize(stage: &Stage, random: &mut Random) {
+    const DEVICE: DeviceId = DeviceId(1);
+    let Ok(bytes) = stage.fs.volume().device_size(DEVICE) else { return };
+    for bytes in [bytes - random.below(bytes / 3), bytes] {
+        let result = stage.fs.resize_device(DEVICE, bytes, &|_| true);
+        // As of a balance.
+        stage.succeeds("a resize", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS]);
+    }
 }
 
 /// What is held back while a commit is kept must not be spent when subvolumes are dropped.

@@ -64,6 +64,9 @@ impl Mixture {
     pub fn on_full_volume(seed: u64) -> Self {
         let mut mixture = Self { fails: false, bytes: Some(Self::SMALL_VOLUME), crashes: 1, ..Self::new(seed) };
         mixture.jobs.push(Job::Fill);
+        if seed.is_multiple_of(2) && !mixture.jobs.contains(&Job::Resize) {
+            mixture.jobs.push(Job::Resize);
+        }
         mixture
     }
 

@@ -7,6 +7,7 @@ use ubtrfs_volume::Device;
 
 use super::owner::Committer;
 use crate::error::{Errno, Result};
+use crate::faults::CommitFault;
 
 impl Committer {
     /// Makes a device one of the volume's by a commit; what is on it is wiped. Returns its number.
@@ -47,6 +48,9 @@ impl Committer {
                 return Ok(());
             }
             space.device_changes.resized.push((devid, before, bytes));
+            if self.info.options.faults().in_commit(CommitFault::GrowAtOnce) {
+                space.devices.lift_limit(devid);
+            }
         }
         self.commit()?;
         tracing::info!(device = devid.0, bytes, "the device has another size");

@@ -12,12 +12,8 @@ use crate::space::{DeviceChanges, GroupEdits, NewChunk};
 /// Room for the nodes that a commit may write, in a new chunk if need be.
 pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
     let mut space = committer.info.space.lock();
-    if space.is_metadata_short()
-        && let Some(made) = space.add_chunk(BlockGroupFlags::METADATA, &committer.info.volume)
-    {
-        // Before anything can be allocated from it: in mixed groups that may be data, which is
-        // written at once.
-        committer.info.volume.add_chunk(made.start, made.chunk)?;
+    if space.is_metadata_short() {
+        space.add_chunk(BlockGroupFlags::METADATA, &committer.info.volume)?;
     }
     Ok(())
 }
@@ -45,11 +41,8 @@ impl ChunkChanges {
         free_space_tree: bool,
     ) -> Result<(Self, GroupEdits)> {
         let mut space = committer.info.space.lock();
-        if !space.new_chunks.is_empty()
-            && space.is_system_short()
-            && let Some(made) = space.add_chunk(BlockGroupFlags::SYSTEM, &committer.info.volume)
-        {
-            committer.info.volume.add_chunk(made.start, made.chunk)?;
+        if !space.new_chunks.is_empty() && space.is_system_short() {
+            space.add_chunk(BlockGroupFlags::SYSTEM, &committer.info.volume)?;
         }
         let mut edits = GroupEdits::default();
         let groups = if free_space_tree { space.take_empty_groups(&committer.info.volume) } else { Vec::new() };
@@ -115,6 +108,14 @@ impl ChunkChanges {
             chunk_edits.put(key, device.to_bytes());
             if let Err(error) = committer.info.volume.set_device_item(*device) {
                 tracing::warn!("device {}: {error}", device.devid);
+            }
+        }
+        if !self.devices_changed.resized.is_empty() {
+            let mut space = committer.info.space.lock();
+            for (devid, before, after) in &self.devices_changed.resized {
+                if before < after {
+                    space.devices.lift_limit(*devid);
+                }
             }
         }
         (chunk_edits, device_edits)

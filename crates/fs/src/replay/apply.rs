@@ -68,8 +68,9 @@ impl Operations {
         space.may_use_all_kept();
         while space.reserve(demand).is_err() {
             let kind = ubtrfs_format::items::BlockGroupFlags::METADATA;
-            let Some(made) = space.add_chunk(kind, &self.info.volume) else { break };
-            self.info.volume.add_chunk(made.start, made.chunk)?;
+            if space.add_chunk(kind, &self.info.volume)?.is_none() {
+                break;
+            }
         }
         Ok(())
     }

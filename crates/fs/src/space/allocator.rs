@@ -14,6 +14,7 @@ use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
 use super::group::BlockGroup;
 use crate::committed::Committed;
+use crate::error::Result;
 
 /// No chunk is shorter.
 pub(super) const LEAST_CHUNK: u64 = 1 << 20;
@@ -398,9 +399,33 @@ impl SpaceInner {
         }
     }
 
-    /// Makes a chunk of this kind out of unallocated device space. The caller adds it to the
-    /// volume; the next commit writes it to the trees. `None` if no device has room.
-    pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Option<NewChunk> {
+    /// Makes a chunk of this kind out of unallocated device space, and adds it to the volume before
+    /// anything can be allocated from it; the next commit writes it to the trees. `None` if no
+    /// device has room.
+    pub(crate) fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
+        let Some((start, chunk)) = self.place_chunk(kind, volume) else { return Ok(None) };
+        if let Err(error) = volume.add_chunk(start, chunk.clone()) {
+            // It is nowhere, so nothing is allocated from it.
+            self.devices.vacate(&chunk);
+            return Err(error.into());
+        }
+        let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
+        group.new = true;
+        group.touched = true;
+        group.delta.come.insert((start.0, chunk.length));
+        for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
+            group.available.remove_any(at.0, len);
+        }
+        self.groups.insert(start, group);
+        let made = NewChunk { start, chunk };
+        self.count_kept();
+        self.new_chunks.push(made.clone());
+        self.chunk_counts.0 += 1;
+        Ok(Some(made))
+    }
+
+    /// Takes unallocated device space for a chunk of this kind.
+    fn place_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Option<(Logical, ChunkItem)> {
         let flags = self.chunk_flags(kind);
         let want = self.next_chunk_length(kind);
         let stripes = self.devices.place(flags, want, LEAST_CHUNK, &volume.lagging_devices())?;
@@ -419,20 +444,7 @@ impl SpaceInner {
             sub_stripes: flags.raid()?.sub_stripes,
             stripes: stripes.stripes,
         };
-        let start = Logical(start);
-        let mut group = BlockGroup::empty(start, length, flags);
-        group.new = true;
-        group.touched = true;
-        group.delta.come.insert((start.0, length));
-        for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
-            group.available.remove_any(at.0, len);
-        }
-        self.groups.insert(start, group);
-        let made = NewChunk { start, chunk };
-        self.count_kept();
-        self.new_chunks.push(made.clone());
-        self.chunk_counts.0 += 1;
-        Some(made)
+        Some((Logical(start), chunk))
     }
 
     /// Takes the chunks that are to be in the trees of the commit in progress. None that is made

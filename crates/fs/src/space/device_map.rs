@@ -85,14 +85,20 @@ impl DeviceMap {
         }
     }
 
-    /// A device ends elsewhere; no chunk has anything behind that. Returns where it ended before.
+    /// A device ends elsewhere; no chunk has anything behind that. Where it grows, chunks get the
+    /// new room only when that is [lifted](Self::lift_limit): the volume has the device as it was
+    /// until a commit changes its item. Returns where it ended before.
     pub(crate) fn resize(&mut self, devid: DeviceId, bytes: u64) -> Option<u64> {
         self.lift_limit(devid);
         let (item, free) = self.devices.get_mut(&devid)?;
         let before = std::mem::replace(&mut item.total_bytes, bytes);
         match bytes.checked_sub(before) {
             Some(0) => {}
-            Some(more) => drop(free.insert(before, more)),
+            Some(more) => {
+                let mut behind = FreeMap::default();
+                behind.insert(before, more);
+                self.limited.insert(devid, (before, behind));
+            }
             None => free.remove_any(bytes, before - bytes),
         }
         Some(before)

@@ -1,13 +1,18 @@
 //! A device of a volume gets another size: what is behind its new end is moved before, and room
 //! that it gets is used.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::thread;
+use std::time::Duration;
 
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::OverlayDevice;
-use ubtrfs::{Errno, Filesystem};
+use ubtrfs::testing::{CommitFault, CommitHook, CommitStep, Faults, OverlayDevice};
+use ubtrfs::{Errno, Filesystem, Options};
 use ubtrfs_format::{DeviceId, TreeId};
-use ubtrfs_volume::Device;
+use ubtrfs_volume::{Device, OpenOptions, Volume};
 
 use crate::common::power::{Power, PoweredDevice};
 use crate::common::tree::tree_of;
@@ -120,6 +125,65 @@ fn a_device_that_has_grown_is_used_as_a_whole() {
     assert_clean(&devices, "grown");
     let fs = open(devices).unwrap();
     (1..=files).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, 16 << 20));
+}
+
+/// Writes to a full volume at the moment in which the commit that makes its device larger begins.
+/// What the write returned, and whether the volume is right.
+fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
+    type Beside = Arc<Mutex<Option<thread::JoinHandle<bool>>>>;
+    const LENGTH: usize = 3 << 20;
+    let devices = shared(&volume(1, Profile::Single, Profile::Dup));
+    let fs = open(devices.clone()).unwrap();
+    fs.resize_device(FIRST, 144 * MIB, &|_| true).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let (growing, beside) = (Arc::new(AtomicBool::new(false)), Beside::default());
+    let mounted: Arc<OnceLock<Weak<Filesystem>>> = Arc::default();
+    let hook = CommitHook(Arc::new({
+        let (growing, beside, mounted) = (growing.clone(), beside.clone(), mounted.clone());
+        move |reached| {
+            if reached != CommitStep::Frozen || !growing.swap(false, SeqCst) {
+                return;
+            }
+            let fs = mounted.get().and_then(Weak::upgrade).unwrap();
+            let (done, is_done) = channel();
+            let write = move || {
+                let written = write(&fs, "beside", 1, LENGTH).is_ok();
+                let _ = done.send(());
+                written
+            };
+            *beside.lock().unwrap() = Some(thread::spawn(write));
+            // If it waits for the commit, that has to go on.
+            let _ = is_done.recv_timeout(Duration::from_millis(500));
+        }
+    }));
+    let opened = Volume::open(devices.clone(), OpenOptions::default()).unwrap();
+    let faults = Faults { hook: Some(hook), commit: fault, ..Faults::default() };
+    let options = Options { background_commits: false, faults, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(opened), options).unwrap();
+    mounted.set(Arc::downgrade(&fs)).unwrap();
+    let fills = |seed: &u64| write(&fs, &format!("file {seed}"), *seed, 1 << 20).is_ok() && fs.sync().is_ok();
+    assert!((100..400).take_while(fills).count() > 0);
+    growing.store(true, SeqCst);
+    let resized = fs.resize_device(FIRST, SIZE, &|_| true).is_ok();
+    let beside = beside.lock().unwrap().take().unwrap();
+    let written = beside.join().unwrap();
+    let is_durable = fs.close().is_ok();
+    drop(fs);
+    let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).unwrap();
+    if written && is_durable {
+        let fs = open(devices).unwrap();
+        assert_holds(&fs, "beside", 1, LENGTH);
+    }
+    (written, resized && is_durable && report.is_clean())
+}
+
+/// Of invariant 18: chunks are within their devices, as the trees have these.
+#[test]
+fn room_is_given_to_chunks_when_the_volume_has_it() {
+    assert_eq!(write_beside_growing(None), (true, true));
+    let (written, is_right) = write_beside_growing(Some(CommitFault::GrowAtOnce));
+    assert!(!(written && is_right), "the fault is not found");
 }
 
 #[test]
