@@ -229,6 +229,8 @@ impl Server {
         if let Err(errno) = self.long.check(user) {
             return reply.error(errno);
         }
+        let request = admitted.caller.unique;
+        let ioctl = shared.long_ioctls.begin(request, Kind::Defragment);
         self.long.run(user, move || {
             let done = shared.inode(node).and_then(|id| {
                 let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
@@ -245,8 +247,10 @@ impl Server {
                 if is.size > 0 && how.range.start >= is.size {
                     return Err(Errno::INVAL);
                 }
-                shared.engine.defragment(id, &how).map_err(|error| errno(&error))
+                let defragmented = shared.engine.defragment_while(id, &how, &|| ioctl.goes_on());
+                ioctl.outcome(defragmented.map_err(|error| errno(&error)))
             });
+            shared.long_ioctls.end(request);
             match done {
                 Ok(_) => reply.result(0, &[]),
                 Err(errno) => reply.error(errno),

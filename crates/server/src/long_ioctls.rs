@@ -1,5 +1,5 @@
-//! Ioctls that take as long as a device is large, and what ends them early: a signal for the
-//! process that waits for the answer, or an ioctl that cancels them.
+//! Ioctls that take as long as a device or a file is large, and what ends them early: a signal for
+//! the process that waits for the answer, or an ioctl that cancels them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     Balance,
     Remove,
     Resize,
+    Defragment,
 }
 
 impl Kind {
@@ -31,6 +32,7 @@ impl Kind {
             Self::Balance => "balance",
             Self::Remove => "remove",
             Self::Resize => "resize",
+            Self::Defragment => "defragment",
         }
     }
 }

@@ -113,6 +113,19 @@ impl Fragments {
         self.list.last().map(|fragment| fragment.range.clone())
     }
 
+    /// How many fragments were added.
+    pub(crate) fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether [`first_run`](Self::first_run) returns a range, and the same whatever is added.
+    pub(crate) fn is_settled(&self, before: Option<&Run>, most: u64) -> bool {
+        // Its last fragment is not the last but one: what is added changes no other.
+        let last_but_one = self.list.len().checked_sub(2).and_then(|index| self.list.get(index));
+        let is_behind = |run: Run| last_but_one.is_some_and(|fragment| fragment.range.start >= run.range.end);
+        self.first_run(before, most).is_some_and(is_behind)
+    }
+
     /// The first range that is worth being rewritten, at most `most` bytes. `before`: what was
     /// rewritten just now, which it may continue.
     pub(crate) fn first_run(&self, before: Option<&Run>, most: u64) -> Option<Run> {
@@ -190,6 +203,39 @@ mod tests {
             before.map(|range| Run { range: range.start * KIB..range.end * KIB, compression: Compression::None });
         let run = fragments.first_run(before.as_ref(), 2048 * KIB)?;
         Some((run.range.start / KIB, run.range.end / KIB))
+    }
+
+    #[test]
+    fn what_is_settled_stays_so() {
+        let recompress =
+            Policy { compression: Recompression::With { algorithm: ZSTD, level: None }, extent_threshold: 0 };
+        for policy in [POLICY, recompress] {
+            for seed in 0..200_u64 {
+                let mut fragments = Fragments::new(policy);
+                let (mut settled, mut at) = (None, 0);
+                for number in 0..12 {
+                    let chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(number * 5);
+                    at += if chance % 3 == 0 { 8 } else { 0 };
+                    let place = if chance % 5 == 0 { at } else { 1000 + 100 * u64::from(number) };
+                    let kind = if chance % 7 == 0 { ZSTD } else { RAW };
+                    fragments.add(at * KIB, 4 * KIB, &extent(place, 4 * KIB, kind));
+                    at += 4;
+                    let run = fragments.first_run(None, 16 * KIB);
+                    if let Some(settled) = &settled {
+                        assert_eq!(run.as_ref(), Some(settled), "{policy:?}, {seed}");
+                    } else if fragments.is_settled(None, 16 * KIB) {
+                        settled = run;
+                    }
+                }
+            }
+        }
+        // Holes lie between them: none of the others is looked at.
+        let mut fragments = Fragments::new(recompress);
+        for number in 0..3 {
+            assert!(!fragments.is_settled(None, 16 * KIB));
+            fragments.add(number * 8 * KIB, 4 * KIB, &extent(100 * number, 4 * KIB, RAW));
+        }
+        assert!(fragments.is_settled(None, 16 * KIB));
     }
 
     const RAW: Compression = Compression::None;

@@ -64,7 +64,13 @@ impl Filesystem {
     /// It takes as much free space as it writes, until the next commit frees the old extents.
     /// `EINVAL` if it is no regular file.
     pub fn defragment(&self, id: InodeId, how: &Defragmentation) -> Result<u64> {
-        self.ops.defragment(id, how)
+        self.ops.defragment(id, how, &|| true)
+    }
+
+    /// The same, but it ends with `ECANCELED` once `goes_on` says no, which it is asked before each
+    /// part.
+    pub fn defragment_while(&self, id: InodeId, how: &Defragmentation, goes_on: &dyn Fn() -> bool) -> Result<u64> {
+        self.ops.defragment(id, how, goes_on)
     }
 
     /// Makes a range of a file read as zeroes and frees its whole sectors. The size stays. A range

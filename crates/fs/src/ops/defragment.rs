@@ -25,6 +25,8 @@ const STEP: u64 = 8 << 20;
 const STEP_COMPRESSING: u64 = 1 << 20;
 /// Pieces of a file that one step looks at, and so displaces (invariant 26).
 const PIECES: usize = 2048;
+/// Fragments after which a step looks for the first time whether it needs no others.
+const FIRST_LOOK: usize = 4;
 /// Attempts at a step between which commits come.
 const ATTEMPTS: usize = 3;
 
@@ -61,7 +63,8 @@ struct Found {
 impl Operations {
     /// Rewrites parts of a regular file so that they lie in fewer places, or are compressed
     /// otherwise. Returns how many bytes these were. What was done stays done after an error.
-    pub(crate) fn defragment(&self, id: InodeId, how: &Defragmentation) -> Result<u64> {
+    /// `ECANCELED` once `goes_on` says no, which it is asked before each step.
+    pub(crate) fn defragment(&self, id: InodeId, how: &Defragmentation, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         self.info.check_writable(id.subvolume)?;
         let inode = self.info.inode(id)?;
         if inode.read().file_type() != FileType::Regular {
@@ -72,6 +75,9 @@ impl Operations {
         let (mut moved, mut attempts) = (0, 0);
         let mut before = None;
         loop {
+            if !goes_on() {
+                return Err(Errno::CANCELED.into());
+            }
             self.throttle()?;
             let end = how.range.end.min(inode.read().item.size);
             if at >= end {
@@ -112,6 +118,9 @@ impl Operations {
         let policy = Policy { extent_threshold: how.extent_threshold, compression: how.compression };
         let mut fragments = Fragments::new(policy);
         let mut sharing = self.writeback.sharing(id);
+        let step = if matches!(how.compression, Recompression::With { .. }) { STEP_COMPRESSING } else { STEP };
+        // A look at all fragments takes longer the more there are.
+        let mut next_look = FIRST_LOOK;
         let map = self.info.view(id, state).map()?;
         let looked_until = map.with_stack(state, |stack| -> Result<u64> {
             let mut until = at;
@@ -124,13 +133,16 @@ impl Operations {
                 {
                     fragments.add(piece.start, piece.len, extent);
                 }
-                if fragments.movable() >= 2 * STEP {
+                let is_time = fragments.count() >= next_look;
+                if is_time {
+                    next_look *= 2;
+                }
+                if fragments.movable() >= 2 * STEP || is_time && fragments.is_settled(before, step) {
                     break;
                 }
             }
             Ok(until)
         })?;
-        let step = if matches!(how.compression, Recompression::With { .. }) { STEP_COMPRESSING } else { STEP };
         let run = fragments.first_run(before, step);
         // What follows the last fragment may make it worth it.
         let last = fragments.last().filter(|last| last.end == looked_until && last.start > at && looked_until < end);

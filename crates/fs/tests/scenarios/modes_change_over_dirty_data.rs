@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::common::{filling, pattern};
+use crate::common::{filling, image, pattern};
 use tempfile::NamedTempFile;
 use ubtrfs::testing::Faults;
 use ubtrfs::{
-    Compression, CompressionMode, Defragmentation, Errno, Filesystem, InodeId, NewInode, Recompression, Result,
-    SetAttributes, WriteAt,
+    Compression, CompressionMode, Defragmentation, Errno, Filesystem, InodeId, NewInode, Options, Recompression,
+    Result, SetAttributes, WriteAt,
 };
 use ubtrfs_format::items::{BlockGroupFlags, InodeFlags};
 use ubtrfs_mkfs::MkfsOptions;
@@ -316,4 +316,26 @@ fn what_was_accepted_in_place_is_committed() {
             assert_committed(&image, fs, name, &[(id, content)]);
         }
     }
+}
+
+/// The caller may be gone: it goes on for one part of the file at the most.
+#[test]
+fn a_defragmentation_that_nobody_wants_any_more_ends() {
+    const FRAGMENTS: u64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    image::make(&path, 256 << 20, |_| ());
+    let fs = image::open(&path, Options::default());
+    let file = fs.create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    for number in 0..FRAGMENTS {
+        fs.write(file, WriteAt::Offset(number * 8192), &[number as u8; 4096], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
+    let how = Defragmentation { compression, ..Defragmentation::default() };
+    let asked = std::cell::Cell::new(0);
+    let goes_on = || asked.replace(asked.get() + 1) < 10;
+    let error = fs.defragment_while(file, &how, &goes_on).unwrap_err();
+    assert_eq!((error.errno(), asked.get()), (Errno::CANCELED, 11));
+    assert_eq!(fs.defragment(file, &how).unwrap(), FRAGMENTS * 4096);
 }
