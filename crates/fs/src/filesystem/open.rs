@@ -390,6 +390,7 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
     let mut inner = load_space(&SpaceSources {
         extent_tree: &extent_tree,
         block_group_tree: &block_group_tree,
+        dev_tree: &committed.tree(TreeId::DEV)?,
         free_space_tree: free_space_tree.as_ref(),
         keeps_free_space_tree: superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE),
         chunks: &volume.chunks(),

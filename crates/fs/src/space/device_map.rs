@@ -134,14 +134,20 @@ impl DeviceMap {
         self.open().count()
     }
 
-    /// Takes what a chunk of the volume has.
-    pub(crate) fn occupy(&mut self, chunk: &ChunkItem) {
+    /// Takes what a chunk of the volume has. Whether no other chunk has any of that.
+    pub(crate) fn occupy(&mut self, chunk: &ChunkItem) -> bool {
         let length = stripe_length(chunk);
+        let mut is_alone = true;
         for stripe in &chunk.stripes {
             if let Some((_, free)) = self.devices.get_mut(&stripe.devid) {
-                free.remove_any(stripe.offset.0, length);
+                // Volumes made long ago may have a chunk at the very start.
+                let start = stripe.offset.0.max(RESERVED);
+                let end = (stripe.offset.0 + length).max(start);
+                is_alone &= free.overlapping(start, end).any(|(at, len)| at <= start && end <= at + len);
+                free.remove_any(start, end - start);
             }
         }
+        is_alone
     }
 
     /// Removes a chunk from the count, though its device extents stay in use.

@@ -1,7 +1,9 @@
 //! Block groups and free space of a volume that is being opened.
 
-use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem};
-use ubtrfs_format::{DeviceId, ItemType, Key, Logical, Uuid};
+use std::collections::BTreeMap;
+
+use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent};
+use ubtrfs_format::{DeviceId, ItemType, Key, Logical, Uuid, objectid};
 use ubtrfs_tree::Snapshot;
 
 use super::allocator::{ChunksJoin, SpaceInner};
@@ -16,6 +18,7 @@ use ubtrfs_format::TreeId;
 pub(crate) struct SpaceSources<'a> {
     pub(crate) extent_tree: &'a Snapshot,
     pub(crate) block_group_tree: &'a Snapshot,
+    pub(crate) dev_tree: &'a Snapshot,
     /// The free-space tree, if there is a valid one.
     pub(crate) free_space_tree: Option<&'a Snapshot>,
     /// The volume has a free-space tree, valid or not: it will be valid after the next commit.
@@ -52,9 +55,19 @@ impl SpaceSources<'_> {
 /// Reads block groups and their free space.
 pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
     let mut devices = DeviceMap::new(sources.devices, sources.closed_devices.iter().copied());
-    let mut groups = std::collections::BTreeMap::new();
+    if !sources.recount {
+        check_device_extents(sources.dev_tree, sources.chunks)?;
+    }
+    let mut groups = BTreeMap::new();
     for (start, chunk) in sources.chunks {
-        devices.occupy(chunk);
+        if !devices.occupy(chunk) {
+            // What is written to the one would overwrite the other.
+            return Err(Error::Inconsistent {
+                tree: TreeId::CHUNK,
+                key: Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0),
+                what: "another chunk has some of its space on a device",
+            });
+        }
         let group = load_group(sources, *start, chunk)?;
         groups.insert(*start, group);
     }
@@ -98,6 +111,30 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         largest_chunk: sources.largest_chunk,
         chunk_tree_uuid: sources.chunk_tree_uuid,
     })
+}
+
+/// An error unless the device tree gives each chunk what the chunk has on devices, and nothing more
+/// to any: what is written to a chunk could be anything's otherwise. The kernel mounts no volume of
+/// which that is not so.
+fn check_device_extents(dev_tree: &Snapshot, chunks: &[(Logical, ChunkItem)]) -> Result<()> {
+    let wrong = |key, what| Err(Error::Inconsistent { tree: TreeId::DEV, key, what });
+    let key = |devid: u64, at: u64| Key::new(devid, ItemType::DEV_EXTENT, at);
+    let stripes = chunks.iter().flat_map(|(start, chunk)| {
+        let length = super::stripe_length(chunk);
+        chunk.stripes.iter().map(move |stripe| (key(stripe.devid.0, stripe.offset.0), (*start, length)))
+    });
+    let mut missing: BTreeMap<Key, (Logical, u64)> = stripes.collect();
+    for item in dev_tree.range(key(1, 0)..=key(u64::MAX, u64::MAX)) {
+        let item = item?;
+        if item.key.item_type != ItemType::DEV_EXTENT {
+            continue;
+        }
+        let extent = DevExtent::parse(&item)?;
+        if missing.remove(&item.key) != Some((extent.chunk_offset, extent.length)) {
+            return wrong(item.key, "a device extent is of no chunk");
+        }
+    }
+    missing.first_key_value().map_or(Ok(()), |(key, _)| wrong(*key, "the device extent of a chunk is missing"))
 }
 
 fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> Result<BlockGroup> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::common::image;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, RenameFlags, SetAttributes, WriteAt};
 use ubtrfs_damage::Image;
+use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 
 const FILE: u32 = 0o100_644;
@@ -196,4 +197,36 @@ fn an_entry_of_its_own_directory_can_not_be_removed_from_it() {
     let _ = fs.rename(root, b"file", root, b"one", exchange);
     create(&fs, find(&fs, "two"), "new", FILE);
     let _ = fs.close();
+}
+
+/// A chunk lies where another does, or where the device tree has none: what is written to it could
+/// be anything's. The kernel doesn't mount such a volume.
+#[test]
+fn volumes_whose_chunks_are_not_theirs_are_only_read() {
+    /// Where the first stripe of a chunk item says where it is.
+    const OFFSET: usize = 56;
+    let dir = tempfile::tempdir().unwrap();
+    let path = volume(dir.path());
+    let image = Image::open(&path);
+    let of = |kind: BlockGroupFlags| {
+        let found = image.chunks().iter().find(|(_, chunk)| chunk.flags.contains(kind)).unwrap();
+        (found.0.0, found.1.stripes[0].offset.0)
+    };
+    let ((data, place), (_, metadata)) = (of(BlockGroupFlags::DATA), of(BlockGroupFlags::METADATA));
+    let put = |place: u64| {
+        image.edit(
+            TreeId::CHUNK,
+            |key, _| key.item_type == ItemType::CHUNK_ITEM && key.offset == data,
+            |_, item| item[OFFSET..OFFSET + 8].copy_from_slice(&place.to_le_bytes()),
+        );
+    };
+    let opens = |read_only| image::try_open(&path, Options { read_only, ..Options::default() });
+    for wrong in [metadata, metadata - (64 << 10), place + (1 << 20)] {
+        put(wrong);
+        let refused = opens(false).err().unwrap_or_else(|| panic!("the chunk at {wrong} is written to"));
+        assert!(refused.to_string().contains("CHUNK_ITEM") || refused.to_string().contains("DEV_EXTENT"), "{refused}");
+        assert_eq!(find(&opens(true).unwrap(), "one/sub").subvolume, TreeId::FS);
+    }
+    put(place);
+    opens(false).unwrap().close().unwrap();
 }

@@ -19,9 +19,14 @@ pub fn make(path: &Path, size: u64, change: impl FnOnce(&mut MkfsOptions)) {
 
 /// Opens the volume of an image, which commits only on request.
 pub fn open(path: &Path, options: Options) -> Arc<Filesystem> {
+    try_open(path, options).unwrap()
+}
+
+/// The same, if the volume can be opened so.
+pub fn try_open(path: &Path, options: Options) -> ubtrfs::Result<Arc<Filesystem>> {
     let read_only = options.read_only;
     let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let device = Arc::new(FileDevice::open(path, mode, Exclusive::Yes).unwrap());
     let volume = Volume::open(vec![device], OpenOptions { read_only }).unwrap();
-    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options }).unwrap()
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..options })
 }
