@@ -100,12 +100,13 @@ impl Target {
         Ok(Some(target))
     }
 
-    /// By invariant 68 nothing is unmounted that was not found at first.
+    /// Nothing is unmounted that was not found at first.
     fn check(&self) -> Result<()> {
-        if self.point.device_number() == Some(self.mounted.device) {
-            return Ok(());
+        if self.point.device_number() != Some(self.mounted.device) {
+            // By invariant 68.
+            return Err(Failure::new(format!("{} is mounted no more, or something else is", self.path.display())));
         }
-        Err(Failure::new(format!("{} is mounted no more, or something else is", self.path.display())))
+        Ok(())
     }
 
     fn unmount(&self, how: Unmount) -> Result<()> {

@@ -208,7 +208,7 @@ impl Entered {
         let mut next = self.all.writes.next(None);
         while let Some(waiting) = next {
             self.doing(SERVES_A_WRITE, || other(&waiting));
-            next = self.all.writes.next(Some(waiting));
+            next = self.all.writes.next(Some(&waiting));
         }
     }
 

@@ -72,10 +72,10 @@ impl Writes {
 
     /// What a thread serves next that has served a WRITE: its own, or `served`. `None` if it is to
     /// read on.
-    pub fn next(&self, served: Option<Waiting>) -> Option<Waiting> {
+    pub fn next(&self, served: Option<&Waiting>) -> Option<Waiting> {
         let mut state = self.state.lock();
         if let Some(Waiting { number, .. }) = served {
-            state.unserved.remove(&number);
+            state.unserved.remove(number);
             self.served.notify_all();
         }
         // More of them serve while there is no room for what waits.
@@ -124,7 +124,7 @@ mod tests {
         let mut order = Vec::new();
         while let Some(waiting) = next {
             order.push(waiting.message[0]);
-            next = writes.next(Some(waiting));
+            next = writes.next(Some(&waiting));
         }
         assert_eq!((order, writes.unserved()), (vec![2, 3, 4, 5], 0));
         assert!(writes.is_own(&[6], &device));
@@ -163,7 +163,7 @@ mod tests {
         let next = writes.next(None).unwrap();
         assert!(has_settled.recv_timeout(Duration::from_millis(50)).is_err());
         assert!(!writes.is_own(&[2], &device));
-        let next = writes.next(Some(next)).unwrap();
+        let next = writes.next(Some(&next)).unwrap();
         has_settled.recv_timeout(Duration::from_secs(20)).unwrap();
         waiter.join().unwrap();
         assert_eq!((next.message[0], writes.unserved()), (2, 1));

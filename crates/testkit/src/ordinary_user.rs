@@ -9,8 +9,8 @@ use crate::run::command;
 /// The user `nobody`, and its group.
 pub const NOBODY: u32 = 65534;
 
-/// The user `games` of every Debian, and its group: for a test that counts a user's processes, which
-/// must be this test's alone.
+/// The user `games` of every Debian, and its group: for a test that counts a user's processes,
+/// which must be this test's alone.
 pub const GAMES: u32 = 5;
 
 /// Gives every user access to `/dev/fuse`. `$1` is where a node may be made; the rest is the

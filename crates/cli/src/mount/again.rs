@@ -69,11 +69,11 @@ pub struct Turn {
 
 impl Turn {
     /// Waits for it. `None` if there is no place to wait.
-    fn wait_for(path: PathBuf) -> Option<Self> {
+    fn wait_for(path: &Path) -> Option<Self> {
         loop {
-            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path).ok()?;
+            let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;
             rustix::fs::flock(&file, FlockOperation::LockExclusive).ok()?;
-            let turn = Self { path: path.clone(), file };
+            let turn = Self { path: path.into(), file };
             if turn.is_of_path() {
                 return Some(turn);
             }
@@ -106,7 +106,7 @@ pub fn wait_for_turn(devices: &[PathBuf], superblock: Option<&Superblock>) -> Ve
     // In one order, so that no two wait for each other.
     let mut names: BTreeSet<String> = exports.map(|export| format!("mount-{:016x}", hash(export))).collect();
     names.extend(superblock.map(|superblock| format!("mount-{}", superblock.fsid)));
-    names.iter().filter_map(|name| Turn::wait_for(Path::new(TURNS).join(name))).collect()
+    names.iter().filter_map(|name| Turn::wait_for(&Path::new(TURNS).join(name))).collect()
 }
 
 /// Two names may have the same: then mounts of the one wait for mounts of the other.

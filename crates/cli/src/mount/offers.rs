@@ -88,8 +88,8 @@ impl Drop for Offer {
     }
 }
 
-/// Connects with whoever listens there, without waiting: a server that is stopped may have as many
-/// callers as its queue takes.
+/// Connects with the server that listens there, without waiting: one that is stopped may have as
+/// many callers as its queue takes.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = UnixStream::from(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?);

@@ -299,9 +299,9 @@ pub fn unmount(path: &Path, how: Unmount) -> Result<(), MountError> {
     Point::open(path).map_err(|error| MountError::Unmount(path.into(), error))?.unmount(how)
 }
 
-/// Gives the mount whose root this is, open as a place, these flags, and no others; its flags for access times stay. The
-/// kernel first writes back its dirty pages, and refuses to make a mount read-only that has files
-/// open for writing. Other requests are not sent to the server.
+/// Gives the mount whose root this is, open as a place, these flags, and no others; its flags for
+/// access times stay. The kernel first writes back its dirty pages, and refuses to make a mount
+/// read-only that has files open for writing. Other requests are not sent to the server.
 pub fn remount(root: impl AsFd, flags: MountFlags) -> io::Result<()> {
     let place = format!("/proc/self/fd/{}", root.as_fd().as_raw_fd());
     Ok(rustix::mount::mount_remount(place, flags, c"")?)

@@ -3,7 +3,9 @@
 //! Before the kernel invalidates dirty pages it writes them, so an answer that waits for the former
 //! waits for WRITEs. Over rings each request takes an entry of its queue until it is answered: if
 //! all of a queue's entries are taken by requests that wait so, what they wait for can't arrive. So
-//! only some of a queue's may wait (invariant 28).
+//! only some of a queue's may wait (invariant 28). Where a queue has got further entries for
+//! requests that take long, ioctls may have all of these, of which a user has only so many: others'
+//! wait beside them (invariant 65).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,22 +28,31 @@ const ENTRIES_FOR_ONE: usize = WAITERS + 1;
 #[derive(Debug)]
 pub(crate) struct Waits {
     most: usize,
+    /// How many more ioctls may wait.
+    further: AtomicUsize,
     counts: [AtomicUsize; WAITERS],
 }
 
 impl Waits {
     /// Of a queue with so many entries.
     pub fn new(entries: usize) -> Self {
-        Self { most: entries / ENTRIES_FOR_ONE, counts: Default::default() }
+        Self { most: entries / ENTRIES_FOR_ONE, further: AtomicUsize::new(0), counts: Default::default() }
+    }
+
+    /// The queue has so many entries more than at first.
+    pub fn has_further(&self, entries: usize) {
+        self.further.store(entries, Relaxed);
     }
 
     /// One more waits, unless so many do already that it must not.
     pub fn begin(self: &Arc<Self>, who: Waiter) -> Option<Waiting> {
-        let more = |count| (count < self.most).then_some(count + 1);
+        let further = self.further.load(Relaxed);
+        let most = if who == Waiter::Ioctl { self.most + further } else { self.most };
+        let more = |count| (count < most).then_some(count + 1);
         self.count(who).fetch_update(Relaxed, Relaxed, more).ok()?;
         let waiting = self.counts.iter().map(|count| count.load(Relaxed)).sum::<usize>();
         debug_assert!(
-            waiting <= WAITERS * self.most,
+            waiting <= WAITERS * self.most + further,
             "invariant 28: {waiting} requests wait, and none has room to come"
         );
         Some(Waiting { waits: Arc::clone(self), who })
@@ -75,6 +86,17 @@ mod tests {
     use super::*;
 
     const ALL: [Waiter; WAITERS] = [Waiter::Lseek, Waiter::Directory, Waiter::Ioctl];
+
+    /// Of invariants 28 and 65.
+    #[test]
+    fn ioctls_have_the_entries_that_are_added() {
+        let waits = Arc::new(Waits::new(32));
+        let begin = |who| std::iter::from_fn(|| waits.begin(who)).collect::<Vec<_>>();
+        assert_eq!(begin(Waiter::Ioctl).len(), 8);
+        waits.has_further(64);
+        let ioctls = begin(Waiter::Ioctl);
+        assert_eq!((ioctls.len(), begin(Waiter::Lseek).len()), (8 + 64, 8));
+    }
 
     /// Of invariant 28.
     #[test]

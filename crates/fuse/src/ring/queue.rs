@@ -65,6 +65,8 @@ pub struct Queue {
     /// Requests whose files are being read, by the numbers of their entries.
     reading: Vec<Option<Reads>>,
     spread: Spread,
+    /// Entries at first.
+    depth: usize,
     /// Bytes of payload of each entry.
     room: usize,
     waits: Arc<Waits>,
@@ -91,6 +93,7 @@ impl Queue {
             away: Vec::new(),
             reading: Vec::new(),
             spread: Spread::new(depth),
+            depth: depth.into(),
             room,
             waits,
             retries_left: MOST_RETRIES,
@@ -108,6 +111,7 @@ impl Queue {
         self.away.resize_with(self.entries.len(), || None);
         self.reading.resize_with(self.entries.len(), || None);
         self.spread.has(self.entries.len());
+        self.waits.has_further(self.entries.len().saturating_sub(self.depth));
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
 use ubtrfs_fuse::mount::{MountKind, MountOptions, Source, Unmount, remount};
 use ubtrfs_fuse::{Config, Errno, ROOT, SyncDevice};
@@ -68,7 +69,9 @@ fn each_sync_of_the_mount_is_one_of_its_device() {
     fails.store(0, SeqCst);
     sync_root(&mounted).unwrap();
     let before = began.load(SeqCst);
-    remount(mounted.dir.path(), MountFlags::RDONLY).unwrap();
+    let root = rustix::fs::open(mounted.dir.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    remount(&root, MountFlags::RDONLY).unwrap();
+    drop(root);
     assert!(ended.load(SeqCst) > before, "a remount waits, too");
     mounted.mount.unmount(Unmount::Now).unwrap();
     mounted.ended().unwrap();
