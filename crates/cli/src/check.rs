@@ -57,6 +57,16 @@ struct Checked {
 fn report_on(arguments: &args::Check, keep: usize) -> Result<Checked> {
     let reading =
         open_for_reading(&arguments.devices, arguments.window).map_err(|failure| failure.with_status(NOT_CHECKED))?;
+    // Another one of the volume says what to expect.
+    let is_without =
+        |index: usize| reading.devices.get(index).is_some_and(|device| Volume::is_without_superblock(&**device));
+    let named = 0..arguments.devices.len();
+    if let Some(other) = named.clone().find(|index| is_without(*index))
+        && !named.into_iter().all(is_without)
+    {
+        let failure = about_volume_within(&arguments.devices[other..=other], arguments.window, &VolumeError::NotBtrfs);
+        return Err(failure.with_status(NOT_CHECKED));
+    }
     let bar = Bar::new();
     let options = Options { data_checksums: !arguments.no_data, progress: Some(&bar), keep };
     let checked = check(&reading.devices, &options);

@@ -31,6 +31,9 @@ pub fn check_distinct(paths: &[PathBuf]) -> Result<()> {
 
 /// The devices that are named, and block devices with the rest of their volume, if a block device
 /// is among those. What is not found is missing when the volume is opened.
+///
+/// Which devices the volume has the newest of its superblocks says: a device that is named, or one
+/// that is found by it, may have been removed or replaced meanwhile.
 pub fn with_others(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     check_distinct(paths)?;
     let mut paths = paths.to_vec();
@@ -42,41 +45,90 @@ pub fn with_others(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     }
     // Whatever can't be opened now says so later.
     let devices: Option<Vec<Arc<dyn Device>>> = paths.iter().map(|path| open_to_look(path).ok()).collect();
-    let Some(devices) = devices else { return Ok(paths) };
+    let Some(mut devices) = devices else { return Ok(paths) };
     let superblocks: Option<Vec<Superblock>> = devices.iter().map(|device| Volume::superblock_of(&**device)).collect();
-    let Some(superblocks) = superblocks else { return Ok(paths) };
-    let most = superblocks.iter().map(|superblock| superblock.num_devices).max().unwrap_or_default();
-    if most <= paths.len() as u64 {
-        return Ok(paths);
-    }
-    let mut others: BTreeMap<DeviceId, PathBuf> = BTreeMap::new();
-    for FoundDevice { path, superblock } in missing(&devices, &superblocks) {
-        let devid = superblock.dev_item.devid;
-        if let Some(first) = others.insert(devid, path.clone()) {
-            return Err(Failure::new(format!(
-                "{} and {} both say that they are device {devid} of the volume {}: name the one that is meant",
-                first.display(),
-                path.display(),
-                superblock.fsid
-            )));
+    let Some(mut superblocks) = superblocks else { return Ok(paths) };
+    let named = paths.len();
+    let mut attached = None;
+    while !are_all_there(&superblocks) {
+        let attached = attached.get_or_insert_with(scan_devices);
+        let mut others: BTreeMap<DeviceId, FoundDevice> = BTreeMap::new();
+        for found in missing(&devices, &superblocks, attached) {
+            let devid = found.superblock.dev_item.devid;
+            if let Some(first) = others.get(&devid) {
+                return Err(both(&first.path, &found));
+            }
+            others.insert(devid, found);
+        }
+        if others.is_empty() {
+            break;
+        }
+        for FoundDevice { path, superblock } in others.into_values() {
+            let Ok(device) = open_to_look(&path) else { return Ok(paths) };
+            attached.retain(|other| other.path != path);
+            devices.push(device);
+            superblocks.push(superblock);
+            paths.push(path);
         }
     }
-    paths.extend(others.into_values());
+    if paths.len() > named {
+        // Somebody may have meant the newer one, and what a volume has been without would become
+        // what counts.
+        for (path, own) in paths.iter().zip(&superblocks) {
+            if let Some(newer) = attached.iter().flatten().find(|found| is_newer(&found.superblock, own)) {
+                return Err(both(path, newer));
+            }
+        }
+    }
     Ok(paths)
 }
 
+/// Two devices say that they are the same one.
+fn both(first: &Path, second: &FoundDevice) -> Failure {
+    let FoundDevice { path, superblock } = second;
+    Failure::new(format!(
+        "{} and {} both say that they are device {} of the volume {}: name all devices that are meant",
+        first.display(),
+        path.display(),
+        superblock.dev_item.devid,
+        superblock.fsid
+    ))
+}
+
+/// Whether one of these is the superblock of a device that has replaced the other's, or the other's
+/// is an old copy of it.
+fn is_newer(one: &Superblock, other: &Superblock) -> bool {
+    let id = |superblock: &Superblock| (superblock.fsid, superblock.dev_item.devid, superblock.dev_item.uuid);
+    id(one) == id(other) && one.generation > other.generation
+}
+
+/// Whether these are all devices of their volume, and none of them is behind the others, which may
+/// know of more.
+fn are_all_there(superblocks: &[Superblock]) -> bool {
+    let newest = superblocks.iter().max_by_key(|superblock| superblock.generation);
+    newest.is_some_and(|newest| {
+        let current = superblocks.iter().filter(|superblock| superblock.generation == newest.generation);
+        newest.num_devices <= current.count() as u64
+    })
+}
+
 /// Devices of the machine that these lack.
-fn missing(devices: &[Arc<dyn Device>], superblocks: &[Superblock]) -> Vec<FoundDevice> {
-    let mut found = scan_devices();
-    if let Ok(volume) = Volume::open_degraded(devices.to_vec(), OpenOptions { read_only: true }) {
-        let lacks = volume.missing_devices();
-        let own = |found: &FoundDevice| (found.superblock.dev_item.devid, found.superblock.dev_item.uuid);
-        found.retain(|found| lacks.iter().any(|item| (item.devid, item.uuid) == own(found)));
+fn missing(devices: &[Arc<dyn Device>], superblocks: &[Superblock], attached: &[FoundDevice]) -> Vec<FoundDevice> {
+    let given: BTreeSet<_> = superblocks.iter().map(|superblock| superblock.dev_item.devid).collect();
+    let is_same = |found: &&FoundDevice| superblocks.iter().any(|given| given.fsid == found.superblock.fsid);
+    let others = attached.iter().filter(is_same);
+    let Ok(volume) = Volume::open_degraded(devices.to_vec(), OpenOptions { read_only: true }) else {
+        // Those that are there don't have the whole chunk tree.
+        return others.filter(|found| !given.contains(&found.superblock.dev_item.devid)).cloned().collect();
+    };
+    let lacks = volume.missing_devices();
+    let own = |found: &FoundDevice| (found.superblock.dev_item.devid, found.superblock.dev_item.uuid);
+    let is_lacking = |found: &FoundDevice| lacks.iter().any(|item| (item.devid, item.uuid) == own(found));
+    let found: Vec<FoundDevice> = attached.iter().filter(|found| is_lacking(found)).cloned().collect();
+    if !found.is_empty() || lacks.is_empty() {
         return found;
     }
-    // Those that are there don't have the whole chunk tree.
-    let given: BTreeSet<_> = superblocks.iter().map(|superblock| superblock.dev_item.devid).collect();
-    let is_same = |found: &FoundDevice| superblocks.iter().any(|given| given.fsid == found.superblock.fsid);
-    found.retain(|found| is_same(found) && !given.contains(&found.superblock.dev_item.devid));
-    found
+    // The volume may have none of the others any more that it had by these.
+    let newer = others.filter(|found| found.superblock.generation > volume.superblock().generation);
+    newer.max_by_key(|found| found.superblock.generation).cloned().into_iter().collect()
 }

@@ -252,10 +252,11 @@ impl Volume {
         self.repair(expected.bytenr, len, "tree block", |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
                 Ok(()) => State::Good,
-                // Newer than the caller's expectation: it is the caller that is behind.
-                Err(Error::Node { source: FormatError::WrongGeneration { expected, found }, .. })
-                    if found > expected =>
-                {
+                // Whole, and newer than the caller's expectation.
+                Err(Error::Node {
+                    source: FormatError::WrongGeneration { .. } | FormatError::WrongLevel { .. },
+                    ..
+                }) if Header::parse(block).is_ok_and(|found| expected.generation < Some(found.generation)) => {
                     State::Newer
                 }
                 Err(_) => State::Bad,
@@ -306,6 +307,10 @@ impl Volume {
                 State::Bad => true,
                 // It has missed what the others have.
                 State::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
+                // A device that lags has it of a history that the others don't have. They have all
+                // that was written, so the caller is right if one of them has what it expects; else
+                // it is the caller that is behind.
+                State::Newer if self.has_laggard(&pieces, copy) && !self.has_laggard(&pieces, good) => true,
                 State::Newer => {
                     left += 1;
                     false

@@ -7,7 +7,7 @@ use ubtrfs_format::{BackupRoot, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::{Device, DeviceWrite};
 use crate::error::{Error, Result};
-use crate::open::{Found, OpenOptions, read_copy};
+use crate::open::{CopyError, Found, OpenOptions, read_copy};
 use crate::replacing::TARGET;
 use crate::volume::Volume;
 
@@ -54,6 +54,11 @@ impl Volume {
     /// Whether a device has a primary superblock that can be read and is right.
     pub fn has_primary_superblock(device: &dyn Device) -> bool {
         read_copy(device, SUPERBLOCK_COPIES[0]).is_ok()
+    }
+
+    /// Whether nothing is left of a superblock on a device: what is damaged or can't be read is.
+    pub fn is_without_superblock(device: &dyn Device) -> bool {
+        SUPERBLOCK_COPIES.iter().all(|at| matches!(read_copy(device, *at), Err(CopyError::Missing)))
     }
 
     /// The superblocks of devices that are one volume, in their order: as

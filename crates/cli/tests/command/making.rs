@@ -51,6 +51,13 @@ fn a_volume_of_several_devices_has_the_requested_profiles() {
     let profile = |kind: &str| groups.iter().find(|group| group["kind"] == kind).unwrap()["profile"].clone();
     assert_eq!((profile("Data"), profile("Metadata")), ("RAID0".into(), "RAID1".into()));
     success(&ubtrfs(&["check", first, second, third]));
+    // One that was replaced, or is wiped otherwise, is no damaged one.
+    let wiped = dir.path().join("wiped").display().to_string();
+    std::fs::File::create(&wiped).unwrap().set_len(300 << 20).unwrap();
+    for command in ["info", "check"] {
+        let status = if command == "check" { 2 } else { 1 };
+        fails(&ubtrfs(&[command, first, second, third, &wiped]), status, &format!("{wiped}: no btrfs found"));
+    }
     // Any of them that holds something is noticed, also by another name.
     fails(&ubtrfs(&["mkfs", "--size", "300M", dir.path().join("new").to_str().unwrap(), second]), 1, "holds a btrfs");
     assert!(!dir.path().join("new").exists());

@@ -216,3 +216,88 @@ fn a_file_that_may_be_behind_a_device_is_not_written_to() {
     as_user(&["mkfs", "-f"]).ok();
     drop(device);
 }
+
+/// A mirrored volume of two devices, one of which was away while the volume got another one.
+struct Comeback {
+    volume: Volume,
+    stayed: LoopDevice,
+    came_back: LoopDevice,
+    new: LoopDevice,
+}
+
+impl Comeback {
+    /// `change` gets the device that is new, and the mount.
+    fn after(change: fn(&Path, &Path)) -> Self {
+        let volume = Volume::without_image();
+        let [first, second, third] = ["first", "second", "third"].map(|name| volume.dir.path().join(name));
+        let attach = |image: &Path| {
+            fs::OpenOptions::new().append(true).create(true).open(image).unwrap().set_len(256 << 20).unwrap();
+            LoopDevice::attach(image, false)
+        };
+        let (stayed, away, new) = (attach(&first), attach(&second), attach(&third));
+        let mut mkfs: Vec<&OsStr> = ["mkfs", "-d", "raid1", "-m", "raid1"].iter().map(AsRef::as_ref).collect();
+        mkfs.extend([stayed.path().as_os_str(), away.path().as_os_str()]);
+        ubtrfs(&mkfs).ok();
+        drop(away);
+        volume.try_mount_device(stayed.path(), "degraded").ok();
+        fs::write(volume.point.join("file"), "new").unwrap();
+        change(new.path(), &volume.point);
+        volume.umount();
+        Self { volume, stayed, came_back: attach(&second), new }
+    }
+
+    /// The file, on a mount of these devices.
+    fn shown(&self, devices: &[&LoopDevice], options: &str) -> String {
+        let more = devices[1..].iter().map(|device| format!(",device={}", device.path().display()));
+        let options = format!("{options}{}", more.collect::<String>());
+        self.volume.try_mount_device(devices[0].path(), &options).ok();
+        let shown = fs::read_to_string(self.volume.point.join("file")).unwrap();
+        self.volume.umount();
+        shown
+    }
+}
+
+#[test]
+fn a_volume_is_mounted_by_a_device_that_it_has_no_more() {
+    require!(Need::Kernel, FUSE);
+    let comeback = Comeback::after(|new, mount| {
+        ubtrfs(&["device".as_ref(), "add".as_ref(), new.as_os_str(), mount.as_os_str()]).ok();
+        on(&["device", "remove", "missing"], mount).ok();
+    });
+    let Comeback { volume, stayed, came_back, new } = &comeback;
+    for options in ["ro", "rw"] {
+        for devices in [&[came_back][..], &[stayed, came_back], &[new, came_back], &[stayed], &[new, stayed, came_back]]
+        {
+            assert_eq!(comeback.shown(devices, options), "new", "{options}");
+        }
+    }
+    // It is as it was.
+    assert!(!on(&["info"], came_back.path()).ok().stdout.contains("lacks"));
+    ubtrfs(&["check".as_ref(), stayed.path().as_os_str(), new.path().as_os_str()]).ok();
+    let kernel = volume.dir.path().join("kernel");
+    fs::create_dir(&kernel).unwrap();
+    run(command("btrfs", &["device", "scan"]).args([stayed.path(), came_back.path(), new.path()])).ok();
+    run(command("mount", &["-t", "btrfs", "-o", "ro"]).arg(came_back.path()).arg(&kernel)).ok();
+    let shown = fs::read_to_string(kernel.join("file"));
+    run(&mut command("umount", &[&kernel])).ok();
+    assert_eq!(shown.unwrap(), "new");
+}
+
+#[test]
+fn a_device_that_was_replaced_takes_no_place_of_the_new_one() {
+    require!(Need::Kernel, FUSE);
+    let comeback = Comeback::after(|new, mount| {
+        let words: [&OsStr; 4] = ["replace".as_ref(), "start".as_ref(), "2".as_ref(), new.as_os_str()];
+        ubtrfs(&words.into_iter().chain([mount.as_os_str()]).collect::<Vec<_>>()).ok();
+    });
+    let Comeback { volume, stayed, came_back, new } = &comeback;
+    for options in ["ro", "rw"] {
+        for device in [came_back, stayed] {
+            fails(&volume.try_mount_device(device.path(), options), "both say that they are device 2 of the volume");
+        }
+        assert_eq!(comeback.shown(&[new], options), "new");
+        assert_eq!(comeback.shown(&[stayed, new], options), "new");
+        assert_eq!(comeback.shown(&[came_back, stayed, new], options), "new");
+    }
+    ubtrfs(&["check".as_ref(), stayed.path().as_os_str(), new.path().as_os_str()]).ok();
+}

@@ -97,18 +97,22 @@ fn a_copy_that_cannot_be_read_is_rewritten() {
 
 #[test]
 fn a_copy_newer_than_the_reader_is_left_alone() {
-    let Some(image) = image(&["-m", "dup"]) else { return };
-    let (_, copies) = root_copies(&image.path);
-    // The first copy as a later transaction would write it, with everything right.
-    let mut newer = bytes_at(&image.path, copies[0], NODE);
-    newer[80..88].copy_from_slice(&1000_u64.to_le_bytes());
-    let sum = ChecksumType::Crc32c.compute(&newer[CHECKSUM_FIELD..]);
-    newer[..CHECKSUM_FIELD].copy_from_slice(&sum.0);
-    scribble(&image.path, copies[0], &newer);
-    let volume = open(std::slice::from_ref(&image.path), READ_WRITE, Engine::Auto).unwrap();
-    volume.read_node(&root_of(&volume)).unwrap();
-    assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (1, 0));
-    assert_eq!(bytes_at(&image.path, copies[0], NODE), newer);
+    const LEVEL: usize = 100;
+    for has_other_level in [false, true] {
+        let Some(image) = image(&["-m", "dup"]) else { return };
+        let (_, copies) = root_copies(&image.path);
+        // The first copy as a later transaction would write it, with everything right.
+        let mut newer = bytes_at(&image.path, copies[0], NODE);
+        newer[80..88].copy_from_slice(&1000_u64.to_le_bytes());
+        newer[LEVEL] += u8::from(has_other_level);
+        let sum = ChecksumType::Crc32c.compute(&newer[CHECKSUM_FIELD..]);
+        newer[..CHECKSUM_FIELD].copy_from_slice(&sum.0);
+        scribble(&image.path, copies[0], &newer);
+        let volume = open(std::slice::from_ref(&image.path), READ_WRITE, Engine::Auto).unwrap();
+        volume.read_node(&root_of(&volume)).unwrap();
+        assert_eq!((volume.counters().checksum_errors, volume.counters().repairs), (1, 0));
+        assert_eq!(bytes_at(&image.path, copies[0], NODE), newer);
+    }
 }
 
 #[test]

@@ -1,0 +1,66 @@
+//! Each of two mirrored devices was written without the other: the one that has fewer commits lags
+//! behind the other one, whatever it has, until it has been brought up to it (invariant 34).
+
+use std::sync::Arc;
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::OverlayDevice;
+use ubtrfs::{Filesystem, Options, ScrubOptions};
+use ubtrfs_format::DeviceId;
+use ubtrfs_volume::{Device, OpenOptions, Volume};
+
+use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
+
+/// As many small files as fill some leaves.
+const MANY: u64 = 200;
+
+fn open_alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
+    let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
+}
+
+/// Two mirrored devices, on each of which commits of so many files were made without the other.
+fn apart(commits: [&[u64]; 2]) -> [Arc<OverlayDevice>; 2] {
+    let mut devices = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new);
+    let devices = [devices.next().unwrap(), devices.next().unwrap()];
+    let fs = open(devices.iter().map(|device| device.clone() as _).collect()).unwrap();
+    (0..MANY).for_each(|file| _ = write(&fs, &format!("common {file}"), file, 1000).unwrap());
+    fs.close().unwrap();
+    for (number, (device, commits)) in devices.iter().zip(commits).enumerate() {
+        let fs = open_alone(device);
+        for (commit, files) in commits.iter().enumerate() {
+            for file in 0..*files {
+                write(&fs, &format!("{number} {commit} {file}"), file, 1000).unwrap();
+            }
+            fs.sync().unwrap();
+        }
+        fs.close().unwrap();
+    }
+    devices
+}
+
+fn assert_as_first(fs: &Filesystem, commits: &[u64]) {
+    (0..MANY).for_each(|file| assert_holds(fs, &format!("common {file}"), file, 1000));
+    for (commit, files) in commits.iter().enumerate() {
+        (0..*files).for_each(|file| assert_holds(fs, &format!("0 {commit} {file}"), file, 1000));
+    }
+}
+
+/// Some of its blocks are newer than those of the other one at the same address.
+#[test]
+fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
+    let commits = [MANY, MANY, 1, 1, 1, 1, 1, 1, 1];
+    let devices = apart([&commits, &[1, 1, 1, 3 * MANY]]);
+    let both: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
+    let fs = open(both.clone()).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    assert!(found.trees.corrected > 0 && found.uncorrectable() == 0, "{found:?}");
+    assert_eq!(fs.volume().lagging_devices(), []);
+    assert_as_first(&fs, &commits);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&both, "together");
+    // The device that lagged has all of it.
+    assert_as_first(&open_alone(&devices[1]), &commits);
+}
