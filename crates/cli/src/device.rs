@@ -198,6 +198,13 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         (Error::MissingDevices { .. }, _) => Some("; 'ubtrfs info' describes what is there".into()),
         (Error::Seed, _) if window.of_mount => Some("; mount it with -o ro".into()),
         (Error::ForeignDevice { .. }, _) => Some(those(paths, window, |_| true)),
+        (Error::Apart(one, other), _) => {
+            let devices = those(paths, window, |superblock| [*one, *other].contains(&superblock.dev_item.devid));
+            Some(format!(
+                "{devices}; wipe the one that is to be given up ('wipefs --all'), mount the other one with -o degraded, \
+                 and replace the device that it misses"
+            ))
+        }
         (Error::DuplicateDevice(devid) | Error::WrongDevice(devid) | Error::UnlistedDevice(devid), _) => {
             Some(those(paths, window, |superblock| superblock.dev_item.devid == *devid))
         }

@@ -112,6 +112,13 @@ pub enum Error {
     /// Two devices claim the same number: one is probably a copy of the other.
     #[error("two devices both say they are device {0} of the volume")]
     DuplicateDevice(DeviceId),
+    /// Devices were written without each other, and made equally many commits: none of them lags,
+    /// and each has what the other one lacks.
+    #[error(
+        "devices {0} and {1} were each written without the other one, and have commits of one number that differ: \
+         nothing says which of them counts, so the volume is only read"
+    )]
+    Apart(DeviceId, DeviceId),
     /// The volume has more devices than were given.
     #[error("the volume has {need} devices, {have} given: name all of them{}", list_missing(.missing))]
     MissingDevices {

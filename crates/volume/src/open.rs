@@ -75,6 +75,10 @@ impl Volume {
         let (found, target) = sort_out(find_superblocks(devices.clone(), options)?)?;
         let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
         let behind = behind(&found, &newest);
+        let apart = apart_from(&found, &newest);
+        if let (Some(other), false) = (apart.first(), options.read_only) {
+            return Err(Error::Apart(newest.dev_item.devid, *other));
+        }
         let volume = match Self::open_by(found, newest.clone(), options, degraded) {
             Err(Error::MissingDevices { have, need, .. }) if !degraded && have < need => {
                 let others = Self::open_degraded(devices, OpenOptions { read_only: true });
@@ -83,6 +87,10 @@ impl Volume {
             }
             opened => opened?,
         };
+        for devid in apart {
+            tracing::warn!(device = devid.0, "its commit is another one than that of device {}", newest.dev_item.devid);
+            volume.member(devid)?.set_lagging(true);
+        }
         let behind = volume.without_removed(behind);
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
@@ -326,6 +334,18 @@ fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(Devic
     let commits = |own: &Superblock| newest.generation.0.saturating_sub(own.generation.0);
     let of = |(_, found): &(Arc<dyn Device>, Found)| (found.superblock.dev_item.devid, commits(&found.superblock));
     found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
+}
+
+/// The devices of which the newest commit is another one than that of this superblock: both have
+/// one number, and refer to different trees. Logs are of the commit before them.
+fn apart_from(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<DeviceId> {
+    let state = |it: &Superblock| {
+        let chunks = (it.chunk_root, it.chunk_root_level, it.chunk_root_generation);
+        (it.root, it.root_level, chunks, it.bytes_used, it.num_devices)
+    };
+    let own = found.iter().map(|(_, found)| &found.superblock).filter(|own| own.fsid == newest.fsid);
+    let apart = own.filter(|own| own.generation == newest.generation && state(own) != state(newest));
+    apart.map(|own| own.dev_item.devid).collect()
 }
 
 /// A device, and the superblock that it is opened by.

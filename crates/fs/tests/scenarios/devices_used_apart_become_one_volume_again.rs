@@ -1,5 +1,6 @@
 //! Each of two mirrored devices was written without the other: the one that has fewer commits lags
-//! behind the other one, whatever it has, until it has been brought up to it (invariant 34).
+//! behind the other one, whatever it has, until it has been brought up to it (invariant 34). Where
+//! both have as many, nothing is written.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Filesystem, Options, ScrubOptions};
 use ubtrfs_format::DeviceId;
-use ubtrfs_volume::{Device, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Error, OpenOptions, Volume};
 
 use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
 
@@ -63,4 +64,26 @@ fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
     assert_clean(&both, "together");
     // The device that lagged has all of it.
     assert_as_first(&open_alone(&devices[1]), &commits);
+}
+
+#[test]
+fn devices_with_as_many_commits_are_only_read_together() {
+    let commits = [MANY, 1];
+    let devices = apart([&commits, &[1, 2 * MANY]]);
+    let before = devices.each_ref().map(|device| device.to_bytes());
+    for order in [[0, 1], [1, 0]] {
+        let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
+        for open in [Volume::open, Volume::open_degraded] {
+            let error = open(both.clone(), OpenOptions::default()).unwrap_err();
+            assert!(matches!(error, Error::Apart(DeviceId(2), DeviceId(1))), "{error}");
+            let volume = open(both.clone(), OpenOptions { read_only: true }).unwrap();
+            assert_eq!(volume.lagging_devices(), [DeviceId(1)]);
+            let fs = Filesystem::open(Arc::new(volume), Options::default()).unwrap();
+            (0..MANY).for_each(|file| assert_holds(&fs, &format!("common {file}"), file, 1000));
+            (0..2 * MANY).for_each(|file| assert_holds(&fs, &format!("1 1 {file}"), file, 1000));
+        }
+    }
+    assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
+    // Each of them is whole.
+    assert_as_first(&open_alone(&devices[0]), &commits);
 }
