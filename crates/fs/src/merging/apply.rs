@@ -4,7 +4,9 @@
 //! directory that is removed again if that fails. Owners, permissions and xattrs come before
 //! content and names, so that nobody can read meanwhile what is not meant for all. Then entries
 //! that change are moved into that directory, and from there to their new places, so no order of
-//! renames has to be found. What is left there in the end has lost its last name.
+//! renames has to be found. What is left there in the end has lost its last name. Whoever may write
+//! to a directory of the target may exchange its entries meanwhile: each rename is of the inode
+//! that is meant, or fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,7 @@ use super::sides::Sides;
 use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
-use crate::ops::{NewInode, RenameFlags, SetAttributes, TimeChange, XattrMode};
+use crate::ops::{NewInode, SetAttributes, TimeChange, XattrMode};
 
 const S_IFDIR: u32 = 0o040_000;
 
@@ -71,10 +73,12 @@ pub(super) fn apply(
     done.and(cleaned)
 }
 
-/// Makes a directory that nobody has. What a failure leaves there is for the owner of all to see.
+/// Makes a directory under a name that is free. Files of all users of the target pass through it,
+/// so it belongs to none of them, not even to the owner of the target: it is this process's user
+/// who has it, root on root's mounts, and may look into what a failure leaves there.
 fn make_staging(fs: &Filesystem, root: InodeId) -> Result<(Vec<u8>, InodeId)> {
-    let above = fs.attributes(root)?;
-    let new = NewInode { mode: S_IFDIR | 0o700, uid: above.uid, gid: above.gid, ..NewInode::default() };
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let new = NewInode { mode: S_IFDIR | 0o700, uid, gid, ..NewInode::default() };
     for number in 0..u32::MAX {
         let name = format!(".ubtrfs-merge-{number}").into_bytes();
         match fs.create(root, &name, &new) {
@@ -218,11 +222,11 @@ impl Applied<'_> {
             let Some(node) = ours else { continue };
             let dir = self.id(entry.0)?;
             let name = self.staged_name(*node);
-            self.fs.rename(dir, &entry.1, self.staging, &name, RenameFlags::default())?;
+            let id = self.id(*node)?;
+            self.fs.rename_inode(id, (dir, &entry.1), (self.staging, &name))?;
             self.has_taken_away = true;
             self.tell(dir, &entry.1);
             self.tell(self.staging, &name);
-            let id = self.id(*node)?;
             (self.effect)(MergeEffect::Attributes(id));
         }
         Ok(())
@@ -235,7 +239,7 @@ impl Applied<'_> {
             let (dir, id) = (self.id(entry.0)?, self.id(*node)?);
             match self.staged.get_mut(node).and_then(Vec::pop) {
                 Some(name) => {
-                    self.fs.rename(self.staging, &name, dir, &entry.1, RenameFlags::default())?;
+                    self.fs.rename_inode(id, (self.staging, &name), (dir, &entry.1))?;
                     self.tell(self.staging, &name);
                 }
                 None => self.fs.link(id, dir, &entry.1)?,

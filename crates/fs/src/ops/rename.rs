@@ -75,6 +75,19 @@ impl Operations {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
+        self.rename_only(dir, name, new_dir, new_name, flags, None)
+    }
+
+    /// The same if the name is that of `only`: `EBUSY` if it is another inode's by then.
+    pub(crate) fn rename_only(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        new_dir: InodeId,
+        new_name: &[u8],
+        flags: RenameFlags,
+        only: Option<InodeId>,
+    ) -> Result<()> {
         check_name(new_name)?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
             return Err(Errno::INVAL.into());
@@ -89,16 +102,15 @@ impl Operations {
             item_bytes: 2 * (one.item_bytes + two.item_bytes),
             ..Demand::default()
         };
-        self.reserver.with_reserved(demand, || self.rename_reserved(dir, name, new_dir, new_name, flags))
+        self.reserver.with_reserved(demand, || self.rename_reserved((dir, name), (new_dir, new_name), flags, only))
     }
 
     fn rename_reserved(
         &self,
-        dir: InodeId,
-        name: &[u8],
-        new_dir: InodeId,
-        new_name: &[u8],
+        (dir, name): (InodeId, &[u8]),
+        (new_dir, new_name): (InodeId, &[u8]),
         flags: RenameFlags,
+        only: Option<InodeId>,
     ) -> Result<()> {
         // Nor is one of the directories in a subvolume that is deleted meanwhile.
         let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
@@ -107,6 +119,10 @@ impl Operations {
         let to = End { dir: self.info.inode(new_dir)?, name: new_name };
         loop {
             let source = self.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
+            // What was found is what is renamed, or else it is looked for again.
+            if only.is_some_and(|only| only != source.inode.id) {
+                return Err(Errno::BUSY.into());
+            }
             let (lookup, target) = self.seek_named(&to.dir, new_name)?;
             self.check_rename(&from, &to, &source, target.as_ref(), flags)?;
             if target.as_ref().is_some_and(|target| target.inode.id == source.inode.id) {

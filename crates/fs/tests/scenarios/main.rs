@@ -34,6 +34,7 @@ mod logs_are_replayed_as_by_the_kernel;
 mod logs_keep_what_was_fsynced;
 mod long_readers_cost_no_commit;
 mod merges_are_reported_and_can_be_stopped;
+mod merges_are_safe_from_who_writes_to_the_target;
 mod merges_take_what_one_side_changed;
 mod modes_and_acls_change_together;
 mod modes_change_over_dirty_data;
