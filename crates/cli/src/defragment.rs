@@ -1,5 +1,6 @@
 //! `ubtrfs filesystem defragment`: on a mount by the ioctl, in an image by the engine.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 use ubtrfs::{Defragmentation, Dir, Recompression};
 use ubtrfs_format::Ino;
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{HostFile, HostTree, OpenFile};
+use ubtrfs_image::{Error, HostFile, HostTree, OpenFile};
 
 use crate::args::filesystem::Defragment;
 use crate::failure::{Failure, Result, each};
@@ -161,13 +162,20 @@ fn defragment_in(arguments: &Defragment, image: &Image, path: &[u8]) -> Result<(
     }
     let root = Dir::root(&image.fs);
     let mut left = vec![OsString::from(OsStr::from_bytes(path))];
+    // A damaged volume may have a directory in itself.
+    let mut seen = HashSet::from([top]);
     while let Some(dir) = left.pop() {
         let entries = root.read_dir(&dir).and_then(Iterator::collect::<ubtrfs::Result<Vec<_>>>);
         let entries = entries.map_err(|error| failure(dir.as_bytes(), &error))?;
         for entry in entries {
             let path = Path::new(&dir).join(entry.file_name());
             match entry.file_type() {
-                FileType::Directory if entry.id().subvolume == top.subvolume => left.push(path.into()),
+                FileType::Directory if entry.id().subvolume == top.subvolume => {
+                    if !seen.insert(entry.id()) {
+                        return Err(Failure::of(&Error::has_another_path(&path)));
+                    }
+                    left.push(path.into());
+                }
                 FileType::Regular => {
                     let bytes = path.as_os_str().as_bytes();
                     file_in(arguments, image, &how, bytes, entry.id())?;
