@@ -18,10 +18,21 @@ pub struct Counts {
     pub files: u64,
     /// Directories.
     pub directories: u64,
-    /// Bytes of data, without holes.
+    /// Bytes of data, without holes, and of whole files that are shared. Like `shared` at most
+    /// `u64::MAX`: an image may say of any file that it is huge.
     pub bytes: u64,
     /// How many of them are shared instead of being written.
     pub shared: u64,
+}
+
+impl Counts {
+    fn add_bytes(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn add_shared(&mut self, bytes: u64) {
+        self.shared = self.shared.saturating_add(bytes);
+    }
 }
 
 /// Is called after each file with what has been done so far; an error ends the job.
@@ -75,13 +86,13 @@ impl<'a> Job<'a> {
 
     /// Counts data that went elsewhere than into a volume.
     pub fn add(&mut self, bytes: u64) {
-        self.counts.bytes += bytes;
+        self.counts.add_bytes(bytes);
     }
 
     /// Counts data that was shared as a whole.
     pub(crate) fn share(&mut self, bytes: u64) {
-        self.counts.bytes += bytes;
-        self.counts.shared += bytes;
+        self.counts.add_bytes(bytes);
+        self.counts.add_shared(bytes);
     }
 
     /// Writes data into a file; with `dedupe`, what a file of this job has already is shared.
@@ -93,12 +104,13 @@ impl<'a> Job<'a> {
         data: &[u8],
         dedupe: bool,
     ) -> ubtrfs::Result<()> {
-        self.counts.bytes += data.len() as u64;
+        self.counts.add_bytes(data.len() as u64);
         if !dedupe {
             return write_all(fs, to.id, at, data);
         }
         let dedupe = self.dedupe.get_or_insert_with(|| Dedupe::new(fs));
-        self.counts.shared += dedupe.write(fs, to, at, data)?;
+        let shared = dedupe.write(fs, to, at, data)?;
+        self.counts.add_shared(shared);
         Ok(())
     }
 }

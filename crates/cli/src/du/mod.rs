@@ -148,9 +148,9 @@ fn file<S: Source>(source: &mut S, node: &S::Node, mut set: Option<&mut Ranges>)
     let mut used = Used::default();
     source.extents(node, &mut |extent| {
         let Some(address) = extent.address else { return };
-        used.total += extent.len;
+        used.total = used.total.saturating_add(extent.len);
         if extent.is_shared {
-            used.shared += extent.len;
+            used.shared = used.shared.saturating_add(extent.len);
             if let Some(set) = &mut set {
                 set.add(address.0, extent.len);
             }

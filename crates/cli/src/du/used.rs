@@ -19,7 +19,8 @@ impl Used {
 
     /// Adds what is below.
     pub fn add(&mut self, other: &Self) {
-        self.total += other.total;
-        self.shared += other.shared;
+        // A damaged volume may have any number of bytes in an extent.
+        self.total = self.total.saturating_add(other.total);
+        self.shared = self.shared.saturating_add(other.shared);
     }
 }

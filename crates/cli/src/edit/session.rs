@@ -45,7 +45,7 @@ pub fn edit(
     let (progress, mut committed) = (Progress::new(), 0);
     let mut job = Job::new(Box::new(|counts| {
         progress.show(counts);
-        let now = counts.bytes + FILE * (counts.files + counts.directories);
+        let now = counts.bytes.saturating_add(FILE.saturating_mul(counts.files + counts.directories));
         if how.commit_every.is_some_and(|every| now - committed >= every) {
             session.checkpoint()?;
             committed = now;

@@ -40,7 +40,7 @@ fn a_directory_within_itself_is_named_and_ends_every_walk() {
     let superblock = || fs::read(&image).unwrap()[65536..65536 + 4096].to_vec();
     let before = superblock();
     let host = dir.path().join("host").to_str().unwrap().to_owned();
-    let attempts: [&[&str]; 7] = [
+    let attempts: [&[&str]; 8] = [
         &["cp", "-r", &at("a"), &at("copy")],
         &["cp", "-a", &at("a"), &host],
         &["chmod", "-R", "700", &at("a")],
@@ -48,6 +48,7 @@ fn a_directory_within_itself_is_named_and_ends_every_walk() {
         &["rm", "-r", &at("a")],
         &["export", &at("a")],
         &["filesystem", "du", &at("a")],
+        &["filesystem", "defragment", "-r", &at("a")],
     ];
     for attempt in attempts {
         let output = ubtrfs(attempt);
@@ -55,6 +56,40 @@ fn a_directory_within_itself_is_named_and_ends_every_walk() {
         fails(&output, 1, "a/b/c is a directory that has another path, too");
     }
     assert!(superblock() == before, "none of them has changed anything");
+}
+
+/// The sizes of files are only added up: any sum of them fits.
+#[test]
+fn files_of_nearly_any_size_are_copied_within_an_image() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    quiet(&["mkdir", &at("d")]);
+    for name in ["one", "other", "third"] {
+        success(&with_input(&["put", &at(&format!("d/{name}"))], &vec![0x5a; 9000]));
+    }
+    let huge: u64 = (1 << 63) - 4096;
+    for name in ["one", "other", "third"] {
+        let wanted = number(&image, &format!("d/{name}"));
+        Image::open(Path::new(&image)).edit(
+            TreeId::FS,
+            |key, _| key.objectid == wanted && key.item_type == ItemType::INODE_ITEM,
+            |_, data| {
+                let mut item = InodeItem::parse(data).unwrap();
+                item.size = huge;
+                *data = item.to_bytes().to_vec();
+            },
+        );
+    }
+    for reflink in ["auto", "never"] {
+        let copy = at(reflink);
+        success(&ubtrfs(&["cp", "-a", &format!("--reflink={reflink}"), &at("d"), &copy]));
+        let shown = success(&ubtrfs(&["stat", &image, &format!("{reflink}/third")]));
+        assert!(shown.contains(&huge.to_string()), "{shown}");
+    }
+    success(&ubtrfs(&["filesystem", "du", &at("")]));
+    let done = success(&ubtrfs(&["cp", "-r", "--json", &at("d"), &at("counted")]));
+    assert!(done.contains(&u64::MAX.to_string()), "{done}");
 }
 
 #[test]
