@@ -23,7 +23,7 @@ use crate::host::destination::{Destination, is_content, is_named_as_directory};
 use crate::host::replacement::Replacement;
 use crate::host::sources::Sources;
 use crate::host::target::{
-    Made, enter, enter_all, hold, is_name, make_directory, make_link, make_node, make_symlink, status_of,
+    Identity, Made, enter, enter_all, hold, hold_again, is_name, make_directory, make_link, make_node, make_symlink,
 };
 
 /// A directory that is being copied.
@@ -42,9 +42,16 @@ struct Tree {
     source: VolumeFiles,
     /// The directory that the copy goes to.
     root: OwnedFd,
-    /// The path, from there, that the first name of an inode with several was copied to. No
-    /// descriptor is held for it, since there may be many.
-    links: HashMap<(u64, u64), Vec<Vec<u8>>>,
+    /// The first names of inodes with several.
+    links: HashMap<(u64, u64), First>,
+}
+
+/// What was made of an inode with several names. No descriptor is held for it, since there may be
+/// many.
+struct First {
+    /// Its path from the directory that the copy goes to.
+    path: Vec<Vec<u8>>,
+    known: Identity,
 }
 
 struct Copier<'a, 'b> {
@@ -178,20 +185,22 @@ impl Copier<'_, '_> {
         }
         let kind = rustix::fs::FileType::from_raw_mode(description.mode);
         let mut new = Replacement::begin(at, name, kind, self.sources).map_err(failed)?;
-        let path_of_first = description.identity.as_ref().and_then(|identity| tree.links.get(identity));
-        if let Some((first, way)) = path_of_first.and_then(|path| path.split_last()) {
+        let first = description.identity.as_ref().and_then(|identity| tree.links.get(identity));
+        if let Some(((first, way), known)) = first.and_then(|first| first.path.split_last().zip(Some(first.known))) {
             let dir = enter_all(&tree.root, way).map_err(failed)?;
-            let found = status_of(&dir, first).map_err(failed)?;
+            let first = hold_again(&dir, first, known).map_err(failed)?;
+            let found = rustix::fs::fstat(&first).map_err(|error| failed(error.into()))?;
             if !new.is_taken_by(&found) {
-                make_link(&dir, first, at, new.name_for_now()).map_err(failed)?;
+                make_link(&first, at, new.name_for_now()).map_err(failed)?;
                 new.finish(None, false).map_err(failed)?;
             }
         } else {
             // What was named may be all that there is of it.
             let is_durable = way.is_empty();
-            self.file(&tree.source, file, (at, new, is_durable), &description, &path)?;
+            let known = self.file(&tree.source, file, (at, new, is_durable), &description, &path)?;
             if let Some(identity) = description.identity.filter(|_| self.archive) {
-                tree.links.insert(identity, [way, &[name.to_vec()]].concat());
+                let path = [way, &[name.to_vec()]].concat();
+                tree.links.insert(identity, First { path, known });
             }
         }
         self.done(description.file_type())?;
@@ -210,7 +219,7 @@ impl Copier<'_, '_> {
         (at, mut new, is_durable): (&OwnedFd, Replacement<'_>, bool),
         description: &Description,
         path: &Path,
-    ) -> Result<()> {
+    ) -> Result<Identity> {
         let failed = |error: io::Error| Failure::about(path.display(), &error);
         match description.file_type() {
             FileType::Regular => {
@@ -221,7 +230,8 @@ impl Copier<'_, '_> {
                 } else {
                     self.finish(&Made::Open(file.as_fd()), description, true).map_err(failed)?;
                 }
-                return new.finish(Some(&file), is_durable).map_err(failed);
+                new.finish(Some(&file), is_durable).map_err(failed)?;
+                return Made::Open(file.as_fd()).identity().map_err(failed);
             }
             FileType::Symlink => make_symlink(at, new.name_for_now(), &description.target).map_err(failed)?,
             _ => {
@@ -237,7 +247,8 @@ impl Copier<'_, '_> {
         }
         let held = hold(at, new.name_for_now(), description.mode).map_err(failed)?;
         self.finish(&held, description, true).map_err(failed)?;
-        new.finish(None, false).map_err(failed)
+        new.finish(None, false).map_err(failed)?;
+        held.identity().map_err(failed)
     }
 
     fn content(&mut self, source: &VolumeFiles, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Timestamps, XattrFlags};
 use ubtrfs::Attributes;
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec as VolumeTime};
 use ubtrfs_server::device_number;
@@ -114,14 +114,36 @@ pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes) -> io::Resu
     Ok(rustix::fs::mknodat(at, name, kind, Mode::RUSR | Mode::WUSR, device)?)
 }
 
-/// Makes another name of a file.
-pub fn make_link(from: &OwnedFd, old: &[u8], at: &OwnedFd, name: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::linkat(from, old, at, name, AtFlags::empty())?)
+/// By what a file that was made is known again. Numbers of removed files come back, but not with
+/// the time at which the file was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    device: (u32, u32),
+    ino: u64,
+    born: (i64, u32),
 }
 
-/// What has a name.
-pub fn status_of(at: &OwnedFd, name: &[u8]) -> io::Result<Stat> {
-    Ok(rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?)
+impl Identity {
+    fn of(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::BTIME)?;
+        let (device, born) = ((found.stx_dev_major, found.stx_dev_minor), found.stx_btime);
+        Ok(Self { device, ino: found.stx_ino, born: (born.tv_sec, born.tv_nsec) })
+    }
+}
+
+/// Holds a file that was made under this name. An error if another one is there now: who owns the
+/// directory meanwhile may have put it there.
+pub fn hold_again(at: &OwnedFd, name: &[u8], known: Identity) -> io::Result<OwnedFd> {
+    let node = open_below(at.as_fd(), name, OFlags::PATH, Mode::empty())?;
+    if Identity::of(node.as_fd())? != known {
+        return Err(io::Error::other("something else was put in the place of the file that it is to be linked to"));
+    }
+    Ok(node)
+}
+
+/// Makes another name of a file that is held.
+pub fn make_link(file: &OwnedFd, at: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    Ok(rustix::fs::linkat(CWD, by_descriptor(file), at, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// What a name refers to, if it exists.
@@ -156,6 +178,14 @@ fn by_descriptor(node: &OwnedFd) -> String {
 }
 
 impl Made<'_> {
+    /// By what it is known again.
+    pub fn identity(&self) -> io::Result<Identity> {
+        Identity::of(match self {
+            Self::Open(file) => *file,
+            Self::Held { node, .. } => node.as_fd(),
+        })
+    }
+
     /// Gives it to owner and group.
     pub fn own(&self, uid: u32, gid: u32) -> io::Result<()> {
         match self {
@@ -307,6 +337,34 @@ mod tests {
             taken
         });
         assert!(!taken.is_empty() && !taken.contains(&full));
+    }
+
+    /// The owner of a directory that is finished may change it while root continues to copy.
+    #[test]
+    fn only_the_file_that_was_made_gets_another_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let target = Target::prepare(&out).unwrap();
+        let at = target.directory(&[]).unwrap();
+        let made = make_file(&at, b"file").unwrap();
+        let known = Made::Open(made.as_fd()).identity().unwrap();
+        make_symlink(&at, b"link", b"file").unwrap();
+        let known_link = hold(&at, b"link", 0o120_000).unwrap().identity().unwrap();
+        make_link(&hold_again(&at, b"file", known).unwrap(), &at, b"second").unwrap();
+        make_link(&hold_again(&at, b"link", known_link).unwrap(), &at, b"second link").unwrap();
+        let number = |name: &str| std::os::unix::fs::MetadataExt::ino(&out.join(name).symlink_metadata().unwrap());
+        assert_eq!((number("file"), number("link")), (number("second"), number("second link")));
+        // Gone by all its names, so that its number may be taken again.
+        drop(made);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        for name in ["file", "second"] {
+            std::fs::remove_file(out.join(name)).unwrap();
+        }
+        std::fs::write(out.join("file"), "another").unwrap();
+        assert!(hold_again(&at, b"file", known).is_err());
+        std::fs::remove_file(out.join("file")).unwrap();
+        make_symlink(&at, b"file", b"link").unwrap();
+        assert!(hold_again(&at, b"file", known).is_err());
     }
 
     /// The owner of a directory of the copy may change it while root continues to copy.

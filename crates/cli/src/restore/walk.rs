@@ -17,7 +17,7 @@ use super::report::{Copied, Report};
 use super::source::Source;
 use crate::args;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, Made, Target, is_fatal, is_name, joined};
+use crate::host::target::{self, Identity, Made, Target, is_fatal, is_name, joined};
 use crate::trees::Trees;
 
 /// Entries that are listed at once.
@@ -66,7 +66,7 @@ pub struct Walk<'a> {
     copied: Copied,
     pub(super) seen: InodeSet,
     /// Where files with several names are, and how many of the names have not come yet.
-    linked: HashMap<InodeId, (Vec<Vec<u8>>, u32)>,
+    linked: HashMap<InodeId, (Vec<Vec<u8>>, Identity, u32)>,
     snapshots: Vec<TreeId>,
     /// Subvolumes that something was copied of.
     pub(super) subvolumes: Vec<TreeId>,
@@ -284,7 +284,7 @@ impl<'a> Walk<'a> {
         if attributes.nlink > 1 && self.link(at, name, attributes.id)? {
             return Ok(());
         }
-        match attributes.file_type {
+        let known = match attributes.file_type {
             FileType::Regular => {
                 let file = target::make_file(at, name)?;
                 let before = self.source.damage.count();
@@ -296,15 +296,19 @@ impl<'a> Walk<'a> {
                 } else if self.source.damage.count() != before {
                     self.problems.add(shown, "part of its map can't be read: there may be holes where data was");
                 }
-                self.dress(&Made::Open(file.as_fd()), attributes, shown);
+                let made = Made::Open(file.as_fd());
+                self.dress(&made, attributes, shown);
                 self.count(attributes, copied.copied);
+                made.identity()?
             }
             FileType::Symlink => {
                 let to =
                     self.source.fs.read_link(attributes.id).map_err(|error| io::Error::other(error.to_string()))?;
                 target::make_symlink(at, name, &to)?;
-                self.dress(&target::hold(at, name, attributes.mode)?, attributes, shown);
+                let made = target::hold(at, name, attributes.mode)?;
+                self.dress(&made, attributes, shown);
                 self.count(attributes, 0);
+                made.identity()?
             }
             FileType::CharDevice | FileType::BlockDevice if !self.keeps_owners() => {
                 self.leave_out("device nodes, which only root can make".into());
@@ -312,23 +316,28 @@ impl<'a> Walk<'a> {
             }
             FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
                 target::make_node(at, name, attributes)?;
-                self.dress(&target::hold(at, name, attributes.mode)?, attributes, shown);
+                let made = target::hold(at, name, attributes.mode)?;
+                self.dress(&made, attributes, shown);
                 self.count(attributes, 0);
+                made.identity()?
             }
             _ => return Err(io::Error::other("its type is unknown")),
-        }
+        };
         if attributes.nlink > 1 && self.linked.len() < MOST_LINKED {
             let path = [path, &[name.to_vec()]].concat();
-            self.linked.insert(attributes.id, (path, attributes.nlink - 1));
+            self.linked.insert(attributes.id, (path, known, attributes.nlink - 1));
         }
         Ok(())
     }
 
     /// Makes a name of a file that is there already under another one.
     fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId) -> io::Result<bool> {
-        let (Some((path, left)), Some(target)) = (self.linked.get_mut(&id), &self.target) else { return Ok(false) };
+        let (Some((path, known, left)), Some(target)) = (self.linked.get_mut(&id), &self.target) else {
+            return Ok(false);
+        };
         let Some((old, directory)) = path.split_last() else { return Ok(false) };
-        target::make_link(&target.directory(directory)?, old, at, name)?;
+        let file = target::hold_again(&target.directory(directory)?, old, *known)?;
+        target::make_link(&file, at, name)?;
         *left -= 1;
         if *left == 0 {
             self.linked.remove(&id);

@@ -4,9 +4,9 @@
 //! directory that is removed again if that fails. Owners, permissions and xattrs come before
 //! content and names, so that nobody can read meanwhile what is not meant for all. Then entries
 //! that change are moved into that directory, and from there to their new places, so no order of
-//! renames has to be found. What is left there in the end has lost its last name. Whoever may write
-//! to a directory of the target may exchange its entries meanwhile: each rename is of the inode
-//! that is meant, or fails.
+//! renames has to be found. What is left there in the end has lost its last name. A process that
+//! may write to a directory of the target may exchange its entries meanwhile: each rename is of the
+//! inode that is meant, or fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 
