@@ -29,9 +29,11 @@ int main(int argc, char **argv) {
     FILE *file = fopen(argv[3], "r");
     if (!file) return 3;
     size_t length = fread(stats, 1, sizeof stats, file);
-    int hangs = !strcmp(argv[4], "hangs");
+    /* As without allow_other: nobody else has access, not even root. */
+    int closed = !strcmp(argv[4], "closed"), hangs = closed || !strcmp(argv[4], "hangs");
     device = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%s,group_id=%s,allow_other", device, argv[2], argv[2]);
+    snprintf(options, sizeof options, "fd=%d,rootmode=40000,user_id=%s,group_id=%s%s", device, argv[2], argv[2],
+             closed ? "" : ",allow_other");
     if (mount(argc == 6 ? argv[5] : "hostile", argv[1], "fuse.ubtrfs", 0, options)) return 4;
     for (;;) {
         ssize_t got = read(device, request, sizeof request);

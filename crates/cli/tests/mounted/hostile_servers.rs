@@ -30,7 +30,7 @@ struct Hostile {
 
 impl Hostile {
     /// One whose server says of itself what an honest one would, changed by `lie`; or it answers
-    /// nothing.
+    /// nothing, to anybody (`hangs`) or to its user alone (`closed`).
     fn new(user: u32, how: &str, lie: impl FnOnce(&mut Value)) -> Self {
         Self::with_source(user, how, OsStr::new("hostile"), lie)
     }
@@ -161,7 +161,7 @@ fn what_is_unmounted_is_what_was_found_at_first() {
 #[test]
 fn the_process_that_asks_as_a_user_is_not_his() {
     require!(Need::Root, Need::Fuse, Need::Tool("cc"), Need::Tool("setpriv"));
-    let hostile = Hostile::new(NOBODY, "hangs", |_| ());
+    let hostile = Hostile::new(NOBODY, "closed", |_| ());
     let field = |process: &str, number: usize| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(number)?.parse::<u32>().ok())
