@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ubtrfs::{InodeId, RenameFlags};
+use ubtrfs_format::items::InodeFlags;
 use ubtrfs_fuse::caller_file::copies_durably;
 use ubtrfs_fuse::reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -359,6 +360,10 @@ impl Filesystem for Server {
         let length = if what.wide { what.length } else { what.length.min(NARROW) };
         let shared = self.inode(node).and_then(|source| {
             let target = self.inode(what.node_out)?;
+            // Where data has to be copied, the kernel would read it first, and access the source.
+            if self.shared().flags_of(target)? & InodeFlags::IMMUTABLE != 0 {
+                return Err(Errno::PERM);
+            }
             self.drop_privileges(caller, what.node_out, target)?;
             let engine = self.engine();
             // Programs ask for the rest, and others are served in between.

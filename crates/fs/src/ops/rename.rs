@@ -248,7 +248,9 @@ impl Operations {
         inodes.extend(ends.map(|named| &named.inode));
         let mut locked = LockedInodes::lock(&inodes);
         let Some(plan) = self.plan_rename(found, &mut locked)? else { return Ok(false) };
-        let mut whiteout = plan.whiteout.as_ref().map(|child| child.write());
+        // Nobody else knows it yet, so nobody is waited for, whatever its place in the order is.
+        let mut whiteout = plan.whiteout.as_ref().and_then(|child| child.try_write());
+        assert_eq!(whiteout.is_some(), plan.whiteout.is_some(), "a new inode is locked");
         let transaction = self.info.gate.enter();
         locked.join(&transaction);
         self.apply_rename(found, &plan, (&mut locked, whiteout.as_deref_mut()), &transaction);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use ubtrfs::testing::{CommitFault, CommitHook, CommitStep, Faults};
 use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, WriteAt};
-use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_testkit::progs::assert_ubtrfs_check_clean;
@@ -284,6 +284,24 @@ fn subvolumes_that_are_made_read_only_and_writable_at_once_are_as_the_volume_say
         let expected = if fs.subvolume_info(id).unwrap().read_only { Err(Errno::ROFS) } else { Ok(()) };
         assert_eq!(made.map(drop).map_err(|error| error.errno()), expected, "round {round}");
     }
+    close(fs, &path);
+}
+
+/// What is left in its place is of another subvolume than the directory that it comes into.
+#[test]
+fn subvolumes_are_moved_into_others_and_leave_whiteouts() {
+    let dir = scratch_dir();
+    let path = new_image(dir.path(), |_| ());
+    let fs = image::open(&path, Options::default());
+    let outer = fs.create_subvolume(fs.root(), b"outer", 0o755, (0, 0)).unwrap();
+    let inner = fs.create_subvolume(fs.root(), b"inner", 0o755, (0, 0)).unwrap();
+    let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
+    fs.rename(fs.root(), b"inner", root_of(outer), b"moved", flags).unwrap();
+    assert_eq!(fs.lookup(root_of(outer), b"moved").unwrap(), root_of(inner));
+    let left = fs.lookup(fs.root(), b"inner").unwrap();
+    assert_eq!(fs.attributes(left).unwrap().file_type, FileType::CharDevice);
+    fs.rename(root_of(outer), b"moved", fs.root(), b"again", flags).unwrap();
+    fs.forget(left, 1);
     close(fs, &path);
 }
 
