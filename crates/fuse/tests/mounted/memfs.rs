@@ -212,6 +212,10 @@ impl Filesystem for MemFs {
     }
 
     fn try_nonblocking(&self, request: &Request<'_>, serve: &mut dyn FnMut() -> bool) {
+        // One that has to wait is for another thread.
+        if matches!(request.op, Operation::Write { .. }) && self.writes.try_read().is_none() {
+            return;
+        }
         self.trial.try_nonblocking(request, serve);
     }
 
