@@ -66,8 +66,7 @@ pub fn run(arguments: &args::Umount) -> Result<()> {
     let servers = Servers::of(mounted, report.as_ref().ok().map(|report| report.pid));
     let aborted = report.ok().and_then(|report| report.aborted);
     let synced = control::sync_mount(&place);
-    target.check()?;
-    target.unmount_with_retries().map_err(|error| target.failure(&error))?;
+    target.unmount_with_retries()?;
     // The server ends with the last mount of the volume.
     if !mount_table::is_mounted_anywhere(mounted.device)? {
         wait(&target.path, &servers, if is_trusted(mounted) { A_DAY } else { control::TIMEOUT_OF_OTHERS })?;
@@ -155,14 +154,16 @@ impl Target {
         Ok(())
     }
 
-    fn unmount_with_retries(&self) -> std::result::Result<(), MountError> {
+    fn unmount_with_retries(&self) -> Result<()> {
         let deadline = Instant::now() + TIME_TO_LEAVE;
         loop {
+            // Its user may have unmounted it meanwhile, and then what is below is seen there.
+            self.check()?;
             match self.point.unmount(Unmount::Now) {
                 Err(error) if is_busy(&error) && Instant::now() < deadline => {
                     thread::sleep(Duration::from_millis(20));
                 }
-                done => return done,
+                done => return done.map_err(|error| self.failure(&error)),
             }
         }
     }

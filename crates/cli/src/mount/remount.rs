@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use ubtrfs::CompressionMode;
-use ubtrfs_fuse::mount::{MountFlags, Point, remount};
+use ubtrfs_fuse::mount::{MountFlags, Point, device_number_of, remount};
 use ubtrfs_server::control::{Report, is_of_new_files, name_of_new_files};
 
 use super::ignored::{is_ignored, refusal, remark};
@@ -37,10 +37,9 @@ pub fn is_wanted(options: &[String]) -> bool {
 #[derive(Debug)]
 pub struct Changes {
     point: PathBuf,
-    /// The root of the mount, open, and a path to that. By then its own path may lead elsewhere:
-    /// the server of another user's mount may answer when it likes (invariant 68).
+    /// The root of the mount, open. By then its path may lead elsewhere: the server of another
+    /// user's mount may answer when it likes (invariant 68).
     root: OwnedFd,
-    place: PathBuf,
     mounted: Mounted,
     flags: MountFlags,
     /// Those that it has.
@@ -61,18 +60,17 @@ impl Changes {
         let Some(mounted) = mount_table::mounted_on(&point)?.filter(Mounted::is_ours) else {
             return Err(Failure::new(format!("no volume is mounted on {shown} by ubtrfs")));
         };
-        let failed = |error: io::Error| Failure::about(point.display(), &error);
-        let at = Point::open(&point).map_err(failed)?;
-        let root = at.open_mounted().map_err(failed)?;
-        if at.device_number() != Some(mounted.device) {
+        let root = Point::open(&point).and_then(|at| at.open_mounted());
+        let root = root.map_err(|error| Failure::about(point.display(), &error))?;
+        // What is held, whatever is seen there now.
+        if device_number_of(&root) != Some(mounted.device) {
             return Err(Failure::new(format!("{shown} is mounted no more, or something else is")));
         }
-        let place = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
-        let report = control::report(&place).map_err(|errno| control::failure(&point, errno))?;
+        let report = control::report(&place_of(&root)).map_err(|errno| control::failure(&point, errno))?;
         let flags = wanted_flags(each(options), &mounted.options, &report)?;
         let before = wanted_flags(std::iter::empty(), &mounted.options, &report)?;
         let of_data = of_data(each(options), &report.options)?;
-        Ok(Self { point, root, place, mounted, flags, before, of_data, aborted: report.aborted })
+        Ok(Self { point, root, mounted, flags, before, of_data, aborted: report.aborted })
     }
 }
 
@@ -83,9 +81,9 @@ pub fn run(options: &[String], directory: &Path) -> Result<()> {
     }
     let changes = Changes::of(options, directory)?;
     // Before the kernel has done its part.
-    control::may_remount(&changes.place).map_err(|errno| control::failure(&changes.point, errno))?;
+    control::may_remount(&place_of(&changes.root)).map_err(|errno| control::failure(&changes.point, errno))?;
     for option in &changes.of_data {
-        control::change(&changes.place, option).map_err(|errno| control::failure(&changes.point, errno))?;
+        control::change(&place_of(&changes.root), option).map_err(|errno| control::failure(&changes.point, errno))?;
     }
     if changes.flags.contains(MountFlags::RDONLY) { changes.make_read_only() } else { changes.make_writable() }
 }
@@ -120,7 +118,7 @@ impl Changes {
             }
             // The mount is what it was, for the server and for the kernel.
             if !self.before.contains(MountFlags::RDONLY) {
-                let _ = control::write_again(&self.place);
+                let _ = control::write_again(&place_of(&self.root));
             }
             let _ = remount(&self.root, self.before);
             failure
@@ -129,7 +127,7 @@ impl Changes {
 
     /// What turned the file system read-only meanwhile, if anything did.
     fn why_aborted(&self) -> Option<Failure> {
-        let reason = control::report(&self.place).ok()?.aborted?;
+        let reason = control::report(&place_of(&self.root)).ok()?.aborted?;
         Some(about_aborted(&self.point, &reason))
     }
 
@@ -137,17 +135,17 @@ impl Changes {
     fn stop_writing(&self) -> Result<()> {
         let failed = |errno| control::failure(&self.point, errno);
         // The kernel's last writes may still be in flight to the server, which would refuse them.
-        control::sync_mount(&self.place).map_err(failed)?;
+        control::sync_mount(&place_of(&self.root)).map_err(failed)?;
         if !Connection::of(self.mounted.device).is_idle_within(TIMEOUT) {
             return Err(Failure::new(format!("the server of {} is busy: try again", self.point.display())));
         }
-        control::stop_writing(&self.place).map_err(failed)
+        control::stop_writing(&place_of(&self.root)).map_err(failed)
     }
 
     fn make_writable(&self) -> Result<()> {
         let shown = self.point.display();
         let was_stopped = self.before.contains(MountFlags::RDONLY);
-        control::write_again(&self.place).map_err(|errno| match errno {
+        control::write_again(&place_of(&self.root)).map_err(|errno| match errno {
             Errno::ROFS => self.why_aborted().unwrap_or_else(|| {
                 Failure::new(format!(
                     "{shown} was mounted read-only and stays so: unmount it, and mount it for reading and writing"
@@ -157,7 +155,7 @@ impl Changes {
         })?;
         remount(&self.root, self.flags).map_err(|error| {
             if was_stopped {
-                let _ = control::stop_writing(&self.place);
+                let _ = control::stop_writing(&place_of(&self.root));
             }
             self.failure(&error)
         })
@@ -166,6 +164,11 @@ impl Changes {
     fn failure(&self, error: &io::Error) -> Failure {
         Failure::about(format_args!("changing the mount on {}", self.point.display()), error)
     }
+}
+
+/// A path to what is open.
+fn place_of(root: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", root.as_raw_fd()).into()
 }
 
 fn about_aborted(point: &Path, reason: &str) -> Failure {

@@ -32,6 +32,7 @@ use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick
 use crate::device::Device;
 pub use error::{MountError, Unmount};
 use identity::Listed;
+pub use identity::device_number_of;
 pub(crate) use loop_device::LoopDevice;
 pub use loop_device::SOURCE_LABEL;
 use name_of_device::NameOfDevice;
