@@ -256,7 +256,9 @@ impl Volume {
                 Err(Error::Node {
                     source: FormatError::WrongGeneration { .. } | FormatError::WrongLevel { .. },
                     ..
-                }) if Header::parse(block).is_ok_and(|found| expected.generation < Some(found.generation)) => {
+                }) if Header::parse(block)
+                    .is_ok_and(|found| expected.generation.is_some_and(|expected| expected < found.generation)) =>
+                {
                     State::Newer
                 }
                 Err(_) => State::Bad,
