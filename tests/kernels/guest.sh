@@ -237,8 +237,8 @@ fsync_file() {
     finish
 }
 
-# What is done through each of several mounts of a device is durable by a sync of any of them, and by
-# the end of the last one.
+# What is done through each of several mounts of a device is durable by a sync of any of them, and
+# by the end of the last one.
 several_mounts() {
     new p.img >/dev/null
     attach p.img

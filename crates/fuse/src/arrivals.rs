@@ -235,10 +235,6 @@ mod tests {
 
     use super::*;
 
-    fn device() -> Arc<Device> {
-        Arc::new(Device::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap())))
-    }
-
     #[test]
     fn a_write_in_progress_is_waited_for_and_other_requests_are_not() {
         let arrivals = Arc::new(Arrivals::new(2));
@@ -253,7 +249,7 @@ mod tests {
                     may_go_on.recv().unwrap();
                 };
                 if is_write {
-                    assert!(entered.is_own_write(&[], &device()));
+                    assert!(entered.is_own_write(&[], &Device::unconnected()));
                     entered.serving_writes(serve, |_| unreachable!("it is alone"));
                 } else {
                     entered.serving(serve);

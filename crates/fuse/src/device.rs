@@ -34,6 +34,13 @@ impl Device {
         Ok(Self { fd: file.into() })
     }
 
+    /// One that no kernel speaks through, for tests.
+    #[cfg(test)]
+    #[allow(clippy::unwrap_used, reason = "a test fails by it")]
+    pub(crate) fn unconnected() -> Arc<Self> {
+        Arc::new(Self { fd: File::open("/dev/null").unwrap().into() })
+    }
+
     /// One more queue of the same mount, for another thread. Requests must be answered on the queue
     /// that delivered them.
     pub fn another(&self) -> io::Result<Self> {

@@ -103,6 +103,8 @@ pub struct Granted {
     pub max_write: u32,
     /// Bytes of the longest read-ahead.
     pub max_readahead: u32,
+    /// How many requests may wait in the background.
+    pub max_background: u16,
 }
 
 impl Granted {
@@ -154,15 +156,16 @@ pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) ->
     capabilities.set(Capabilities::OVER_IO_URING, rings);
     let max_write = longest_write(config, page_size);
     let max_readahead = config.max_readahead.min(init.max_readahead);
-    let granted =
-        Granted { minor: init.minor.min(MINOR), capabilities, offered: init.capabilities, max_write, max_readahead };
+    let max_background = if rings { config.max_background } else { config.max_background.min(MOST_IN_BACKGROUND) };
+    let (minor, offered) = (init.minor.min(MINOR), init.capabilities);
+    let granted = Granted { minor, capabilities, offered, max_write, max_readahead, max_background };
     let bits = capabilities.bits();
     let out = InitOut {
         major: MAJOR,
         minor: MINOR,
         max_readahead,
         flags: bits as u32,
-        max_background: if rings { config.max_background } else { config.max_background.min(MOST_IN_BACKGROUND) },
+        max_background,
         congestion_threshold: config.congestion_threshold,
         max_write,
         time_gran: config.time_granularity,

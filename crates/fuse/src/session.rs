@@ -17,9 +17,7 @@ use crate::arrivals::Arrivals;
 use crate::device::{self, Device};
 use crate::dispatch;
 use crate::filesystem::Filesystem;
-use crate::negotiate::{
-    Answer, Config, Granted, MOST_IN_BACKGROUND, NegotiationError, Transport, longest_write, negotiate,
-};
+use crate::negotiate::{Answer, Config, Granted, NegotiationError, Transport, longest_write, negotiate};
 use crate::notify::Notifier;
 use crate::reply::{Reply, Responder};
 use crate::request::{Form, Init, Operation, Request};
@@ -131,7 +129,7 @@ impl<F: Filesystem> Session<F> {
                     let settling = matches!(way, Way::Device { .. }).then(|| Arc::clone(&arrivals));
                     return Ok(Self {
                         filesystem,
-                        notifier: Notifier::new(&device, settling, config.max_background.min(MOST_IN_BACKGROUND)),
+                        notifier: Notifier::new(&device, settling, granted.max_background),
                         arrivals,
                         device: Mutex::new(Rank::SessionDevice, Some(device)),
                         granted,

@@ -110,14 +110,10 @@ mod tests {
 
     use super::*;
 
-    fn device() -> Arc<Device> {
-        Arc::new(Device::from(std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap())))
-    }
-
     /// Of invariant 65.
     #[test]
     fn half_of_the_threads_serve_writes_in_the_order_of_their_arrival() {
-        let (writes, device) = (Writes::new(4), device());
+        let (writes, device) = (Writes::new(4), Device::unconnected());
         let is_own: Vec<_> = (0..6_u8).map(|number| writes.is_own(&[number], &device)).collect();
         assert_eq!(is_own, [true, true, false, false, false, false], "invariant 65");
         let mut next = writes.next(None);
@@ -135,14 +131,14 @@ mod tests {
     #[test]
     fn a_thread_that_is_alone_serves_all() {
         for threads in [0, 1] {
-            let (writes, device) = (Writes::new(threads), device());
+            let (writes, device) = (Writes::new(threads), Device::unconnected());
             assert!((0..3).all(|_| writes.is_own(&[], &device) && writes.next(None).is_none()));
         }
     }
 
     #[test]
     fn no_more_wait_than_there_is_room_for() {
-        let (writes, device) = (Writes::new(4), device());
+        let (writes, device) = (Writes::new(4), Device::unconnected());
         let own = (0..2 + ROOM + 3).filter(|_| writes.is_own(&[], &device)).count();
         assert_eq!((own, writes.unserved()), (2 + 3, ROOM as u64));
         // The threads that are too many go back to reading.
@@ -152,7 +148,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_waited_for_and_what_comes_later_is_not() {
-        let (writes, device) = (Arc::new(Writes::new(2)), device());
+        let (writes, device) = (Arc::new(Writes::new(2)), Device::unconnected());
         let (settles, has_settled) = channel();
         assert!(writes.is_own(&[0], &device) && !writes.is_own(&[1], &device));
         let settling = Arc::clone(&writes);

@@ -4,7 +4,7 @@
 //!
 //! | threads | what they wait for, and who can hold that |
 //! |---|---|
-//! | those that read requests | the engine (WRITEs have half of them). Answers are copied to memory of the kernel. Nobody |
+//! | those that read requests | the engine; WRITEs have half. Answers go to the kernel's memory. Nobody |
 //! | `slow` | commits, the log, devices; and a piece of a stream, for a second. Nobody |
 //! | `long` | work of a size that users choose, dirty pages; each user holds his own share |
 //! | `notifying`, `invalidating` | pages of files; each user holds his own share |

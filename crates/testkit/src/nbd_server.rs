@@ -1,6 +1,7 @@
 //! Programs that serve NBD: nbdkit and qemu-nbd, which are killed, paused and started again.
 
 use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::threads_of::state_of;
 
 /// How long a server may take to start.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -106,12 +109,9 @@ impl NbdServer {
     pub fn pause(&self) {
         self.signal(Signal::STOP);
         let threads = format!("/proc/{}/task", self.child.as_ref().expect("a server that runs").id());
-        let is_going_on = |thread: PathBuf| {
-            let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
-            !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        };
+        let is_stopped = |thread: DirEntry| state_of(&thread.path()) == Some('T');
         let start = Instant::now();
-        while std::fs::read_dir(&threads).expect("its threads").flatten().any(|thread| is_going_on(thread.path())) {
+        while !std::fs::read_dir(&threads).expect("its threads").flatten().all(is_stopped) {
             assert!(start.elapsed() < TIMEOUT, "{} does not stop", self.program);
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 
 /// A line for each thread (its name, and the state in which it is), and below it where it is in the
 /// kernel, as far as root may see that. Empty if there is no such process.
@@ -10,14 +11,19 @@ pub fn threads_of(process: u32) -> String {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     for thread in threads {
         let read = |name| fs::read_to_string(thread.path().join(name)).unwrap_or_default();
-        let stat = read("stat");
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.get(..1)).unwrap_or("gone");
+        let state = state_of(&thread.path()).map_or_else(|| "gone".to_owned(), String::from);
         let _ = writeln!(said, "{}: {state}", read("comm").trim_end());
         for line in read("stack").lines() {
             let _ = writeln!(said, "    {}", line.trim_start_matches("[<0>] "));
         }
     }
     said
+}
+
+/// The letter of a thread's state (`S`: it sleeps, `T`: it is stopped); `None` if it has ended.
+pub fn state_of(thread: &Path) -> Option<char> {
+    let stat = fs::read_to_string(thread.join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 #[cfg(test)]

@@ -167,12 +167,12 @@ impl Filesystem {
         new_name: &[u8],
         flags: RenameFlags,
     ) -> Result<()> {
-        self.ops.rename(dir, name, new_dir, new_name, flags)
+        self.ops.rename((dir, name), (new_dir, new_name), flags, None)
     }
 
     /// The same for an inode that the caller knows: `EBUSY` if the name is another's by then.
     pub(crate) fn rename_inode(&self, id: InodeId, from: (InodeId, &[u8]), to: (InodeId, &[u8])) -> Result<()> {
-        self.ops.rename_only(from.0, from.1, to.0, to.1, RenameFlags::default(), Some(id))
+        self.ops.rename(from, to, RenameFlags::default(), Some(id))
     }
 }
 

@@ -66,25 +66,12 @@ impl Operations {
     /// it, or gets the old one.
     ///
     /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
-    /// next commit no log is written then, since a log can't express it.
+    /// next commit no log is written then, since a log can't express it. `EBUSY` if the name is
+    /// that of another inode than `only`.
     pub(crate) fn rename(
         &self,
-        dir: InodeId,
-        name: &[u8],
-        new_dir: InodeId,
-        new_name: &[u8],
-        flags: RenameFlags,
-    ) -> Result<()> {
-        self.rename_only(dir, name, new_dir, new_name, flags, None)
-    }
-
-    /// The same if the name is that of `only`: `EBUSY` if it is another inode's by then.
-    pub(crate) fn rename_only(
-        &self,
-        dir: InodeId,
-        name: &[u8],
-        new_dir: InodeId,
-        new_name: &[u8],
+        (dir, name): (InodeId, &[u8]),
+        (new_dir, new_name): (InodeId, &[u8]),
         flags: RenameFlags,
         only: Option<InodeId>,
     ) -> Result<()> {

@@ -95,9 +95,8 @@ impl DeviceMap {
         match bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => {
-                let mut behind = FreeMap::default();
-                behind.insert(before, more);
-                self.limited.insert(devid, (before, behind));
+                free.insert(before, more);
+                self.set_limit(devid, before);
             }
             None => free.remove_any(bytes, before - bytes),
         }
