@@ -64,6 +64,8 @@ pub(crate) const CHUNK_ERROR_OFFSET: u16 = (1 << 15) + 2;
 /// The server is about to end: the request belongs to its successor.
 pub(crate) const ESHUTDOWN: u32 = 108;
 
+/// The largest read or write that the client asks for, whatever the server takes.
+pub(crate) const LARGEST_REQUEST: u32 = 4 << 20;
 /// The largest request that every server takes.
 pub(crate) const LARGEST_PAYLOAD: u32 = 32 << 20;
 /// The longest name of an export, and of any other string.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
-use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
+use crate::abi::{CAN_MULTI_CONN, LARGEST_REQUEST, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
 use crate::connect::{Call, connect, connect_more};
 use crate::error::Error;
 use crate::requests::Command;
@@ -19,8 +19,6 @@ use crate::witness::Witness;
 
 /// How long the first connection may take.
 const PATIENT: Duration = Duration::from_secs(10);
-/// The most bytes of one request of ours.
-const LARGEST: u32 = 4 << 20;
 /// The unit of addresses and lengths of writes.
 const BLOCK: u32 = 4096;
 
@@ -99,7 +97,7 @@ impl Client {
 
     /// Whether the server takes discards.
     pub fn can_trim(&self) -> bool {
-        has(self.session.export.flags, SEND_TRIM)
+        self.session.offers(SEND_TRIM)
     }
 
     /// Whether single writes can be made durable.
@@ -191,7 +189,7 @@ impl Client {
 
     fn largest(&self) -> u32 {
         // What is slow gets less at a time, so that answers come.
-        let largest = self.session.export.largest_request.min(LARGEST).min(self.session.window() as u32);
+        let largest = self.session.export.largest_request.min(LARGEST_REQUEST).min(self.session.window() as u32);
         (largest - largest % BLOCK).max(self.session.export.smallest_block)
     }
 }

@@ -142,6 +142,19 @@ impl Requests {
         self.all.get(&cookie).filter(|request| request.sent.is_some_and(|(over, _)| over == lane))
     }
 
+    /// Has zeros written as bytes: the server takes them no other way any more.
+    pub(crate) fn write_zeros(&mut self) {
+        let zeros = self.all.values_mut().filter(|request| matches!(request.command, Command::Zero));
+        let mut longest = Bytes::new();
+        for request in zeros {
+            let len = request.len as usize;
+            if longest.len() < len {
+                longest = vec![0; len].into();
+            }
+            request.command = Command::Write { parts: vec![longest.slice(..len)], fua: false };
+        }
+    }
+
     /// A request that was sent is over.
     pub(crate) fn remove(&mut self, cookie: u64) -> Option<Request> {
         let request = self.all.remove(&cookie)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, has};
+use crate::abi::{CAN_MULTI_CONN, LARGEST_REQUEST, READ_ONLY, SEND_FLUSH, SEND_FUA, has};
 use crate::connect::{Call, Link, connect, connect_more};
 use crate::error::Error;
 use crate::negotiate::Export;
@@ -46,14 +46,16 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     Ok(links)
 }
 
-/// Whether all requests are possible that were possible before.
+/// Whether all requests are possible that can't be replaced by others: zeros are written where the
+/// server takes no `WRITE_ZEROES` any more, and discards are advice.
 fn is_same(before: &Export, now: &Export) -> Result<(), Error> {
-    let lost = before.flags & !now.flags & !CAN_MULTI_CONN | now.flags & !before.flags & READ_ONLY;
+    let lost = before.flags & !now.flags & (SEND_FLUSH | SEND_FUA) | now.flags & !before.flags & READ_ONLY;
+    let largest = before.largest_request.min(LARGEST_REQUEST);
     if before.size != now.size {
         let (before, now) = (before.size, now.size);
         return Err(Error::Unusable(format!("the export had {before} bytes, and has {now} now: it is another one")));
     }
-    if now.smallest_block > before.smallest_block || now.largest_request < before.largest_request || lost != 0 {
+    if now.smallest_block > before.smallest_block || now.largest_request < largest || lost != 0 {
         return Err(Error::Unusable("the server that came back can do less than the one before".into()));
     }
     Ok(())

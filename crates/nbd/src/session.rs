@@ -58,6 +58,8 @@ pub(crate) struct State {
     /// Changes whenever connections end: what comes over older ones is not listened to.
     epoch: u64,
     lanes: Vec<Lane>,
+    /// What the servers of all connections offer, of what the first one did.
+    flags: u16,
     requests: Requests,
     window: Window,
     /// Answered writes.
@@ -101,6 +103,7 @@ impl Session {
             phase: Phase::Away { since: Instant::now(), why: String::new(), is_expired: false },
             epoch: 0,
             lanes: Vec::new(),
+            flags: export.flags,
             requests: Requests::default(),
             window: Window::new(timeout),
             answers: 0,
@@ -134,7 +137,7 @@ impl Session {
                 state.kept.write(at, parts, cookie);
                 state.witnesses.iter_mut().for_each(|witness| witness.write(at, parts, cookie));
                 let is_zero = || parts.iter().all(|part| part.iter().all(|byte| *byte == 0));
-                if !*fua && len as usize >= MANY_ZEROS && has(self.export.flags, SEND_WRITE_ZEROES) && is_zero() {
+                if !*fua && len as usize >= MANY_ZEROS && has(state.flags, SEND_WRITE_ZEROES) && is_zero() {
                     command = Command::Zero;
                 }
             }
@@ -154,6 +157,11 @@ impl Session {
         {
             self.break_link(epoch, &error.to_string());
         }
+    }
+
+    /// Whether the server that is there, or was last, takes these requests.
+    pub(crate) fn offers(&self, flag: u16) -> bool {
+        has(self.state.lock().flags, flag)
     }
 
     /// The most bytes that one request should have.
@@ -331,6 +339,10 @@ impl Session {
         }
         state.epoch += 1;
         state.lanes = links.iter().map(|link| Lane::new(&link.channel)).collect();
+        state.flags = links.iter().fold(self.export.flags, |flags, link| flags & link.export.flags);
+        if !has(state.flags, SEND_WRITE_ZEROES) {
+            state.requests.write_zeros();
+        }
         state.window = Window::new(self.timeout);
         state.phase = Phase::Up;
         if state.requests.is_empty() {

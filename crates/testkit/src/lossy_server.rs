@@ -15,7 +15,11 @@ const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 const FIXED_NEWSTYLE_WITHOUT_ZEROES: u16 = 3;
 /// It has flags; it takes flushes, discards, zeros, and several connections.
-const EXPORT_FLAGS: u16 = 1 | 1 << 2 | 1 << 5 | 1 << 6 | 1 << 8;
+const EXPORT_FLAGS: u16 = 1 | 1 << 2 | TRIM | WRITE_ZEROES | 1 << 8;
+/// It takes discards, …
+pub const TRIM: u16 = 1 << 5;
+/// … and zeros without their bytes.
+pub const WRITE_ZEROES: u16 = 1 << 6;
 /// And it takes writes that are durable when they are answered.
 const FUA: u16 = 1 << 3;
 const ACK: u32 = 1;
@@ -45,8 +49,10 @@ struct State {
     /// Connections of this life and earlier ones are not served, and stay.
     hangs_until: Option<u64>,
     is_over: bool,
-    /// It offers FUA.
-    fua: bool,
+    /// What it offers, …
+    flags: u16,
+    /// … and the most bytes of a request, if it says that.
+    largest: Option<u32>,
     /// Bytes a second that it writes; 0: as fast as it goes.
     rate: u64,
     accepted: usize,
@@ -65,7 +71,8 @@ impl LossyServer {
 
     fn start_with(socket: &Path, content: Vec<u8>, fua: bool) -> Self {
         let listener = UnixListener::bind(socket).expect("a socket");
-        let state = State { cached: content.clone(), durable: content, fua, ..State::default() };
+        let flags = EXPORT_FLAGS | if fua { FUA } else { 0 };
+        let state = State { cached: content.clone(), durable: content, flags, ..State::default() };
         let shared = Arc::new(Mutex::new(state));
         let serving = Arc::clone(&shared);
         thread::spawn(move || {
@@ -107,6 +114,15 @@ impl LossyServer {
         let mut state = lock(&self.shared);
         state.durable = content;
         state.restart();
+    }
+
+    /// Crashes, and is there again without these flags, for requests of so many bytes at most.
+    pub fn come_back_without(&self, flags: u16, largest: u32, rng: &mut Rng) {
+        let mut state = lock(&self.shared);
+        state.flags &= !flags;
+        state.largest = Some(largest);
+        drop(state);
+        self.crash(rng);
     }
 
     /// Answers nothing any more over the connections that there are. Those that come later are
@@ -217,10 +233,12 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
             7 => {
                 let state = lock(shared);
                 let size = state.cached.len() as u64;
-                let flags = EXPORT_FLAGS | if state.fua { FUA } else { 0 };
+                let (flags, largest) = (state.flags, state.largest);
                 drop(state);
                 let info = [&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat();
-                stream.write_all(&[reply(INFO, &info), reply(ACK, &[])].concat())?;
+                let blocks = largest.map(|largest| [1, 4096, largest].map(u32::to_be_bytes).concat());
+                let blocks = blocks.map(|blocks| reply(INFO, &[&[0, 3][..], &blocks].concat())).unwrap_or_default();
+                stream.write_all(&[reply(INFO, &info), blocks, reply(ACK, &[])].concat())?;
                 break;
             }
             8 => {
@@ -249,6 +267,17 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
         if state.rate > 0 && command == 1 {
             // With the lock: all connections share its time.
             thread::sleep(Duration::from_micros(len as u64 * 1_000_000 / state.rate));
+        }
+        let is_offered = match command {
+            4 => state.flags & TRIM != 0,
+            6 => state.flags & WRITE_ZEROES != 0,
+            _ => true,
+        };
+        if !is_offered || state.largest.is_some_and(|largest| len > largest as usize && matches!(command, 0 | 1)) {
+            drop(state);
+            let invalid = 22_u32.to_be_bytes();
+            stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &invalid, &cookie].concat())?;
+            continue;
         }
         match command {
             0 if structured => {

@@ -1,7 +1,9 @@
 //! A server that comes back with something else, or not at all.
 
+use std::thread;
 use std::time::Duration;
 
+use ubtrfs_testkit::lossy_server::{TRIM, WRITE_ZEROES};
 use ubtrfs_testkit::rng::Rng;
 
 use crate::{BLOCK, client, read, server, write, write_fua};
@@ -49,6 +51,49 @@ fn an_empty_or_resized_export_is_refused() {
         let error = read(&client, 1).unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
         assert!(server.durable() == empty, "nothing is written to it");
+    }
+}
+
+/// What it does not take any more has another way: zeros are bytes, and discards are advice.
+#[test]
+fn a_server_may_come_back_with_less_than_it_had() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 64);
+    let client = client(&server, LONG);
+    let mut rng = Rng::new(1);
+    write(&client, 0, 64, 1).unwrap();
+    // Zeros that the first server took, and may have lost.
+    write(&client, 8, 32, 0).unwrap();
+    assert!(client.can_trim());
+    server.hang();
+    let zeros = thread::scope(|scope| {
+        // And zeros that have no answer yet.
+        let zeros = scope.spawn(|| write(&client, 40, 20, 0));
+        thread::sleep(Duration::from_millis(100));
+        server.come_back_without(TRIM | WRITE_ZEROES, 4 << 20, &mut rng);
+        zeros.join().unwrap()
+    });
+    zeros.unwrap();
+    write(&client, 60, 4, 0).unwrap();
+    client.flush().unwrap();
+    let disk = server.durable();
+    let is_one = |block: u64| disk[(block * BLOCK) as usize] == 1;
+    assert_eq!((0..64).filter(|block| is_one(*block)).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+    assert!(!client.can_trim());
+}
+
+/// No request of less is ever made: a flush, and writes that are durable when they are answered.
+#[test]
+fn a_server_that_comes_back_without_what_is_needed_is_refused() {
+    for (flags, largest) in [(1 << 2, 4 << 20), (1 << 3, 4 << 20), (0, 1 << 20)] {
+        let dir = tempfile::tempdir().unwrap();
+        let server = server(dir.path(), 16);
+        let client = client(&server, LONG);
+        write(&client, 0, 1, 1).unwrap();
+        client.flush().unwrap();
+        server.come_back_without(flags, largest, &mut Rng::new(1));
+        let error = read(&client, 1).unwrap_err();
+        assert!(error.to_string().contains("can do less"), "{error}");
     }
 }
 
