@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::FlockOperation;
@@ -21,11 +22,11 @@ pub(crate) fn lock(image: &File, is_shared: bool, part: DevicePart, path: &Path)
     let is_alone = !is_shared && part.is_whole();
     let operation =
         if is_alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    judge(rustix::fs::flock(image, operation), path)?;
+    judge(rustix::fs::flock(image, operation), path, || holder(image))?;
     if is_alone {
         return Ok(());
     }
-    judge(lock_part(image, if is_shared { libc::F_RDLCK } else { libc::F_WRLCK }, part), path)
+    judge(lock_part(image, if is_shared { libc::F_RDLCK } else { libc::F_WRLCK }, part), path, || None)
 }
 
 /// Gives up all locks of an image file.
@@ -36,14 +37,33 @@ pub(crate) fn unlock(image: &File) {
     }
 }
 
-fn judge(locked: rustix::io::Result<()>, path: &Path) -> Result<()> {
+fn judge(locked: rustix::io::Result<()>, path: &Path, holder: impl FnOnce() -> Option<String>) -> Result<()> {
     match locked {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK | Errno::ACCESS) => return Err(Error::Held { path: path.to_owned(), by: None }),
+        Err(Errno::WOULDBLOCK | Errno::ACCESS) => {
+            return Err(Error::Held { path: path.to_owned(), by: holder() });
+        }
         // A file system without locks, such as some network ones.
         Err(error) => tracing::warn!(path = %path.display(), %error, "cannot lock the image"),
     }
     Ok(())
+}
+
+/// The process that has locked an image by flock(2), if `/proc/locks` shows one. Whoever may read
+/// the image can lock it, so its name helps against programs that are not ours.
+fn holder(image: &File) -> Option<String> {
+    let image = image.metadata().ok()?;
+    let (major, minor) = (libc::major(image.dev()), libc::minor(image.dev()));
+    let of_image = format!("{major:02x}:{minor:02x}:{}", image.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let process = locks.lines().find_map(|line| {
+        // As in "1: FLOCK  ADVISORY  WRITE 708 00:13:2390 0 EOF".
+        let mut fields = line.split_whitespace().skip(1);
+        let (kind, process, inode) = (fields.next()?, fields.nth(2)?, fields.next()?);
+        (kind == "FLOCK" && inode == of_image).then(|| process.parse::<u32>().ok()).flatten()
+    })?;
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
+    Some(format!("another program, {} (process {process})", name.trim_end().escape_debug()))
 }
 
 fn lock_part(image: &File, kind: i32, part: DevicePart) -> rustix::io::Result<()> {
@@ -106,5 +126,16 @@ mod tests {
                 lock(&open(), false, DevicePart::WHOLE, image.path()).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn who_has_locked_an_image_is_named() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let open = || File::options().read(true).open(image.path()).unwrap();
+        let (first, second) = (open(), open());
+        assert_eq!(holder(&second), None);
+        lock(&first, true, DevicePart::WHOLE, image.path()).unwrap();
+        let refused = lock(&second, false, DevicePart::WHOLE, image.path()).unwrap_err().to_string();
+        assert!(refused.ends_with(&format!("(process {})", std::process::id())), "{refused}");
     }
 }

@@ -31,11 +31,19 @@ impl Mounted {
     pub fn is_ours(&self) -> bool {
         matches!(self.kind.as_str(), "fuse.ubtrfs" | "fuseblk.ubtrfs")
     }
+
+    /// Whether something else mounted it from `device`. An ordinary user may call a FUSE mount
+    /// whatever he likes: its source claims nothing.
+    fn is_of_others(&self, device: &Path) -> bool {
+        let is_fuse = self.kind == "fuse" || self.kind.starts_with("fuse.");
+        let is_users = is_fuse && self.user != Some(0);
+        self.source == device && !self.is_ours() && !is_users
+    }
 }
 
 /// Whether something that is not ours is mounted from `device`, as this mount namespace tells.
 pub(crate) fn is_source_of_others(device: &Path) -> bool {
-    all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && !mounted.is_ours()))
+    all().is_ok_and(|all| all.iter().any(|mounted| mounted.is_of_others(device)))
 }
 
 /// Whether a mount of ours has claimed `device` as its source, as this mount namespace tells. Those
@@ -117,6 +125,13 @@ mod tests {
         assert_eq!(other.user, None);
         assert!(parse(b"29 1 8:1 / / rw - ext4 /dev/root ro,errors=continue").unwrap().read_only);
         assert_eq!(parse(b"nonsense"), None);
+        assert!(other.is_of_others(Path::new("/dev/root")) && !other.is_of_others(Path::new("/dev/sda")));
+        let named = |kind: &str, user: u32| {
+            let line = format!("74 31 0:52 / /mnt rw - {kind} /dev/loop0 rw,user_id={user}");
+            parse(line.as_bytes()).unwrap().is_of_others(Path::new("/dev/loop0"))
+        };
+        assert_eq!(["fuse.foo", "fuse", "fuseblk"].map(|kind| named(kind, 1000)), [false, false, true]);
+        assert_eq!(["fuse.foo", "fuse", "fuse.ubtrfs"].map(|kind| named(kind, 0)), [true, true, false]);
         assert_eq!(parse(b""), None);
     }
 }
