@@ -12,21 +12,32 @@ use crate::failure::{Failure, Result};
 
 /// Refuses a device that is given twice, under whatever names.
 pub fn check_distinct(paths: &[PathBuf]) -> Result<()> {
-    let mut seen: BTreeMap<(u64, u64, &Path), &Path> = BTreeMap::new();
+    let mut seen = BTreeMap::new();
     for path in paths {
-        let identity = match std::fs::metadata(path) {
-            Ok(found) if found.file_type().is_block_device() => (0, found.rdev(), Path::new("")),
-            Ok(found) => (found.dev(), found.ino(), Path::new("")),
-            // An export, or an image that is made.
-            Err(_) => (0, 0, path.as_path()),
-        };
-        if let Some(first) = seen.insert(identity, path) {
+        if let Some(first) = seen.insert(identity(path), path) {
             let (path, first) = (path.display(), first.display());
             let same = if path.to_string() == first.to_string() { String::new() } else { format!(", also as {first}") };
             return Err(Failure::new(format!("{path} is given twice{same}")));
         }
     }
     Ok(())
+}
+
+/// Adds the devices of the option `device=` to those that are named. An fstab that gives all
+/// devices of a volume there also gives the one that its UUID stands for: it counts once.
+pub fn add_of_options(paths: &mut Vec<PathBuf>, of_options: Vec<PathBuf>) {
+    let mut seen: BTreeSet<_> = paths.iter().map(|path| identity(path)).collect();
+    paths.extend(of_options.into_iter().filter(|path| seen.insert(identity(path))));
+}
+
+/// What two names of one device have in common.
+fn identity(path: &Path) -> (u64, u64, PathBuf) {
+    match std::fs::metadata(path) {
+        Ok(found) if found.file_type().is_block_device() => (0, found.rdev(), PathBuf::new()),
+        Ok(found) => (found.dev(), found.ino(), PathBuf::new()),
+        // An export, or an image that is made.
+        Err(_) => (0, 0, path.into()),
+    }
 }
 
 /// The devices that are named, and block devices with the rest of their volume, if a block device

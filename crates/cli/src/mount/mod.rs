@@ -25,6 +25,7 @@ use ubtrfs_volume::is_remote;
 use crate::args;
 use crate::device::{all_of_volume, is_seed, superblock_on};
 use crate::failure::{Failure, Result};
+use crate::members::add_of_options;
 use options::{MountRequest, each};
 use serve::Job;
 
@@ -49,9 +50,12 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     if let (Some(option), false) = (request.security.first(), Path::new(SELINUX).exists()) {
         return Err(Failure::new(format!("mount option '{option}' is not possible: SELinux is not on in this kernel")));
     }
+    let all_absolute = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>();
+    let mut devices = all_absolute(devices)?;
     // A server in the background is given all devices as such.
-    let more = if arguments.server { &[] } else { &*request.devices };
-    let devices = devices.iter().chain(more).map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
+    if !arguments.server {
+        add_of_options(&mut devices, all_absolute(&request.devices)?);
+    }
     let window = request.window();
     let devices = if arguments.server { devices } else { all_of_volume(&devices, window)? };
     let mut options = arguments.options.clone();

@@ -102,6 +102,19 @@ fn missing_devices_are_described() {
     Subject::ubtrfs().mount(&[given], &options).unmount();
 }
 
+/// An fstab with the UUID of a volume and all of its devices gives one of them twice.
+#[test]
+fn an_option_may_repeat_a_device_that_is_named() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let volume = Volume::make("raid1", 2);
+    let link = volume.images[0].with_file_name("link");
+    std::os::unix::fs::symlink(volume.path(0), &link).unwrap();
+    let all = [&link, volume.path(0), volume.path(1)].map(|path| format!("device={}", path.display())).join(",");
+    for subject in [Subject::Kernel, Subject::ubtrfs()] {
+        subject.mount(&[volume.path(0)], &all).unmount();
+    }
+}
+
 fn uuid_of(device: &Path) -> String {
     let shown = run(command("btrfs", &["inspect-internal", "dump-super"]).arg(device)).ok().stdout;
     let line = shown.lines().find(|line| line.starts_with("dev_item.uuid")).expect("the UUID of the device");
