@@ -66,7 +66,7 @@ impl Volume {
 }
 
 /// Wipes both ends of a device and the places of superblocks, and makes that durable: the device
-/// takes writes.
+/// takes writes. From then on others that would write to it are kept out.
 pub fn wipe(device: &dyn Device) -> Result<()> {
     let size = device.size() / SUPERBLOCK_SIZE as u64 * SUPERBLOCK_SIZE as u64;
     let ends = [(0, WIPE), (size.saturating_sub(WIPE), WIPE)];
@@ -75,7 +75,9 @@ pub fn wipe(device: &dyn Device) -> Result<()> {
     for (at, len) in copies.chain(ends).filter(is_within) {
         zero(device, at, len)?;
     }
-    device.flush().map_err(|source| Error::Flush { devid: TARGET, source })
+    let failed = |source| Error::Flush { devid: TARGET, source };
+    device.flush().map_err(failed)?;
+    device.protect().map_err(failed)
 }
 
 fn zero(device: &dyn Device, at: u64, len: u64) -> Result<()> {

@@ -77,6 +77,10 @@ impl Device for DeferredSuperblocks {
         self.device.flush()
     }
 
+    fn protect(&self) -> io::Result<()> {
+        self.device.protect()
+    }
+
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         self.device.discard(at, len)
     }

@@ -55,6 +55,12 @@ pub trait Device: Send + Sync + Debug {
     /// A barrier: when it returns, all writes that had completed when it was called are durable.
     fn flush(&self) -> io::Result<()>;
 
+    /// The device has just become a volume's, and nothing is left of what was on it: others that
+    /// would write to it are kept out by what is only possible on a volume's device.
+    fn protect(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
     fn stop_waiting(&self) {}
 

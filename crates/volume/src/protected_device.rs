@@ -8,7 +8,7 @@
 //! is another's by now, nothing is written any more (invariant 12).
 //!
 //! Only volumes are protected: a device without a superblock of btrfs, or with something else where
-//! the mark would be, is written to without one.
+//! the mark would be, is written to without one, until it is wiped to become a volume's.
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
 use ubtrfs_threads::thread::JoinHandle;
-use ubtrfs_threads::{Condvar, Mutex, Rank};
+use ubtrfs_threads::{Condvar, Mutex, OnceLock, Rank};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::deferred_writes::{DeferredWrites, Submit, failed};
@@ -57,15 +57,17 @@ impl Timing {
 pub(crate) struct ProtectedDevice {
     shared: Arc<Shared>,
     /// Renews the mark.
-    renewing: Option<JoinHandle<()>>,
+    renewing: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     device: Arc<dyn Device>,
     timing: Timing,
-    /// Where the mark is; `None` if there is none.
-    place: Option<Physical>,
+    /// Where a volume on it begins.
+    start: u64,
+    /// Where the mark is, if there is one.
+    place: OnceLock<Physical>,
     state: Mutex<State>,
     ending: Condvar,
 }
@@ -100,23 +102,31 @@ impl From<io::Error> for Refusal {
 impl ProtectedDevice {
     /// Marks the volume that begins at `start` as ours, once it is certain that nobody else has it.
     pub(crate) fn new(device: Arc<dyn Device>, start: u64, timing: Timing) -> Result<Self, Refusal> {
-        let place = place_of_mark(&*device, start)?;
+        let place = place_of_mark(&*device, start, false)?;
         let state = State { mark: WriterMark::new(), seen: None, lost: None, waiting: Vec::new(), is_ending: false };
         let shared = Arc::new(Shared {
             device,
             timing,
-            place,
+            start,
+            place: OnceLock::new(),
             state: Mutex::new(Rank::ProtectedDevice, state),
             ending: Condvar::new(),
         });
-        let mut renewing = None;
+        let protected = Self { shared, renewing: Mutex::new(Rank::ProtectedDevice, None) };
         if let Some(place) = place {
-            shared.take(place)?;
-            let renewer = Arc::clone(&shared);
-            let thread = ubtrfs_threads::thread::Builder::new().name("ubtrfs-mark".into());
-            renewing = Some(thread.spawn(move || renewer.renew_until_the_end(place))?);
+            protected.mark(place)?;
         }
-        Ok(Self { shared, renewing })
+        Ok(protected)
+    }
+
+    /// Marks the device as ours, and has that renewed.
+    fn mark(&self, place: Physical) -> Result<(), Refusal> {
+        self.shared.take(place)?;
+        let _ = self.shared.place.set(place);
+        let renewer = Arc::clone(&self.shared);
+        let thread = ubtrfs_threads::thread::Builder::new().name("ubtrfs-mark".into());
+        *self.renewing.lock() = Some(thread.spawn(move || renewer.renew_until_the_end(place))?);
+        Ok(())
     }
 
     /// Writes, but not where the mark is. A server that is away keeps nobody here: who submits
@@ -149,7 +159,7 @@ impl Drop for ProtectedDevice {
     fn drop(&mut self) {
         self.shared.state.lock().is_ending = true;
         self.shared.ending.notify_all();
-        if let Some(thread) = self.renewing.take() {
+        if let Some(thread) = self.renewing.lock().take() {
             let _ = thread.join();
         }
         self.shared.release();
@@ -200,7 +210,7 @@ impl Shared {
     }
 
     fn range(&self) -> Option<Range<u64>> {
-        self.place.map(|place| place.0..place.0 + MARK_SIZE as u64)
+        self.place.get().map(|place| place.0..place.0 + MARK_SIZE as u64)
     }
 
     fn read(&self, place: Physical) -> io::Result<Option<WriterMark>> {
@@ -279,7 +289,7 @@ impl Shared {
 
     /// An error if another writer has the device. Looks if the last look was too long ago.
     fn require_ours(&self) -> io::Result<()> {
-        let Some(place) = self.place else { return Ok(()) };
+        let Some(place) = self.place.get().copied() else { return Ok(()) };
         if self.has_lease()? { Ok(()) } else { self.look(place) }
     }
 
@@ -311,7 +321,7 @@ impl Shared {
 
     /// Takes the mark away, if it is ours.
     fn release(&self) {
-        let Some(place) = self.place else { return };
+        let Some(place) = self.place.get().copied() else { return };
         if self.state.lock().lost.is_none() {
             let released = self.look(place).and_then(|()| self.write(place, &[0; MARK_SIZE]));
             if let Err(error) = released.and_then(|()| self.device.flush()) {
@@ -354,6 +364,18 @@ impl Device for ProtectedDevice {
         self.shared.device.flush()
     }
 
+    fn protect(&self) -> io::Result<()> {
+        let shared = &*self.shared;
+        if shared.place.get().is_some() {
+            return Ok(());
+        }
+        let Some(place) = place_of_mark(&*shared.device, shared.start, true)? else { return Ok(()) };
+        self.mark(place).map_err(|refusal| match refusal {
+            Refusal::Held(who) => taken_over(&who),
+            Refusal::Failed(error) => error,
+        })
+    }
+
     fn stop_waiting(&self) {
         self.shared.device.stop_waiting();
     }
@@ -381,8 +403,9 @@ fn around(hole: &Range<u64>, range: Range<u64>) -> impl Iterator<Item = Range<u6
     [before, after].into_iter().filter(|part| part.start < part.end)
 }
 
-/// Where the mark of a volume is; `None` if there is no volume, or something else is there.
-fn place_of_mark(device: &dyn Device, start: u64) -> io::Result<Option<Physical>> {
+/// Where the mark of a volume is; `None` if there is no volume and none is to be, or something else
+/// is there.
+fn place_of_mark(device: &dyn Device, start: u64, is_to_be: bool) -> io::Result<Option<Physical>> {
     let place = Physical(start.saturating_add(SUPERBLOCK_COPIES[0].0 + SUPERBLOCK_SIZE as u64));
     if place.0.saturating_add(MARK_SIZE as u64) > device.size() {
         return Ok(None);
@@ -390,7 +413,7 @@ fn place_of_mark(device: &dyn Device, start: u64) -> io::Result<Option<Physical>
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE + MARK_SIZE);
     device.read_at(Physical(start + SUPERBLOCK_COPIES[0].0), &mut bytes)?;
     let (superblock, mark) = bytes.split_at(SUPERBLOCK_SIZE);
-    let is_volume = superblock[MAGIC_OFFSET..].starts_with(&SUPERBLOCK_MAGIC);
+    let is_volume = is_to_be || superblock[MAGIC_OFFSET..].starts_with(&SUPERBLOCK_MAGIC);
     let is_free = mark.iter().all(|byte| *byte == 0) || WriterMark::parse(mark).is_some();
     Ok((is_volume && is_free).then_some(place))
 }

@@ -82,6 +82,23 @@ fn a_second_writer_is_refused_as_long_as_the_first_one_lives() {
     drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
 }
 
+/// A device that a mounted volume gets has no superblock yet when it is opened.
+#[test]
+fn a_device_that_becomes_a_volumes_is_marked_when_it_has_been_wiped() {
+    let device = Arc::new(MemoryDevice::from_bytes(vec![7; 16 << 20]));
+    let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    assert_eq!(mark(&device), None, "something else is there");
+    crate::add_device::wipe(&protected).unwrap();
+    let superblock = volume().to_bytes()[..PLACE].to_vec();
+    write(&protected, 0, &superblock).unwrap();
+    assert_eq!(mark(&device).unwrap().process.pid, std::process::id());
+    let refused = ProtectedDevice::new(device.clone(), 0, QUICK);
+    assert!(matches!(refused, Err(Refusal::Held(_))), "{refused:?}");
+    drop(protected);
+    assert_eq!(mark(&device), None);
+    drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
+}
+
 #[test]
 fn a_writer_that_can_not_be_seen_is_watched_until_it_is_silent() {
     let device = volume();

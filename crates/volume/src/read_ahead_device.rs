@@ -177,6 +177,10 @@ impl Device for ReadAheadDevice {
         self.device.flush()
     }
 
+    fn protect(&self) -> io::Result<()> {
+        self.device.protect()
+    }
+
     fn stop_waiting(&self) {
         self.device.stop_waiting();
     }

@@ -226,6 +226,12 @@ fn write(
         Error::Options(error) => refused(targets, error),
         _ => Failure::about(shown(targets, 0), &error),
     })?;
+    if arguments.populate.rootdir.is_some() {
+        // It is a volume from now on, and may take long to be filled.
+        for (number, device) in devices.iter().enumerate() {
+            device.protect().map_err(|error| Failure::about(shown(targets, number), &error))?;
+        }
+    }
     Ok(devices)
 }
 

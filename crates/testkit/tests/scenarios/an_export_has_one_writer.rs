@@ -58,6 +58,29 @@ fn a_second_writer_is_refused_by_whatever_name_it_calls_the_export() {
     assert!(server.durable()[MARK].iter().all(|byte| *byte == 0), "the mark is taken away");
 }
 
+/// Nothing was on it when it was opened.
+#[test]
+fn an_export_that_a_mounted_volume_gets_has_one_writer_too() {
+    require!(Need::Fuse, Need::Ubtrfs);
+    for by_replacing in [false, true] {
+        let dir = scratch_dir();
+        let server = made(dir.path());
+        let next = LossyServer::start(&dir.path().join("next"), vec![0; SIZE]);
+        let mounted = Subject::ubtrfs().mount(&[Path::new(&server.uri())], "");
+        let point = mounted.path().to_str().unwrap();
+        if by_replacing {
+            ubtrfs(&["replace", "start", "1", &next.uri(), point]).ok();
+        } else {
+            ubtrfs(&["device", "add", &next.uri(), point]).ok();
+            ubtrfs(&["device", "remove", "1", point]).ok();
+        }
+        assert_refused(&ubtrfs(&["cp", "/etc/hostname", &format!("{}:/b", next.uri())]));
+        mounted.unmount();
+        ubtrfs(&["cp", "/etc/hostname", &format!("{}:/b", next.uri())]).ok();
+        assert!(next.durable()[MARK].iter().all(|byte| *byte == 0), "the mark is taken away");
+    }
+}
+
 #[test]
 fn a_writer_in_another_container_is_refused_and_one_that_was_killed_is_not_waited_for() {
     require!(Need::Root, Need::Fuse, Need::Ubtrfs, Need::Tool("unshare"));
