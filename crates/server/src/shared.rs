@@ -419,6 +419,11 @@ impl Shared {
         self.threads_changed.store(true, Ordering::Relaxed);
     }
 
+    /// The names of the volume's devices by now.
+    pub fn device_paths(&self) -> Vec<String> {
+        self.devices.paths(&self.engine)
+    }
+
     /// What [`control::STATS`](crate::control::STATS) shows.
     pub fn report(&self) -> Report {
         let stats = self.engine.stats();
@@ -427,7 +432,7 @@ impl Shared {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             pid_started: self.facts.pid_started,
-            devices: self.devices.paths(&self.engine),
+            devices: self.device_paths(),
             lagging_devices: self.engine.volume().lagging_devices().iter().map(|device| device.0).collect(),
             options: self.options_in_force(),
             mount_type: self.facts.mount_type.clone(),

@@ -53,7 +53,10 @@ pub struct Offer {
 impl Offer {
     /// Answers from now on. `connection` is a duplicate of the mount's `/dev/fuse`, as long as it
     /// is served.
-    pub fn new(served: &Served, connection: impl Fn() -> Option<OwnedFd> + Send + 'static) -> io::Result<Self> {
+    pub fn new(
+        served: impl Fn() -> Served + Send + 'static,
+        connection: impl Fn() -> Option<OwnedFd> + Send + 'static,
+    ) -> io::Result<Self> {
         DirBuilder::new().mode(0o700).recursive(true).create(DIRECTORY)?;
         set_permissions(DIRECTORY, Permissions::from_mode(0o700))?;
         if !is_roots_alone() {
@@ -66,10 +69,12 @@ impl Offer {
         // Others take one that nobody listens to for one that was left.
         let listener = UnixListener::bind(&new)?;
         rename(&new, &socket).inspect_err(|_| drop(remove_file(&new)))?;
-        let said = serde_json::to_vec(served)?;
         let answer = move || {
             for caller in listener.incoming() {
-                let answered = caller.and_then(|caller| tell(&caller, &said, connection().as_ref()));
+                let answered = caller.and_then(|caller| {
+                    let said = serde_json::to_vec(&served())?;
+                    tell(&caller, &said, connection().as_ref())
+                });
                 if let Err(error) = answered {
                     tracing::debug!(%error, "a caller got no answer");
                     // Where descriptors are missing, they may be for a while.

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use ubtrfs::{Filesystem, InodeId, Options, Rescue};
 use ubtrfs_format::TreeId;
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Notifier, Session, Way};
-use ubtrfs_server::{MountFacts, Server, config};
+use ubtrfs_server::{MountFacts, Server, Shared, config};
 use ubtrfs_volume::{
     Device, DevicePart, Error as VolumeError, Exclusive, OpenMode, OpenOptions, Opening, Volume, is_remote, open_named,
     open_part_exclusively, patiently,
@@ -167,7 +167,7 @@ fn run(
             protect::from_shortage_of_memory();
         }
         let watcher = lifeline.and_then(|lifeline| watch(lifeline, mount, syncs));
-        let offer = offer(job, mount, notifier);
+        let offer = offer(job, mount, notifier, Arc::downgrade(&shared));
         is_running.recv().map_err(|_| Failure::new("the threads that serve the mount can't be started"))?;
         ready()?;
         notify::ready(&list(&job.devices));
@@ -220,11 +220,17 @@ fn run(
 }
 
 /// Lets root mount the volume once more.
-fn offer(job: &Job, mount: &Mount, notifier: Notifier) -> Option<Offer> {
+fn offer(job: &Job, mount: &Mount, notifier: Notifier, shared: Weak<Shared>) -> Option<Offer> {
     let is_offered = rustix::process::geteuid().is_root() && can_be_shared(&job.request) && job.tied_to.is_none();
     let device = mount.device_number().filter(|_| is_offered)?;
-    let served = Served { devices: job.devices.clone(), options: job.options.clone(), device };
-    let offer = Offer::new(&served, move || notifier.connection());
+    let options = job.options.clone();
+    // The volume may have other devices by now than it was mounted from.
+    let served = move || {
+        let devices = shared.upgrade().map(|shared| shared.device_paths()).unwrap_or_default();
+        let devices = devices.into_iter().map(PathBuf::from).collect();
+        Served { devices, options: options.clone(), device }
+    };
+    let offer = Offer::new(served, move || notifier.connection());
     offer.inspect_err(|error| tracing::info!("a further mount may not find this one: {error}")).ok()
 }
 

@@ -434,6 +434,34 @@ fn another_device_of_the_volume_and_an_image_are_mounted_again() {
     ubtrfs(&["check".as_ref(), paths[0].as_os_str(), paths[1].as_os_str()]).ok();
 }
 
+/// The device that it was mounted from is none of its own any more.
+#[test]
+fn a_volume_is_mounted_again_by_a_device_that_it_got_while_mounted() {
+    require!(Need::Kernel, FUSE);
+    let disk = Disk::new();
+    let images = ["added", "target"].map(|name| disk.point(name));
+    let devices = images.each_ref().map(|image| {
+        fs::File::create(image).unwrap().set_len(1 << 30).unwrap();
+        LoopDevice::attach(image, false)
+    });
+    let [added, target] = devices.each_ref().map(|device| device.path().to_str().unwrap());
+    let first = disk.mount("", "a");
+    let point = first.to_str().unwrap();
+    let again = |device: &str| {
+        try_mount(Path::new(device), "subvol=@home", &disk.point("b")).ok();
+        fs::write(disk.point("b").join(device.replace('/', "-")), "new").unwrap();
+        disk.umount("b").ok();
+    };
+    ubtrfs(&["device", "add", added, point]).ok();
+    again(added);
+    ubtrfs(&["device", "remove", disk.device.path().to_str().unwrap(), point]).ok();
+    again(added);
+    ubtrfs(&["replace", "start", added, target, point]).ok();
+    again(target);
+    disk.umount("a").ok();
+    assert_btrfs_check_clean(&images[1]);
+}
+
 /// An export of a server is known by its name, whatever else the name says.
 #[test]
 fn an_export_of_a_server_is_mounted_again() {
