@@ -193,6 +193,8 @@ pub enum Rank {
     Damage,
     /// The target of a replacement that was found at the mount.
     FoundTarget,
+    /// Who gives all devices one superblock before the first write.
+    LevelingSuperblocks,
     /// Who writes superblocks.
     VolumePublishing,
     /// Who changes the set of devices.

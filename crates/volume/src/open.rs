@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
 use ubtrfs_format::{
-    CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
-    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid, objectid,
+    CompatRo, DeviceId, Error as FormatError, Generation, Header, Incompat, ItemType, Logical, Node, NodeExpectation,
+    Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid,
+    objectid,
 };
 
 use crate::buffer::Buffer;
@@ -72,10 +73,18 @@ impl Volume {
     }
 
     fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
-        let (found, target) = sort_out(find_superblocks(devices.clone(), options)?)?;
-        let newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
+        let (mut found, target) = sort_out(find_superblocks(devices.clone(), options)?)?;
+        let mut newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
+        let mut apart = apart_from(&found, &newest);
+        if !apart.is_empty()
+            && let Some(without) = Self::without_its_rivals(&devices, &found, options)?
+        {
+            let rivals = apart_from(&found, &without);
+            tracing::warn!(?rivals, "they are no devices of the volume, which was about to get them: left out");
+            found.retain(|(_, found)| !rivals.contains(&found.superblock.dev_item.devid));
+            (newest, apart) = (without, Vec::new());
+        }
         let behind = behind(&found, &newest);
-        let apart = apart_from(&found, &newest);
         if let (Some(other), false) = (apart.first(), options.read_only) {
             return Err(Error::Apart(newest.dev_item.devid, *other));
         }
@@ -104,6 +113,33 @@ impl Volume {
         let behind = volume.without_removed(behind);
         volume.judge_stale_devices(&behind)?;
         Ok(volume.with_target(target))
+    }
+
+    /// The superblock of the newest commit, where several exclude each other and one of them is of
+    /// a volume that does not have the devices of the others. A crash came after a new device had
+    /// its superblock and before the others had theirs, and those were used without it since then.
+    fn without_its_rivals(
+        devices: &[Arc<dyn Device>],
+        found: &[FoundDevice],
+        options: OpenOptions,
+    ) -> Result<Option<Superblock>> {
+        let newest = found.iter().map(|(_, found)| found.superblock.generation).max();
+        let mut commits: Vec<(&Superblock, Vec<DeviceId>)> = Vec::new();
+        for (_, one) in found.iter().filter(|(_, found)| Some(found.superblock.generation) == newest) {
+            let rivals = apart_from(found, &one.superblock);
+            if !commits.iter().any(|(_, known)| *known == rivals) {
+                commits.push((&one.superblock, rivals));
+            }
+        }
+        for (superblock, rivals) in commits {
+            let (mut own, _) = sort_out(find_superblocks(devices.to_vec(), options)?)?;
+            own.retain(|(_, found)| !rivals.contains(&found.superblock.dev_item.devid));
+            let opened = Self::open_by(own, superblock.clone(), OpenOptions { read_only: true }, false);
+            if opened.is_ok_and(|volume| rivals.iter().all(|rival| volume.member(*rival).is_err())) {
+                return Ok(Some(superblock.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// The same volume, which keeps in mind the device that was to replace another one.
@@ -211,12 +247,12 @@ impl Volume {
 
     /// Whether a copy of the superblock may be of the commit after the one that counts: a crash
     /// came after that copy was written and before the primary was, or other devices' primaries;
-    /// and those that are missing, or can't be read, may have it. The next commit must not use that
-    /// generation for something else: when the device comes back, it would be taken for one that
-    /// has that commit.
+    /// and those that are missing, or can't be read, may have it, or a device that the volume was
+    /// about to get. The next commit must not use that generation for something else: when the
+    /// device comes back, it would be taken for one that has that commit.
     pub fn may_have_copy_ahead(&self) -> bool {
         let set = self.devices.load();
-        if set.members.iter().any(|member| member.is_missing()) {
+        if !self.about_to_join.lock().is_empty() || set.members.iter().any(|member| member.is_missing()) {
             return true;
         }
         let ahead = self.superblock().generation.next();
@@ -331,9 +367,21 @@ fn newest_of<'a>(found: impl Iterator<Item = &'a (Arc<dyn Device>, Found)>) -> O
 
 /// How many commits each device is behind this superblock; a seed never is.
 fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(DeviceId, u64)> {
-    let commits = |own: &Superblock| newest.generation.0.saturating_sub(own.generation.0);
+    let commits = |own: &Superblock| commits_since(newest, own.generation);
     let of = |(_, found): &(Arc<dyn Device>, Found)| (found.superblock.dev_item.devid, commits(&found.superblock));
     found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
+}
+
+/// How many commits came after one of this generation. Numbers may be left out: those commits count
+/// that the superblock remembers, if it goes that far back.
+fn commits_since(newest: &Superblock, own: Generation) -> u64 {
+    let by_number = newest.generation.0.saturating_sub(own.0);
+    let remembered = newest.backup_roots.iter().map(|backup| backup.trees[0].1).filter(|commit| commit.0 > 0);
+    if !remembered.clone().any(|commit| commit <= own) {
+        return by_number;
+    }
+    let later: HashSet<Generation> = remembered.filter(|commit| *commit > own && *commit < newest.generation).collect();
+    by_number.min(later.len() as u64 + 1)
 }
 
 /// The devices of which the newest commit is another one than that of this superblock: both have
@@ -505,13 +553,14 @@ fn check_members(
             return Err(Error::Truncated { devid: item.devid, have: device.size(), need: item.total_bytes });
         }
     }
-    // Those that were removed from the volume have older superblocks than the others.
-    let is_older = |(_, found): &&FoundDevice| {
-        !found.may_be_seed_of(superblock.fsid) && found.superblock.generation < superblock.generation
+    // Those that were removed from the volume have older superblocks than the others, and those that
+    // it got by a commit that does not count have newer ones.
+    let is_of_another_commit = |(_, found): &&FoundDevice| {
+        !found.may_be_seed_of(superblock.fsid) && found.superblock.generation != superblock.generation
     };
-    let older = found.iter().filter(is_older).count() as u64;
+    let others = found.iter().filter(is_of_another_commit).count() as u64;
     let (have, need) = (found.len() as u64, superblock.num_devices);
-    if (have >= need || degraded) && have - older <= need {
+    if (have >= need || degraded) && have - others <= need {
         Ok(())
     } else {
         Err(Error::MissingDevices { have, need, missing: Vec::new() })

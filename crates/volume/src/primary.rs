@@ -47,6 +47,11 @@ impl Primary {
         is(&self.bytes) || self.perhaps.iter().any(|other| is(other))
     }
 
+    /// As it was read or written last; `None` if there is none.
+    pub(crate) fn superblock(&self) -> Option<Superblock> {
+        Superblock::parse(&self.bytes, SUPERBLOCK_COPIES[0]).ok()
+    }
+
     /// The newest generation that it may have; `None` if there is none.
     pub(crate) fn newest_generation(&self) -> Option<Generation> {
         let perhaps = self.perhaps.iter().filter_map(|other| generation(other)).max();

@@ -2,13 +2,15 @@
 //!
 //! Here is the end of invariant 1: a superblock takes the proof that all it refers to is durable,
 //! and gives the proof that it is itself, which those ask for who drop what came before. And here
-//! is invariant 12: the primary is read again first, so that no other writer's is overwritten.
+//! is invariant 12: the primary is read again first, so that no other writer's is overwritten; and
+//! invariant 70: before the first write all devices have one superblock.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_threads::atomic::Ordering;
 use ubtrfs_threads::time::Instant;
 
 use crate::buffer::{Buffer, SharedBuffer};
@@ -79,8 +81,11 @@ impl Volume {
                 "invariant 1: a superblock refers to {root}, which is on its way"
             );
         }
-        let _turn = self.publishing.lock();
         self.require_writable()?;
+        let _turn = self.publishing.lock();
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
         if superblock.fsid != self.fsid() || superblock.generation < self.superblock.read().generation {
             return Err(Error::BadRequest("a superblock of another volume or an older commit"));
         }
@@ -93,6 +98,34 @@ impl Volume {
             self.set_read_only();
         }
         result
+    }
+
+    /// Gives the superblock that counts to all devices that have another one, before anything else is
+    /// written. A crash came while superblocks were written: some have one that is newer than that,
+    /// whose blocks are written over from now on, or an older one, which would be two commits behind
+    /// after the next crash (invariant 70).
+    pub(crate) fn level_superblocks(&self) -> Result<()> {
+        if self.is_level.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut about_to_join = self.about_to_join.lock();
+        if self.is_level.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (counts, set) = (self.superblock(), self.devices.load_full());
+        let state = |it: &Superblock| (it.generation, it.root, it.chunk_root, it.log_root);
+        let others: Vec<&Arc<Member>> = set
+            .current()
+            .filter(|member| member.primary.lock().superblock().is_none_or(|own| state(&own) != state(&counts)))
+            .collect();
+        if !others.is_empty() || !about_to_join.is_empty() {
+            self.look_at_superblocks()?;
+            tracing::info!("a crash has left devices with another superblock: they get the one that counts");
+            about_to_join.drain(..).for_each(|member| forget_volume(&member));
+            self.write_to(&items(&others), &counts, Copies::All)?;
+        }
+        self.is_level.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// An error if another process has written a superblock, as far as that has to be known.

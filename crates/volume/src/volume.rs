@@ -60,6 +60,10 @@ pub struct Volume {
     /// Repairs begin when the volume is open: nothing is written before the caller has seen what it
     /// is.
     is_open: bool,
+    /// The devices have one superblock: no crash has left some of them with another one.
+    pub(crate) is_level: AtomicBool,
+    /// Devices that only a newer commit has, which does not count.
+    pub(crate) about_to_join: Mutex<Vec<Arc<Member>>>,
     /// Writes that have been submitted and not yet waited for.
     pub(crate) in_flight: Arc<InFlight>,
     /// Shared by submitters of writes; a repair holds it exclusively, so that it never undoes a
@@ -117,6 +121,8 @@ impl Volume {
             read_only: AtomicBool::new(parts.read_only),
             ignores_node_checksums: AtomicBool::new(false),
             is_open: false,
+            is_level: AtomicBool::new(false),
+            about_to_join: Mutex::with_default(Rank::LevelingSuperblocks),
             in_flight: Arc::default(),
             submissions: RwLock::new(Rank::Submissions, ()),
             publishing: Mutex::new(Rank::VolumePublishing, ()),
@@ -159,10 +165,16 @@ impl Volume {
         let (members, unlisted): (Vec<_>, Vec<_>) = set.members.into_iter().partition(is_listed);
         set.members = members;
         for member in unlisted {
-            if member.is_seed() || member.generation() >= Some(self.superblock.read().generation) {
+            let (own, counts) = (member.generation(), Some(self.superblock.read().generation));
+            if member.is_seed() || own == counts {
                 return Err(Error::UnlistedDevice(member.devid()));
             }
-            tracing::warn!(device = member.devid().0, "it was removed from the volume: left out");
+            let is_newer = own > counts;
+            let why = if is_newer { "was added by a commit that does not count" } else { "was removed" };
+            tracing::warn!(device = member.devid().0, "it {why}: left out");
+            if is_newer {
+                self.about_to_join.lock().push(member);
+            }
         }
         self.devices = ArcSwap::from_pointee(set);
         let mut map = ChunkMap::default();
@@ -243,8 +255,12 @@ impl Volume {
         self.is_open && !self.is_read_only()
     }
 
+    /// An error if nothing may be written; else whatever comes before the first write is done.
     pub(crate) fn require_writable(&self) -> Result<()> {
-        if self.is_read_only() { Err(Error::ReadOnly) } else { Ok(()) }
+        if self.is_read_only() {
+            return Err(Error::ReadOnly);
+        }
+        self.level_superblocks()
     }
 
     pub(crate) fn member(&self, devid: DeviceId) -> Result<Arc<Member>> {

@@ -46,6 +46,7 @@ mod operations_change_what_a_commit_has_yet_to_write;
 mod operations_get_what_is_held_aside;
 mod operations_that_fail_change_nothing;
 mod paths_work_as_on_the_host;
+mod power_fails_again_and_again;
 mod reads_are_recorded;
 mod refused_attempts_change_nothing_that_follows;
 mod requests_share_few_locks;

@@ -3,14 +3,14 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ubtrfs::Errno;
 use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::OverlayDevice;
+use ubtrfs::{Errno, Filesystem};
 use ubtrfs_format::DeviceId;
 use ubtrfs_volume::Device;
 
 use crate::common::power::{Power, PoweredDevice};
-use crate::common::volumes::{SIZE, ZEROES, assert_clean, assert_holds, blank, open, root, volume, write};
+use crate::common::volumes::{SIZE, ZEROES, assert_clean, assert_holds, blank, open, volume, write};
 
 #[test]
 fn a_new_device_takes_what_the_others_have_no_room_for() {
@@ -60,17 +60,17 @@ fn a_device_that_is_too_small_is_refused_and_the_volume_stays_as_it_is() {
     assert_clean(&all, "refused");
 }
 
-static PAIR: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| volume(2, Profile::Single, Profile::Raid1));
 static BLANK: LazyLock<OverlayDevice> = LazyLock::new(blank);
 
 /// Adds a device, and writes by a log, while the power ends after so many writes; whether it has
 /// ended. Some devices lose what they have in their caches (the bits of `lost`).
-fn crashes(after: u64, lost: u32) -> bool {
-    let what = format!("power ends after {after} writes, caches {lost:b} are lost");
+fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
+    let what = format!("of {} devices, power ends after {after} writes, caches {lost:b} are lost", old.len());
     let power = Power::endless();
-    let start = PAIR.iter().chain([&*BLANK]);
+    let start = old.iter().chain([&*BLANK]);
     let devices: Vec<Arc<PoweredDevice>> = start.map(|device| PoweredDevice::new(&power, device)).collect();
-    let fs = open(vec![devices[0].clone(), devices[1].clone()]).unwrap();
+    let (new, old) = (&devices[old.len()], &devices[..old.len()]);
+    let fs = open(old.iter().map(|device| device.clone() as _).collect()).unwrap();
     write(&fs, "durable", 1, 3 << 20).unwrap();
     fs.sync().unwrap();
     power.end_after(after);
@@ -79,40 +79,68 @@ fn crashes(after: u64, lost: u32) -> bool {
         fs.fsync(file)
     };
     let before = logged("before").is_ok();
-    let added = fs.add_device(devices[2].clone()).is_ok();
+    let added = fs.add_device(new.clone()).is_ok();
     let later = added && logged("later").is_ok() && fs.sync().is_ok();
     let has_ended = power.has_ended();
     drop(fs);
-    let left: Vec<Arc<dyn Device>> =
-        devices.iter().enumerate().map(|(at, device)| device.after_crash(lost & 1 << at == 0) as _).collect();
-    let fs = match open(left[..2].to_vec()) {
-        Ok(fs) if !added => fs,
-        // By the device that has been added.
-        _ => open(left.clone()).unwrap_or_else(|error| panic!("{what}: {error}")),
+    let left = || -> Vec<Arc<dyn Device>> {
+        devices.iter().enumerate().map(|(at, device)| device.after_crash(lost & 1 << at == 0) as _).collect()
     };
-    assert_holds(&fs, "durable", 1, 3 << 20);
-    if before {
-        assert_holds(&fs, "before", 2, 1 << 20);
+    let use_it = |devices: &[Arc<dyn Device>], fs: Arc<Filesystem>, how: &str| {
+        let what = format!("{what}, {how}");
+        assert_holds(&fs, "durable", 1, 3 << 20);
+        if before {
+            assert_holds(&fs, "before", 2, 1 << 20);
+        }
+        if later {
+            assert_holds(&fs, "later", 2, 1 << 20);
+        }
+        let number = fs.volume().devices().len();
+        assert!(number == devices.len() || !added, "{what}");
+        write(&fs, how, 3, 1 << 20).unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&devices[..number], &what);
+        number
+    };
+    // The number of devices that the volume has.
+    let open_all = |devices: &[Arc<dyn Device>], how: &str| {
+        let fs = open(devices.to_vec()).unwrap_or_else(|error| panic!("{what}, {how}: {error}"));
+        use_it(devices, fs, how)
+    };
+    // It is mounted with all that is found, unless nothing is on the new device yet …
+    let with = left();
+    let is_blank =
+        matches!(open(vec![with[old.len()].clone()]), Err(ubtrfs::Error::Volume(ubtrfs_volume::Error::NotBtrfs)));
+    if !is_blank {
+        // One that is left out is no device of a volume any more (invariant 70).
+        let number = open_all(&with, "with the new device");
+        open_all(&with[..number], "once more");
     }
-    if later {
-        assert_holds(&fs, "later", 2, 1 << 20);
+    // … or without the new device, which comes back later.
+    let without = left();
+    match open(without[..old.len()].to_vec()) {
+        Ok(fs) if !added => {
+            use_it(&without, fs, "without the new device");
+            if !is_blank {
+                let _ = open_all(&without, "with the device that came back");
+            }
+        }
+        opened => assert!(opened.is_err() && !is_blank, "{what}"),
     }
-    let number = fs.volume().devices().len();
-    assert!(number == 3 || !added, "{what}");
-    fs.unlink(root(), b"durable").unwrap();
-    fs.close().unwrap();
-    drop(fs);
-    assert_clean(&left[..number], &what);
     has_ended
 }
 
 #[test]
 fn a_crash_leaves_the_volume_with_the_device_or_without_it() {
-    for lost in [0, 0b111, 0b011, 0b100, 0b001] {
-        let mut after = 0;
-        while crashes(after, lost) {
-            after += if matches!(lost, 0 | 0b111) { 1 } else { 3 };
+    for (number, data) in [(2, Profile::Single), (2, Profile::Raid1), (3, Profile::Raid1)] {
+        let old = volume(number, data, Profile::Raid1);
+        for lost in [0, 0b1111, 0b011, 0b100, 0b001] {
+            let mut after = 0;
+            while crashes(&old, after, lost) {
+                after += if matches!(lost, 0 | 0b1111) { 2 } else { 5 };
+            }
+            assert!(after > 20, "{after}");
         }
-        assert!(after > 20, "{after}");
     }
 }

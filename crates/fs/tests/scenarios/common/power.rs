@@ -66,6 +66,14 @@ impl PoweredDevice {
     pub fn after_crash(&self, keeps_cache: bool) -> Arc<OverlayDevice> {
         Arc::new(if keeps_cache { self.seen.fork() } else { self.durable.fork() })
     }
+
+    /// The same, with those of the writes in its cache that it `keeps`.
+    pub fn after_cut(&self, mut keeps: impl FnMut() -> bool) -> OverlayDevice {
+        let left = self.durable.fork();
+        let kept = self.unflushed.lock().iter().filter(|_| keeps()).cloned().collect();
+        left.submit(kept).wait().expect("a device in memory");
+        left
+    }
 }
 
 impl Device for PoweredDevice {
