@@ -27,14 +27,17 @@ impl DeferredSuperblocks {
 
     /// Writes the superblocks, after everything else is durable; when it returns they are, too.
     pub fn publish(&self) -> io::Result<()> {
-        let mut superblocks = self.superblocks.lock();
-        if superblocks.is_empty() {
+        // The device may defer them, too.
+        let kept = self.superblocks.lock().clone();
+        if kept.is_empty() {
             return Ok(());
         }
         self.device.flush()?;
-        self.device.submit(superblocks.values().cloned().collect()).wait()?;
+        self.device.submit(kept.values().cloned().collect()).wait()?;
         self.device.flush()?;
-        superblocks.clear();
+        let is_newer =
+            |at: &Physical, write: &mut DeviceWrite| kept.get(at).is_none_or(|it| it.data[..] != write.data[..]);
+        self.superblocks.lock().retain(is_newer);
         Ok(())
     }
 }

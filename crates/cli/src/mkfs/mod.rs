@@ -15,7 +15,7 @@ use ubtrfs::mkfs::{Error, make_over};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, random_uuid};
-use ubtrfs_volume::{ALIGNMENT, Buffer, Device, DeviceWrite};
+use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
 use self::identity::Identity;
 use self::input::Input;
@@ -91,22 +91,39 @@ fn make(
     identity: Identity,
     options: &mut MkfsOptions,
 ) -> Result<(Vec<u64>, Option<Done>)> {
-    let devices = write(targets, arguments, identity, options)?;
+    let devices = open(targets, arguments, identity, options)?;
     let sizes: Vec<u64> = options.devices().map(|(_, device)| device.total_bytes).collect();
-    let Some(input) = input else { return Ok((sizes, None)) };
-    let population = Population { input, arguments, identity, sizes: sizes.clone() };
-    let filled = population.run(devices.clone());
-    if filled.is_err() {
-        for device in &devices {
-            wipe_superblocks(&**device, 0);
-        }
+    let Some(input) = input else {
+        write(targets, &devices, options)?;
+        return Ok((sizes, None));
+    };
+    // It is a volume when it is full: what ends before leaves none, neither the old one.
+    devices.iter().for_each(|device| wipe_superblocks(&**device, 0));
+    let deferred: Vec<_> =
+        devices.iter().map(|device| Arc::new(DeferredSuperblocks::new(Arc::clone(device)))).collect();
+    let filled: Vec<_> = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+    write(targets, &filled, options)?;
+    for (number, device) in devices.iter().enumerate() {
+        // That may take long.
+        device.protect().map_err(|error| Failure::about(shown(targets, number), &error))?;
     }
-    let (now, counts) = filled?;
-    for (((target, device), before), bytes) in targets.iter().zip(devices).zip(sizes).zip(&now) {
-        if *bytes < before {
-            wipe_superblocks(&*device, *bytes);
-            target.cut(before, *bytes)?;
-        }
+    let population = Population { input, arguments, identity, sizes: sizes.clone() };
+    let (now, counts) = population.run(filled.clone())?;
+    let sizes = sizes.into_iter().zip(&now);
+    let shrunk = sizes.enumerate().filter(|(_, (before, bytes))| *bytes < before);
+    let shrunk: Vec<_> = shrunk.map(|(number, (before, bytes))| (number, before, *bytes)).collect();
+    for (number, _, bytes) in &shrunk {
+        wipe_superblocks(&*filled[*number], *bytes);
+    }
+    // Without the superblocks of the first one, a device is missing.
+    for (number, device) in deferred.iter().enumerate().rev() {
+        device.publish().map_err(|error| {
+            devices.iter().for_each(|device| wipe_superblocks(&**device, 0));
+            Failure::about(shown(targets, number), &error)
+        })?;
+    }
+    for (number, before, bytes) in shrunk {
+        targets[number].cut(before, bytes)?;
     }
     Ok((now, Some(counts.into())))
 }
@@ -198,8 +215,8 @@ fn profile(name: &str) -> Result<Profile> {
     })
 }
 
-/// Writes an empty volume onto the devices; the options get their sizes.
-fn write(
+/// Opens the devices of a volume that is possible; the options get their sizes.
+fn open(
     targets: &[Target<'_>],
     arguments: &args::Mkfs,
     identity: Identity,
@@ -221,18 +238,16 @@ fn write(
         devices.push(device.resized(arguments.populate.rootdir.is_some())?);
     }
     options.largest_chunk = Population::largest_chunk(arguments, sizes.iter().sum());
+    Ok(devices)
+}
+
+/// Writes an empty volume.
+fn write(targets: &[Target<'_>], devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Result<()> {
     let of_volume: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
     make_over(&of_volume, options).map_err(|error| match &error {
         Error::Options(error) => refused(targets, error),
         _ => Failure::about(shown(targets, 0), &error),
-    })?;
-    if arguments.populate.rootdir.is_some() {
-        // It is a volume from now on, and may take long to be filled.
-        for (number, device) in devices.iter().enumerate() {
-            device.protect().map_err(|error| Failure::about(shown(targets, number), &error))?;
-        }
-    }
-    Ok(devices)
+    })
 }
 
 /// Why no volume can be made, about the device that is the reason for it.

@@ -1,10 +1,12 @@
 //! Volumes that are filled as they are made.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use ubtrfs_format::{SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
@@ -366,4 +368,35 @@ fn a_compressed_volume_is_smaller_and_holds_the_same() {
     }
     let wrong = ubtrfs(&["mkfs", "--rootdir", &text(&tree), "--compress", "lz4", &text(&plain)]);
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// Neither the old volume nor an empty or half of the new one.
+#[test]
+fn what_is_killed_while_it_fills_a_volume_leaves_none() {
+    let dir = scratch_dir();
+    let (tree, image, archive) = (dir.path().join("tree"), text(&dir.path().join("image")), dir.path().join("tar"));
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("first"), "content").unwrap();
+    fs::write(tree.join("second"), vec![1; 16 << 20]).unwrap();
+    success(
+        &Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&tree).args(["first", "second"]).output().unwrap(),
+    );
+    let archive = fs::read(archive).unwrap();
+    for signal in [Signal::TERM, Signal::KILL] {
+        success(&ubtrfs(&["mkfs", "-f", "--size", "256M", "--label", "old", &image]));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+        command.args(["mkfs", "-f", "--label", "new", "--rootdir", "-", &image]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // It waits for more than it has been given.
+        child.stdin.as_mut().unwrap().write_all(&archive[..8 << 20]).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        child.wait().unwrap();
+        for command in ["info", "check", "label"] {
+            let left = ubtrfs(&[command, &image]);
+            assert!(!left.status.success(), "{signal:?}: {}", String::from_utf8_lossy(&left.stdout));
+        }
+    }
+    success(&ubtrfs(&["mkfs", "-f", "--label", "new", "--rootdir", &text(&tree), &image]));
+    assert_eq!(success(&ubtrfs(&["cat", &image, "first"])), "content");
+    is_clean(&image);
 }
