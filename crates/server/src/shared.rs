@@ -385,6 +385,8 @@ impl Shared {
         self.names_forgotten.end();
         let end = || {
             let closed = self.engine.close().map_err(|error| error.chain());
+            // Who unmounts may use the devices at once, though this process takes a while to end.
+            self.engine.volume().release();
             if let Some(on_end) = self.on_end.get() {
                 on_end();
             }

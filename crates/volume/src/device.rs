@@ -61,6 +61,9 @@ pub trait Device: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Nothing is written to the device any more: others may have it, though it may still be read.
+    fn release(&self) {}
+
     /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
     fn stop_waiting(&self) {}
 

@@ -336,6 +336,13 @@ impl Device for FileDevice {
         }
     }
 
+    fn release(&self) {
+        let locked = if self.is_block { self.image.as_ref() } else { Some(&*self.file) };
+        if let Some(locked) = locked {
+            unlock(locked);
+        }
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.counters.get()
     }
@@ -350,10 +357,7 @@ impl Drop for FileDevice {
             ring.drain();
         }
         self.writer = Writer::None;
-        let locked = if self.is_block { self.image.as_ref() } else { Some(&*self.file) };
-        if let Some(locked) = locked {
-            unlock(locked);
-        }
+        self.release();
     }
 }
 

@@ -157,12 +157,7 @@ impl ProtectedDevice {
 
 impl Drop for ProtectedDevice {
     fn drop(&mut self) {
-        self.shared.state.lock().is_ending = true;
-        self.shared.ending.notify_all();
-        if let Some(thread) = self.renewing.lock().take() {
-            let _ = thread.join();
-        }
-        self.shared.release();
+        self.release();
     }
 }
 
@@ -374,6 +369,17 @@ impl Device for ProtectedDevice {
             Refusal::Held(who) => taken_over(&who),
             Refusal::Failed(error) => error,
         })
+    }
+
+    fn release(&self) {
+        self.shared.state.lock().is_ending = true;
+        self.shared.ending.notify_all();
+        // The first time only.
+        let thread = self.renewing.lock().take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+            self.shared.release();
+        }
     }
 
     fn stop_waiting(&self) {

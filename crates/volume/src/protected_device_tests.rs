@@ -99,6 +99,19 @@ fn a_device_that_becomes_a_volumes_is_marked_when_it_has_been_wiped() {
     drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
 }
 
+/// Whoever unmounts a volume may use it at once, though its server takes a while to end.
+#[test]
+fn a_device_that_is_released_is_another_writers_at_once() {
+    let device = volume();
+    let first = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    first.release();
+    let second = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    let marked = mark(&device);
+    drop(first);
+    assert!(marked.is_some() && mark(&device) == marked, "that of the second one");
+    write(&second, 0, &[1; 4096]).unwrap();
+}
+
 #[test]
 fn a_writer_that_can_not_be_seen_is_watched_until_it_is_silent() {
     let device = volume();

@@ -181,6 +181,10 @@ impl Device for ReadAheadDevice {
         self.device.protect()
     }
 
+    fn release(&self) {
+        self.device.release();
+    }
+
     fn stop_waiting(&self) {
         self.device.stop_waiting();
     }

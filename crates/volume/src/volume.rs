@@ -251,6 +251,14 @@ impl Volume {
         self.read_only.store(true, Ordering::Release);
     }
 
+    /// Nothing is written any more, not even repairs, and others may have the devices.
+    pub fn release(&self) {
+        self.set_read_only();
+        // A repair may be under way.
+        drop(self.submissions.write());
+        self.devices.load().members.iter().for_each(|member| member.device.release());
+    }
+
     pub(crate) fn may_repair(&self) -> bool {
         self.is_open && !self.is_read_only()
     }

@@ -58,6 +58,9 @@ fn one_program_at_a_time() {
     assert!(held(open(OpenMode::ReadWrite, Exclusive::Yes)));
     assert!(held(open(OpenMode::ReadOnly, Exclusive::Yes)));
     open(OpenMode::ReadOnly, Exclusive::No).unwrap();
+    // Also when it is not closed yet, but writes nothing any more.
+    writer.release();
+    drop(open(OpenMode::ReadWrite, Exclusive::Yes).unwrap());
     drop(writer);
     let reader = open(OpenMode::ReadOnly, Exclusive::Yes).unwrap();
     open(OpenMode::ReadOnly, Exclusive::Yes).unwrap();
