@@ -400,8 +400,8 @@ fn apart_from(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<De
 type FoundDevice = (Arc<dyn Device>, Found);
 
 /// Devices in the order of their numbers, and the one that was to replace another one. Those whose
-/// number and id a newer one has are left out, and left as they are: it has replaced them, or they
-/// are old copies of it, which somebody may want to keep.
+/// number a newer one has are left out, and left as they are: it has replaced them or got their
+/// number since they were removed, or they are old copies of it, which somebody may want to keep.
 fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<FoundDevice>)> {
     let newest_first = |(_, found): &FoundDevice| {
         let Superblock { dev_item, generation, .. } = &found.superblock;
@@ -413,15 +413,12 @@ fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<Fou
         let own = &found.superblock;
         let is_older = |(_, newer): &FoundDevice| {
             let newer = &newer.superblock;
-            newer.dev_item.devid == own.dev_item.devid
-                && newer.dev_item.uuid == own.dev_item.uuid
-                && newer.fsid == own.fsid
-                && newer.generation > own.generation
+            newer.dev_item.devid == own.dev_item.devid && newer.fsid == own.fsid && newer.generation > own.generation
         };
         if own.dev_item.devid == TARGET {
             targets.push((device, found));
         } else if devices.last().is_some_and(is_older) {
-            tracing::warn!(device = own.dev_item.devid.0, "another one has its number and id, and is newer: left out");
+            tracing::warn!(device = own.dev_item.devid.0, "another one has its number, and is newer: left out");
         } else {
             devices.push((device, found));
         }

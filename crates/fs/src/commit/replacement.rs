@@ -9,7 +9,7 @@ use ubtrfs_volume::{Device, DeviceErrors};
 
 use super::owner::Committer;
 use super::replacement_item::Replacement;
-use crate::error::{Errno, Error, Refusal, Result};
+use crate::error::{Errno, Result};
 
 impl Committer {
     /// The replacement of a device that is in progress, or the last one.
@@ -26,8 +26,11 @@ impl Committer {
         let saved = item;
         if item.is_in_progress() {
             if !volume.devices().iter().any(|device| device.devid == item.source) {
-                let state = format!("device {} is being replaced, which the volume does not have", item.source);
-                return Err(Error::Refused(Refusal::ReadOnlyState(state)));
+                // Older versions removed such devices. The kernel mounts no volume with that.
+                tracing::warn!(device = item.source.0, "it was being replaced, and has been removed since");
+                (item.state, item.time_stopped) = (DevReplaceItem::CANCELED, self.info.now().sec);
+                *self.replacement.lock() = Replacement { item, saved, opens_target: false };
+                return Ok(());
             }
             let has_all = volume.resume_replacement(item.source, item.read_mode != 0)?;
             if has_all.is_none() {
@@ -41,6 +44,12 @@ impl Committer {
         }
         *self.replacement.lock() = Replacement { item, saved, opens_target: false };
         Ok(())
+    }
+
+    /// Whether this device is being replaced, also if the new one is not there.
+    pub(crate) fn is_being_replaced(&self, devid: DeviceId) -> bool {
+        let item = self.replacement();
+        item.is_in_progress() && item.source == devid
     }
 
     /// Begins to replace a device; this is durable when it returns. `EINPROGRESS` if one is being

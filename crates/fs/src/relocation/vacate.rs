@@ -65,10 +65,13 @@ impl Relocator {
     /// Moves all that is on a device elsewhere, and takes the device out of the volume; this is
     /// durable when it returns. The device may be missing, or be one of a seed. `ENODEV` if there
     /// is no such device, `EINVAL` if the others are too few for the profiles of the volume,
-    /// `ENOSPC` if there is no room on them, `EINPROGRESS` if something else moves extents,
-    /// `ECANCELED` if `goes_on` says no.
+    /// `ENOSPC` if there is no room on them, `EINPROGRESS` if something else moves extents or the
+    /// device is being replaced, `ECANCELED` if `goes_on` says no.
     pub(crate) fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
+        if self.committer.is_being_replaced(devid) {
+            return Err(Errno::INPROGRESS.into());
+        }
         let was_open = self.info.space.lock().devices.close(devid).ok_or(Errno::NODEV)?;
         let _closed = Closed { relocator: self, devid, was_open };
         self.check_profiles()?;
