@@ -34,6 +34,9 @@ impl Session {
         let volume = open_volume(devices.clone())?;
         if volume.superblock().log_root.0 != 0 {
             Filesystem::open(volume, options.clone())?.close()?;
+        } else {
+            // Before superblocks are kept in memory: no device may refer to what is written over.
+            volume.level_superblocks().map_err(ubtrfs::Error::from)?;
         }
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();

@@ -103,8 +103,8 @@ impl Volume {
     /// Gives the superblock that counts to all devices that have another one, before anything else is
     /// written. A crash came while superblocks were written: some have one that is newer than that,
     /// whose blocks are written over from now on, or an older one, which would be two commits behind
-    /// after the next crash (invariant 70).
-    pub(crate) fn level_superblocks(&self) -> Result<()> {
+    /// after the next crash (invariant 70). Whatever writes to the volume does this first.
+    pub fn level_superblocks(&self) -> Result<()> {
         if self.is_level.load(Ordering::Acquire) {
             return Ok(());
         }
