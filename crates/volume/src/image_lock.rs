@@ -49,8 +49,8 @@ fn judge(locked: rustix::io::Result<()>, path: &Path, holder: impl FnOnce() -> O
     Ok(())
 }
 
-/// The process that has locked an image by flock(2), if `/proc/locks` shows one. Whoever may read
-/// the image can lock it, so its name helps against programs that are not ours.
+/// The process that has locked an image by flock(2), if `/proc/locks` shows one. Every user who may
+/// read the image can lock it, so its name helps against programs that are not ours.
 fn holder(image: &File) -> Option<String> {
     let image = image.metadata().ok()?;
     let (major, minor) = (libc::major(image.dev()), libc::minor(image.dev()));

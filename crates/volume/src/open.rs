@@ -550,8 +550,8 @@ fn check_members(
             return Err(Error::Truncated { devid: item.devid, have: device.size(), need: item.total_bytes });
         }
     }
-    // Those that were removed from the volume have older superblocks than the others, and those that
-    // it got by a commit that does not count have newer ones.
+    // Those that were removed from the volume have older superblocks than the others, and those
+    // that it got by a commit that does not count have newer ones.
     let is_of_another_commit = |(_, found): &&FoundDevice| {
         !found.may_be_seed_of(superblock.fsid) && found.superblock.generation != superblock.generation
     };

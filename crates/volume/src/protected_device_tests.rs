@@ -99,7 +99,7 @@ fn a_device_that_becomes_a_volumes_is_marked_when_it_has_been_wiped() {
     drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
 }
 
-/// Whoever unmounts a volume may use it at once, though its server takes a while to end.
+/// A volume may be used as soon as it is unmounted, though its server takes a while to end.
 #[test]
 fn a_device_that_is_released_is_another_writers_at_once() {
     let device = volume();

@@ -100,16 +100,16 @@ impl Volume {
         result
     }
 
-    /// Gives the superblock that counts to all devices that have another one, before anything else is
-    /// written. A crash came while superblocks were written: some have one that is newer than that,
-    /// whose blocks are written over from now on, or an older one, which would be two commits behind
-    /// after the next crash (invariant 70). Whatever writes to the volume does this first.
+    /// Gives the superblock that counts to all devices that have another one, before anything else
+    /// is written. A crash came while superblocks were written: some have one that is newer than
+    /// that, whose blocks are written over from now on, or an older one, which would be two commits
+    /// behind after the next crash (invariant 70). Whatever writes to the volume does this first.
     pub fn level_superblocks(&self) -> Result<()> {
-        if self.is_level.load(Ordering::Acquire) {
+        if self.is_level() {
             return Ok(());
         }
         let mut about_to_join = self.about_to_join.lock();
-        if self.is_level.load(Ordering::Acquire) {
+        if self.is_level() {
             return Ok(());
         }
         let (counts, set) = (self.superblock(), self.devices.load_full());
@@ -126,6 +126,10 @@ impl Volume {
         }
         self.is_level.store(true, Ordering::Release);
         Ok(())
+    }
+
+    pub(crate) fn is_level(&self) -> bool {
+        self.is_level.load(Ordering::Acquire)
     }
 
     /// An error if another process has written a superblock, as far as that has to be known.

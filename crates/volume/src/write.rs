@@ -152,6 +152,7 @@ impl Volume {
         register: impl FnOnce(&Arc<InFlight>) -> Registration,
     ) -> Result<Ticket<Kind>> {
         self.require_writable()?;
+        assert!(self.is_level(), "invariant 70: the devices have one superblock before anything is written");
         let sector = u64::from(self.sector_size());
         let _not_during_repairs = self.submissions.read();
         let set = self.devices.load_full();

@@ -98,7 +98,7 @@ fn make(
         return Ok((sizes, None));
     };
     // It is a volume when it is full: what ends before leaves none, neither the old one.
-    devices.iter().for_each(|device| wipe_superblocks(&**device, 0));
+    wipe_all_superblocks(&devices);
     let deferred: Vec<_> =
         devices.iter().map(|device| Arc::new(DeferredSuperblocks::new(Arc::clone(device)))).collect();
     let filled: Vec<_> = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
@@ -118,7 +118,7 @@ fn make(
     // Without the superblocks of the first one, a device is missing.
     for (number, device) in deferred.iter().enumerate().rev() {
         device.publish().map_err(|error| {
-            devices.iter().for_each(|device| wipe_superblocks(&**device, 0));
+            wipe_all_superblocks(&devices);
             Failure::about(shown(targets, number), &error)
         })?;
     }
@@ -150,6 +150,12 @@ fn say(
     let on = if let [_] = paths { String::new() } else { format!(" on {} devices", paths.len()) };
     println!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes));
     Ok(())
+}
+
+fn wipe_all_superblocks(devices: &[Arc<dyn Device>]) {
+    for device in devices {
+        wipe_superblocks(&**device, 0);
+    }
 }
 
 /// Takes the superblocks away that are not in the first `end` bytes of the device, as well as it

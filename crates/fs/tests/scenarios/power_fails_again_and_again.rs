@@ -105,11 +105,11 @@ impl Machine {
     fn lose_power(&mut self, powered: &[Arc<PoweredDevice>]) {
         let by_device = self.rng.one_in(2);
         let rng = &mut self.rng;
-        let mut left = |device: &Arc<PoweredDevice>| {
+        let left = |device: &Arc<PoweredDevice>| {
             let whole = rng.one_in(2);
             device.after_cut(|| if by_device { whole } else { rng.one_in(2) })
         };
-        self.devices = powered.iter().map(|device| left(device)).collect();
+        self.devices = powered.iter().map(left).collect();
     }
 
     /// Everything is there in the end, and sound.
@@ -212,6 +212,6 @@ fn power_that_fails_again_and_again_leaves_a_volume_to_write_to() {
 }
 
 #[test]
-fn power_that_fails_while_devices_come_and_go_leaves_a_volume_to_write_to() {
+fn power_that_fails_while_devices_are_added_and_removed_leaves_a_volume_to_write_to() {
     many_seeds(25, 10).into_iter().for_each(story_of_devices);
 }
