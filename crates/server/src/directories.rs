@@ -22,29 +22,30 @@ use ubtrfs_fuse::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use ubtrfs_fuse::request::Read;
 
 use crate::attributes::type_bits;
+use crate::positions::{AFTER_DOT, AFTER_DOTS, AT_THE_END, End as ListingEnd, Position};
 use crate::server::Server;
 use crate::shared::errno;
 
 const S_IFDIR: u32 = 0o040_000;
 
-/// The position of a listing: the offset that the kernel sends.
-const AFTER_DOT: u64 = 1;
-const AFTER_DOTS: u64 = 2;
 /// Entries that are fetched at once.
 const BATCH: usize = 128;
 
-/// Where a listing that continues at `offset` ends. It shows no entry that was added after it
-/// began, or a program that renames what it reads would never end.
-fn end(engine: &ubtrfs::Filesystem, dir: InodeId, offset: u64) -> Result<DirIndex> {
-    if offset == 0 { engine.begin_listing(dir) } else { engine.listing_end(dir) }
+/// The entry at which the listing ends that continues at a position.
+fn last_of(engine: &ubtrfs::Filesystem, dir: InodeId, position: Position) -> Result<DirIndex> {
+    match position.end {
+        ListingEnd::At(last) => Ok(last),
+        ListingEnd::AsTheLast => engine.listing_end(dir),
+        ListingEnd::Begins => engine.begin_listing(dir),
+    }
 }
 
 impl Server {
     /// Answers READDIR.
     pub(crate) fn list_names(&self, node: u64, what: &Read, mut reply: ReplyDirectory) {
-        let listed = self.bound(node, what).and_then(|(dir, last)| {
+        let listed = self.bound(node, what).and_then(|(dir, next, last)| {
             let numbers = &self.shared().numbers;
-            list((self.engine(), numbers.top()), dir, what.offset, last, false, &mut |row| {
+            list((self.engine(), numbers.top()), dir, next, last, false, &mut |row| {
                 Ok(match row {
                     Row::Dots { name, id, next } => reply.add(numbers.shown(id), next, S_IFDIR, name),
                     Row::Entry { entry, next } => {
@@ -65,9 +66,9 @@ impl Server {
 
     /// Answers READDIRPLUS.
     pub(crate) fn list_with_attributes(&self, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
-        let listed = self.bound(node, what).and_then(|(dir, last)| {
+        let listed = self.bound(node, what).and_then(|(dir, next, last)| {
             let numbers = &self.shared().numbers;
-            list((self.engine(), numbers.top()), dir, what.offset, last, true, &mut |row| match row {
+            list((self.engine(), numbers.top()), dir, next, last, true, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
                 // The kernel has it: to return its attributes again would only cost time.
                 Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
@@ -106,10 +107,11 @@ impl Server {
         }
     }
 
-    fn bound(&self, node: u64, what: &Read) -> std::result::Result<(InodeId, DirIndex), Errno> {
-        let dir = self.inode(node)?;
-        let last = end(self.engine(), dir, what.offset).map_err(|error| errno(&error))?;
-        Ok((dir, last))
+    /// The directory, what the request asks for first, and the entry at which the listing ends.
+    fn bound(&self, node: u64, what: &Read) -> std::result::Result<(InodeId, u64, DirIndex), Errno> {
+        let (dir, position) = (self.inode(node)?, Position::of(what.offset));
+        let last = last_of(self.engine(), dir, position).map_err(|error| errno(&error))?;
+        Ok((dir, position.next, last))
     }
 
     /// Answers that a directory's listing has reached its end.
@@ -167,37 +169,45 @@ enum Row<'a> {
     Entry { entry: &'a DirectoryEntry, next: u64 },
 }
 
-/// Lists a directory from `offset` up to the entry `last`, until `show` says that there is no more
-/// room; `looks_up`: it looks up the entries.
+/// Lists a directory from the position `next` up to the entry `last`, until `show` says that there
+/// is no more room; `looks_up`: it looks up the entries.
 fn list(
     (engine, top): (&ubtrfs::Filesystem, TreeId),
     dir: InodeId,
-    offset: u64,
+    next: u64,
     last: DirIndex,
     looks_up: bool,
     show: &mut dyn FnMut(Row<'_>) -> Result<bool>,
 ) -> Result<()> {
-    if offset < AFTER_DOT && !show(Row::Dots { name: b".", id: dir, next: AFTER_DOT })? {
+    let end = ListingEnd::at(last);
+    let offset = |next| Position { next, end }.offset();
+    if next < AFTER_DOT && !show(Row::Dots { name: b".", id: dir, next: offset(AFTER_DOT) })? {
         return Ok(());
     }
-    if offset < AFTER_DOTS && !show(Row::Dots { name: b"..", id: engine.parent_within(top, dir)?, next: AFTER_DOTS })? {
-        return Ok(());
+    if next < AFTER_DOTS {
+        let parent = engine.parent_within(top, dir)?;
+        if !show(Row::Dots { name: b"..", id: parent, next: offset(AFTER_DOTS) })? {
+            return Ok(());
+        }
     }
-    // The entry of number n is followed by offset n + 1: numbers begin at 2, and the first listing
-    // continues at 2, too.
-    let mut after = DirIndex(offset.max(AFTER_DOTS) - 1);
+    // The entry of number n is followed by position n + 1: numbers begin at 2, and the first
+    // listing continues at 2, too.
+    let mut after = DirIndex(next.max(AFTER_DOTS) - 1);
     loop {
         let entries = engine.list(dir, after, last, BATCH)?;
         if looks_up {
             engine.will_look_up(dir, &entries);
         }
-        for entry in &entries {
-            if !show(Row::Entry { entry, next: entry.index.0.saturating_add(1) })? {
+        let is_end = entries.len() < BATCH;
+        for (rest, entry) in (0..entries.len()).rev().zip(&entries) {
+            let is_last = entry.index == last || is_end && rest == 0;
+            let next = if is_last { AT_THE_END } else { offset(entry.index.0.saturating_add(1)) };
+            if !show(Row::Entry { entry, next })? {
                 return Ok(());
             }
             after = entry.index;
         }
-        if entries.len() < BATCH {
+        if is_end {
             return Ok(());
         }
     }

@@ -44,6 +44,7 @@ mod opens;
 mod ownership;
 mod permissions;
 mod pool;
+mod positions;
 mod privileges;
 mod properties;
 mod protection;

@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::RawDir;
+use rustix::fs::{RawDir, SeekFrom, seek};
+use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 
 use crate::harness::{FUSE, Volume};
@@ -20,6 +21,11 @@ fn name(number: usize) -> String {
 
 /// The names that one getdents(2) brings; `None` at the end.
 fn some(dir: &File) -> Option<Vec<String>> {
+    Some(some_with_positions(dir)?.into_iter().map(|(name, _)| name).collect())
+}
+
+/// The same with the positions behind them, as telldir(3) returns them.
+fn some_with_positions(dir: &File) -> Option<Vec<(String, u64)>> {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut raw = RawDir::new(dir, &mut room);
     let mut names = Vec::new();
@@ -28,9 +34,10 @@ fn some(dir: &File) -> Option<Vec<String>> {
     while !any || !raw.is_buffer_empty() {
         let Some(entry) = raw.next() else { break };
         any = true;
-        let name = entry.unwrap().file_name().to_str().unwrap().to_owned();
+        let entry = entry.unwrap();
+        let name = entry.file_name().to_str().unwrap().to_owned();
         if !name.starts_with('.') {
-            names.push(name);
+            names.push((name, entry.next_entry_cookie()));
         }
     }
     any.then_some(names)
@@ -115,4 +122,143 @@ fn a_listing_among_other_changes_shows_the_readers_own_changes() {
         }
     });
     volume.umount();
+}
+
+/// Has names made in the directory until positions of 31 bits have no room for their numbers.
+fn count_up(dir: &Path) {
+    let names = [dir.join(name(0)), dir.join("other")];
+    for number in 0..1 << 15 {
+        fs::rename(&names[number % 2], &names[(number + 1) % 2]).unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_renames_what_it_reads_ends_though_others_list_the_directory() {
+    require!(FUSE);
+    // With and without attributes, which bring READDIRPLUS.
+    for (counts_up, looks) in [(false, false), (false, true), (true, false)] {
+        let volume = Volume::new();
+        volume.mount("");
+        let dir = full(&volume);
+        if counts_up {
+            count_up(&dir);
+        }
+        let (reader, mut read) = (File::open(&dir).unwrap(), Vec::new());
+        while let Some(names) = some(&reader) {
+            for old in names {
+                let new = format!("renamed {}", read.len());
+                fs::rename(dir.join(&old), dir.join(&new)).unwrap();
+                if looks {
+                    fs::metadata(dir.join(&new)).unwrap();
+                }
+                read.push(old);
+            }
+            assert!(read.len() <= NAMES, "{} is read again", read.last().unwrap());
+            // The kernel keeps what the second one reads.
+            assert!((0..2).all(|_| listed(&dir).len() == NAMES));
+        }
+        read.sort();
+        assert!(read.into_iter().eq((0..NAMES).map(name)), "counts up: {counts_up}, looks: {looks}");
+        drop(reader);
+        volume.umount();
+    }
+}
+
+#[test]
+fn no_name_comes_twice_though_others_list_the_directory() {
+    require!(FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let dir = full(&volume);
+    let reader = File::open(&dir).unwrap();
+    let mut read = some(&reader).unwrap();
+    let path = dir.join(&read[0]);
+    fs::rename(&path, dir.join("elsewhere")).unwrap();
+    fs::rename(dir.join("elsewhere"), &path).unwrap();
+    assert_eq!(listed(&dir).len(), NAMES);
+    read.extend(rest(&reader));
+    read.sort();
+    assert!(read.into_iter().eq((0..NAMES).map(name)));
+    drop(reader);
+    volume.umount();
+}
+
+/// A program that reads all names but not the end, as one that looks whether a directory is empty,
+/// leaves the kernel with an incomplete listing. It keeps later ones all the same.
+#[test]
+fn the_kernel_keeps_listings_though_one_before_was_broken_off() {
+    require!(FUSE);
+    const FEW: usize = 20;
+    let volume = Volume::new();
+    volume.mount("");
+    let dir = volume.point.join("dir");
+    fs::create_dir(&dir).unwrap();
+    for number in 0..FEW {
+        File::create(dir.join(name(number))).unwrap();
+        some(&File::open(&dir).unwrap()).unwrap();
+    }
+    assert!((0..2).all(|_| listed(&dir).len() == FEW));
+    let requests = || {
+        let of = |kind: &str| volume.stats()["requests"][kind].as_u64().unwrap_or_default();
+        of("readdir") + of("readdirplus")
+    };
+    let before = requests();
+    assert!((0..10).all(|_| listed(&dir).len() == FEW));
+    assert_eq!(requests(), before);
+    volume.umount();
+}
+
+/// What a reader sees that rewinds, or goes to a position that it or another one has kept.
+fn tour_of_positions(point: &Path) -> Vec<String> {
+    let dir = point.join("places");
+    fs::create_dir(&dir).unwrap();
+    let make = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            File::create(dir.join(name(number))).unwrap();
+        }
+    };
+    let go = |dir: &File, to: u64| seek(dir, SeekFrom::Start(to)).unwrap();
+    // Of those that are there from the beginning, for whether others show is left open by POSIX.
+    let first = |names: Vec<String>| names.into_iter().filter(|shown| *shown < name(400)).collect::<Vec<_>>();
+    make(0..400);
+    let mut tour = Vec::new();
+    let reader = File::open(&dir).unwrap();
+    let (last, position) = some_with_positions(&reader).unwrap().remove(9);
+    make(400..500);
+    let mut note = |what: &str, names: Vec<String>| tour.push(format!("{what}: {} {names:?}", names.len()));
+    rest(&reader);
+    note("at the end", rest(&reader));
+    go(&reader, 0);
+    note("rewound", rest(&reader));
+    fs::remove_file(dir.join(name(399))).unwrap();
+    fs::rename(dir.join(name(1)), dir.join("z")).unwrap();
+    go(&reader, 0);
+    note("rewound after a change", rest(&reader));
+    fs::rename(dir.join("z"), dir.join("zz")).unwrap();
+    go(&reader, position);
+    note("where it was", first(rest(&reader)));
+    fs::remove_file(dir.join(last)).unwrap();
+    go(&reader, position);
+    note("behind a deleted name", first(rest(&reader)));
+    let other = File::open(&dir).unwrap();
+    go(&other, position);
+    note("where another was", first(rest(&other)));
+    make(500..510);
+    go(&other, 2);
+    note("behind the dots", rest(&other));
+    go(&other, 1 << 60);
+    note("far away", rest(&other));
+    go(&other, 0);
+    note("rewound again", rest(&other));
+    tour
+}
+
+#[test]
+fn positions_are_what_they_are_on_the_kernels_driver() {
+    require!(Need::Kernel, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let ours = tour_of_positions(&volume.point);
+    volume.umount();
+    volume.assert_kernels_tour_is_the_same(&ours, tour_of_positions);
 }

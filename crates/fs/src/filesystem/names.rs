@@ -37,13 +37,13 @@ impl Filesystem {
     }
 
     /// Begins a listing that is read in several calls, and records where it ends: at the current
-    /// [`Self::last_index`]. A later beginning moves the end of those in progress further out, so
-    /// none loses a name.
+    /// [`Self::last_index`].
     pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         self.names.begin_listing(dir)
     }
 
-    /// Where the listing ends that was begun last.
+    /// Where the listing ends that was begun last: for one that can't remember its own end. So a
+    /// later beginning moves the end of such ones further out, and none loses a name.
     pub fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
         self.names.listing_end(dir)
     }

@@ -82,15 +82,15 @@ impl Names {
     }
 
     /// Begins a listing that is read in several calls, and records where it ends: at the current
-    /// [`Self::last_index`]. A later beginning moves the end of those in progress further out, so
-    /// none loses a name.
+    /// [`Self::last_index`].
     pub(crate) fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         let last = self.last_index(dir)?;
         self.info.inode(dir)?.write().listings.begin(last);
         Ok(last)
     }
 
-    /// Where the listing ends that was begun last.
+    /// Where the listing ends that was begun last: for one that can't remember its own end. So a
+    /// later beginning moves the end of such ones further out, and none loses a name.
     pub(crate) fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
         let remembered = self.info.inode(dir)?.read().listings.end();
         remembered.map_or_else(|| self.begin_listing(dir), Ok)
