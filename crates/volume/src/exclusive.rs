@@ -2,7 +2,6 @@
 //! kernel.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +17,6 @@ use crate::device_part::DevicePart;
 use crate::device_user::User;
 use crate::error::{Error, Result};
 use crate::file_device::{Exclusive, OpenMode, backing_file, whole_disk};
-use crate::image_lock::lock;
 use crate::loop_devices;
 use crate::named_device::{Opening, is_remote, open_named};
 
@@ -71,18 +69,6 @@ pub fn open_part_exclusively(
 ) -> Result<Arc<dyn Device>> {
     let device = patiently(|| open_named(path, Opening { mode, exclusive: Exclusive::Yes, part, timeout }))?;
     check_unmounted(path, mode, part).map(|()| device)
-}
-
-/// Keeps everybody who opens images [exclusively](open_exclusively) from a file that is about to be
-/// replaced, as long as it is open. An error, about `shown`, if it is used as an image: by another
-/// program of ubtrfs, or through a loop device. What an ordinary user can't look at does not count.
-pub fn keep_from_use(file: &File, shown: &Path) -> Result<()> {
-    lock(file, false, DevicePart::WHOLE, shown)?;
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    match loop_devices::user(Path::new(&path), &[], OpenMode::ReadWrite, DevicePart::WHOLE) {
-        None | Some(User::Hidden(_)) => Ok(()),
-        Some(by) => Err(Error::Attached { path: shown.into(), by }),
-    }
 }
 
 /// An error if the kernel has mounted this part of an image file, or that behind a loop device,

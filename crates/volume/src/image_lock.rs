@@ -4,6 +4,10 @@
 //! besides lock their part by an open file description lock (fcntl(2)): writers of a part
 //! exclusively, readers shared. So writers of a whole image exclude everybody, as they always did,
 //! and users of parts exclude those whose part has a byte in common.
+//!
+//! Every user who may read a file can have any of these locks but those of fcntl(2) for writing. So
+//! the writer of a whole image has one, too, behind all content: by it images are known that show
+//! nothing yet of what they will be.
 
 use std::fs::File;
 use std::io;
@@ -17,6 +21,9 @@ use rustix::io::Errno;
 use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
 
+/// What the writer of a whole image locks by fcntl(2).
+const OF_WRITER: DevicePart = DevicePart { start: 1 << 62, size: Some(512) };
+
 /// Locks a part of an image file: shared, or exclusively.
 pub(crate) fn lock(image: &File, is_shared: bool, part: DevicePart, path: &Path) -> Result<()> {
     let is_alone = !is_shared && part.is_whole();
@@ -24,6 +31,9 @@ pub(crate) fn lock(image: &File, is_shared: bool, part: DevicePart, path: &Path)
         if is_alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
     judge(rustix::fs::flock(image, operation), path, || holder(image))?;
     if is_alone {
+        if let Err(error) = lock_part(image, libc::F_WRLCK, OF_WRITER) {
+            tracing::debug!(%error, "others can't see that the image is written to");
+        }
         return Ok(());
     }
     judge(lock_part(image, if is_shared { libc::F_RDLCK } else { libc::F_WRLCK }, part), path, || None)
@@ -66,25 +76,47 @@ fn holder(image: &File) -> Option<String> {
     Some(format!("another program, {} (process {process})", name.trim_end().escape_debug()))
 }
 
+/// Whether somebody writes to a file who uses it as an image, by the look of the lock.
+pub(crate) fn is_written(file: &File) -> bool {
+    other_lock(file, libc::F_RDLCK).is_some_and(|lock| lock.l_start % 4096 == 0 && lock.l_len % 512 == 0)
+}
+
+/// Where the part of a file begins that somebody has locked by fcntl(2).
+pub(crate) fn locked_place(file: &File) -> Option<u64> {
+    other_lock(file, libc::F_WRLCK).and_then(|lock| u64::try_from(lock.l_start).ok())
+}
+
+/// A lock of somebody else's that excludes one of this kind.
+fn other_lock(file: &File, kind: i32) -> Option<libc::flock> {
+    let mut request = request(kind, DevicePart::WHOLE);
+    // SAFETY: the request takes a pointer to a `struct flock`, in which it returns a lock.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut request) };
+    (result == 0 && i32::from(request.l_type) != libc::F_UNLCK).then_some(request)
+}
+
 fn lock_part(image: &File, kind: i32, part: DevicePart) -> rustix::io::Result<()> {
-    let range = part.range();
-    // Beyond the largest offset there is nothing; a length of zero reaches to the end.
-    let offset = |at: u64| libc::off_t::try_from(at).unwrap_or(libc::off_t::MAX);
-    let start = offset(range.start);
-    let len = if range.end > libc::off_t::MAX as u64 { 0 } else { offset(range.end) - start };
-    let request = libc::flock {
-        l_type: kind as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: start,
-        l_len: len,
-        l_pid: 0,
-    };
+    let request = request(kind, part);
     // SAFETY: the request takes a pointer to a `struct flock`, which it only reads.
     let result = unsafe { libc::fcntl(image.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) };
     if result == 0 {
         return Ok(());
     }
     Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+fn request(kind: i32, part: DevicePart) -> libc::flock {
+    let range = part.range();
+    // Beyond the largest offset there is nothing; a length of zero reaches to the end.
+    let offset = |at: u64| libc::off_t::try_from(at).unwrap_or(libc::off_t::MAX);
+    let start = offset(range.start);
+    let len = if range.end > libc::off_t::MAX as u64 { 0 } else { offset(range.end) - start };
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    }
 }
 
 #[cfg(test)]
@@ -126,6 +158,28 @@ mod tests {
                 lock(&open(), false, DevicePart::WHOLE, image.path()).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn writers_are_distinguished_from_readers() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let open = |writes| File::options().read(true).write(writes).open(image.path()).unwrap();
+        let part = DevicePart { start: 1 << 20, size: None };
+        let look = || (is_written(&open(false)), locked_place(&open(false)));
+        for (is_shared, part, seen) in [
+            (false, DevicePart::WHOLE, (true, Some(OF_WRITER.start))),
+            (false, part, (true, Some(part.start))),
+            (true, part, (false, Some(part.start))),
+        ] {
+            assert_eq!(look(), (false, None));
+            let holder = open(true);
+            lock(&holder, is_shared, part, image.path()).unwrap();
+            assert_eq!(look(), seen);
+        }
+        let user = open(false);
+        rustix::fs::flock(&user, FlockOperation::LockExclusive).unwrap();
+        assert!(lock_part(&user, libc::F_WRLCK, OF_WRITER).is_err());
+        assert_eq!(look(), (false, None));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::fs::FlockOperation;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::ordinary_user::{NOBODY, without_fuse};
@@ -124,6 +125,69 @@ fn an_image_in_use_by_others_is_never_replaced() {
     // What nobody uses is a file like others.
     quiet(&["cp", &from, &used]);
     assert_eq!(fs::read(&used).unwrap(), NOTES);
+}
+
+/// Of invariant 56: images that are used in part are used.
+#[test]
+fn an_image_in_use_in_part_is_never_replaced() {
+    require!(Need::Fuse);
+    let dir = scratch_dir();
+    let from = format!("{}:notes", volume_of_notes(dir.path()));
+    let (used, point) = (text(&dir.path().join("used")), text(&dir.path().join("point")));
+    fs::create_dir(&point).unwrap();
+    success(&ubtrfs(&["mkfs", "--size", "120M", &format!("{used}.whole")]));
+    // A volume behind 1 MiB of nothing: there is no partition table.
+    let bytes = fs::read(format!("{used}.whole")).unwrap();
+    fs::File::create(&used).unwrap().write_all_at(&bytes, 1 << 20).unwrap();
+    let before = fs::metadata(&used).unwrap().ino();
+    for options in ["offset=1048576", "offset=1048576,ro"] {
+        success(&ubtrfs(&["mount", "-o", options, &used, &point]));
+        fails(&ubtrfs(&["cp", &from, &used]), 1, "it is in use by another program");
+        success(&ubtrfs(&["umount", &point]));
+    }
+    assert_eq!(fs::metadata(&used).unwrap().ino(), before);
+    quiet(&["cp", &from, &used]);
+}
+
+/// Of invariant 56: so are those that are being made, of which nothing shows yet what they will be.
+#[test]
+fn an_image_that_is_being_filled_is_never_replaced() {
+    let dir = scratch_dir();
+    let from = format!("{}:notes", volume_of_notes(dir.path()));
+    let made = text(&dir.path().join("made"));
+    let mut filling = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
+    filling.args(["mkfs", "--size", "120M", "--rootdir", "-", &made]).stdout(Stdio::null());
+    let mut filling = filling.stdin(Stdio::piped()).spawn().unwrap();
+    let archive = archive(&[("file", tar::EntryType::Regular, "", &vec![1; 4 << 20])]);
+    let (first, second) = archive.split_at(3 << 20);
+    // It has the image when it takes more than a pipe holds.
+    filling.stdin.as_mut().unwrap().write_all(first).unwrap();
+    for how in [&["cp"][..], &["cp", "-a"]] {
+        fails(&ubtrfs(&[how, &[&from, &made]].concat()), 1, "it is in use by another program");
+    }
+    filling.stdin.as_mut().unwrap().write_all(second).unwrap();
+    drop(filling.stdin.take());
+    assert!(filling.wait().unwrap().success());
+    success(&ubtrfs(&["check", &made]));
+}
+
+/// A user who may read a file can lock it, and keeps nobody from replacing it.
+#[test]
+fn a_file_that_is_no_image_is_replaced_though_it_is_locked() {
+    let dir = scratch_dir();
+    let from = format!("{}:notes", volume_of_notes(dir.path()));
+    let to = text(&dir.path().join("to"));
+    for content in [b"old".to_vec(), vec![0; 3 << 20], vec![7; 100_000]] {
+        for how in [&["cp"][..], &["cp", "-a"]] {
+            for operation in [FlockOperation::LockShared, FlockOperation::LockExclusive] {
+                fs::write(&to, &content).unwrap();
+                let holder = fs::File::open(&to).unwrap();
+                rustix::fs::flock(&holder, operation).unwrap();
+                quiet(&[how, &[&from, &to]].concat());
+                assert_eq!(fs::read(&to).unwrap(), NOTES);
+            }
+        }
+    }
 }
 
 #[test]

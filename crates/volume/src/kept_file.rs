@@ -1,0 +1,52 @@
+//! Keeping a file that is about to be replaced from those who use images.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::device_part::DevicePart;
+use crate::device_user::User;
+use crate::error::{Error, Result};
+use crate::file_device::{Exclusive, FileDevice, OpenMode};
+use crate::image_lock::{is_written, lock, locked_place};
+use crate::loop_devices;
+use crate::partitions::{Partition, PartitionTable};
+use crate::volume::Volume;
+use crate::window_device::WindowDevice;
+
+/// Keeps everybody who opens images [exclusively](crate::open_exclusively) from a file that is
+/// about to be replaced, as long as it is open. An error, about `shown`, if it is used as an image:
+/// by another program of ubtrfs, or through a loop device. What an ordinary user can't look at does
+/// not count. Neither do locks of a file that is no image: every user who may read it can lock it.
+pub fn keep_from_use(file: &File, shown: &Path) -> Result<()> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = Path::new(&path);
+    match lock(file, false, DevicePart::WHOLE, shown) {
+        Err(Error::Held { .. }) if !may_be_image(file, path) => {}
+        locked => locked?,
+    }
+    match loop_devices::user(path, &[], OpenMode::ReadWrite, DevicePart::WHOLE) {
+        None | Some(User::Hidden(_)) => Ok(()),
+        Some(by) => Err(Error::Attached { path: shown.into(), by }),
+    }
+}
+
+/// Whether a locked file is an image: with a writer, or with remains of a superblock where it
+/// begins, where a partition does, or where somebody has locked it, who may have opened a part by
+/// its offset. What can't be read may be one.
+fn may_be_image(file: &File, path: &Path) -> bool {
+    if is_written(file) {
+        return true;
+    }
+    let Ok(device) = FileDevice::open(path, OpenMode::ReadOnly, Exclusive::No) else { return true };
+    let device: Arc<dyn Device> = Arc::new(device);
+    let partitions = PartitionTable::read(&*device).ok().flatten().map(|table| table.partitions).unwrap_or_default();
+    let partitions = partitions.iter().filter_map(Partition::part).map(|part| part.start);
+    let mut starts = std::iter::once(0).chain(partitions).chain(locked_place(file));
+    // Nothing can be opened by another offset.
+    starts.any(|start| {
+        WindowDevice::new(Arc::clone(&device), start, None).is_ok_and(|part| !Volume::is_without_superblock(&part))
+    })
+}
