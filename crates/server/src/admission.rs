@@ -99,7 +99,8 @@ impl Shared {
     pub(crate) fn admit<'a>(&self, caller: &'a Caller<'a>, node: u64, what: &Ioctl<'_>) -> Result<Admitted<'a>, Errno> {
         let Some(taken) = taken_for(what) else { return Ok(Admitted { caller, ids: IdMaps::default() }) };
         let Some(CallerMount { read_only, ids }) = self.mount_of(caller, node, what.command) else {
-            tracing::warn!(pid = caller.pid, "an ioctl is refused: through which mount it came can't be found out");
+            // Not a warning: any user can cause it, by a mount of his own making.
+            tracing::debug!(pid = caller.pid, "an ioctl is refused: through which mount it came can't be found out");
             return Err(if taken == Taken::Ids { Errno::PERM } else { Errno::ROFS });
         };
         let admitted = Admitted { caller, ids };

@@ -6,7 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Metadata};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::{self, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use super::log_limit::LogLimit;
 
 /// The environment variable with the log level: error, warn, info, debug or trace.
 const VARIABLE: &str = "UBTRFS_LOG";
@@ -23,25 +27,16 @@ fn level(usual: LevelFilter) -> LevelFilter {
 
 /// For a server in the foreground.
 pub fn to_standard_error() {
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_max_level(level(LevelFilter::INFO))
-        .with_target(false)
-        .with_ansi(false)
-        .init();
+    let lines = fmt::layer().with_writer(io::stderr).with_target(false).with_ansi(false);
+    tracing_subscriber::registry().with(lines).with(LogLimit).with(level(LevelFilter::INFO)).init();
 }
 
 /// For a server in the background: on the terminal until the mount is ready, then in the system's
 /// log.
 pub fn to_system_log() {
-    tracing_subscriber::fmt()
-        .with_writer(SystemLog)
-        .with_max_level(level(LevelFilter::WARN))
-        .with_target(false)
-        .with_ansi(false)
-        .without_time()
-        .with_level(false)
-        .init();
+    let lines = fmt::layer().with_writer(SystemLog).with_target(false).with_ansi(false).without_time();
+    let lines = lines.with_level(false);
+    tracing_subscriber::registry().with(lines).with(LogLimit).with(level(LevelFilter::WARN)).init();
 }
 
 /// Logs something that was requested: on the terminal of a server in the foreground, otherwise in

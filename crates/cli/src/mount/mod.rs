@@ -7,6 +7,7 @@ mod ending;
 pub mod helper;
 mod ignored;
 mod log;
+mod log_limit;
 mod near;
 mod notify;
 mod offers;
@@ -99,10 +100,14 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     if arguments.server {
         background::detach()?;
         log::to_system_log();
-        serve::serve(&job, background::ready)
+        let served = serve::serve(&job, background::ready);
+        log_limit::say_what_was_left_out();
+        served
     } else if arguments.foreground {
         log::to_standard_error();
-        serve::serve(&job, || Ok(()))
+        let served = serve::serve(&job, || Ok(()));
+        log_limit::say_what_was_left_out();
+        served
     } else {
         let started = background::start(&options, &job);
         drop(turns);

@@ -187,8 +187,8 @@ fn no_name_comes_twice_though_others_list_the_directory() {
 /// leaves the kernel with an incomplete listing. It keeps later ones all the same.
 #[test]
 fn the_kernel_keeps_listings_though_one_before_was_broken_off() {
-    require!(FUSE);
     const FEW: usize = 20;
+    require!(FUSE);
     let volume = Volume::new();
     volume.mount("");
     let dir = volume.point.join("dir");

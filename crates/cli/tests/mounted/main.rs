@@ -25,6 +25,7 @@ mod ioctls_through_mounts;
 mod killed_servers;
 mod lifecycle;
 mod listings;
+mod logs;
 mod merge;
 mod mount_options;
 mod partitions;
