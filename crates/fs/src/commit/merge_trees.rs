@@ -244,7 +244,7 @@ impl Merging<'_> {
     /// Puts the final root items in place.
     fn finish(mut self, root_tree: Root, chunk_tree: Root, chunks: ChunkChanges) -> Result<MergedTrees> {
         let TreeMerger { mut dirty, mut nodes, .. } = self.tree;
-        self.roots.write_final(&root_tree, &nodes.balance, &mut dirty, self.committer.info.now())?;
+        self.roots.write_final(self.committed, &root_tree, &nodes.balance, &mut dirty, self.committer.info.now())?;
         self.freed.append(&mut nodes.unpin_later);
         Ok(MergedTrees {
             dirty,

@@ -114,9 +114,11 @@ impl NewRoots {
     }
 
     /// Writes the final root items into the root tree's new leaves. `balance`: the change of the
-    /// number of nodes by tree.
+    /// number of nodes by tree. A subvolume that was read-only before has only lost orphans, which
+    /// is no change of it, as with the kernel's driver.
     pub(super) fn write_final(
         &mut self,
+        before: &Committed,
         root_tree: &Root,
         balance: &BTreeMap<TreeId, i64>,
         dirty: &mut DirtyNodes,
@@ -134,7 +136,8 @@ impl NewRoots {
             let change = balance.get(id).copied().unwrap_or(0) * node_size;
             item.bytes_used = item.bytes_used.saturating_add_signed(change);
             let is_new = root.generation == self.generation && !self.moved.contains(id);
-            if id.is_subvolume() && is_new && item.transids[1] != self.generation.0 {
+            let was_read_only = before.trees.get(id).is_some_and(TreeRoot::is_read_only);
+            if id.is_subvolume() && is_new && !was_read_only && item.transids[1] != self.generation.0 {
                 item.transids[0] = self.generation.0;
                 item.times[0] = time;
             }

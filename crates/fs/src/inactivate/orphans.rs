@@ -1,13 +1,17 @@
 //! Orphans: inodes without a name that a crash or an unmount left behind, or that a snapshot was
 //! made with.
+//!
+//! They are freed in read-only subvolumes, too: nobody can open one, and nothing that a subvolume
+//! shows changes. A snapshot that was made just before a crash has those of its source; the next
+//! mount that writes frees them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ubtrfs_format::items::RootFlags;
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, objectid};
 
 use super::Inactivator;
+use crate::committed::TreeRoot;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
@@ -21,16 +25,17 @@ fn orphan_key(ino: u64) -> Key {
 }
 
 impl Inactivator {
-    /// Has the inactivator search for orphans.
+    /// Has the inactivator search for orphans: where files are changed first.
     pub(crate) fn find_orphans(&self) {
         let committed = self.info.committed();
-        let writable = |flags: u64, refs: u32| flags & RootFlags::RDONLY == 0 && refs > 0;
-        let subvolumes = committed.subvolumes().filter(|subvolume| writable(subvolume.item.flags, subvolume.item.refs));
-        self.queue.add_orphans_of(subvolumes.map(crate::committed::TreeRoot::id));
+        let used = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);
+        let (read_only, writable): (Vec<_>, Vec<_>) = used.partition(|subvolume| subvolume.is_read_only());
+        self.queue.add_orphans_of(writable.into_iter().chain(read_only).map(TreeRoot::id));
         self.queue.set_subvolumes(committed.deleted_subvolumes().next().is_some());
     }
 
-    /// Has the inactivator free the orphans of a subvolume that is writable from now on.
+    /// Has the inactivator free the orphans of a subvolume: of a new snapshot, or of one that is
+    /// writable from now on.
     pub(crate) fn free_orphans_of(&self, subvolume: TreeId) {
         let has_none = self.info.committed().tree(subvolume).is_ok_and(|tree| {
             let first = tree.range(orphan_key(0)..=orphan_key(u64::MAX)).next();

@@ -85,9 +85,7 @@ impl Operations {
     pub(crate) fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         self.check_subvolume(source)?;
         let id = self.make_subvolume(dir, name, NewContent::Snapshot(source), &[], read_only)?;
-        if !read_only {
-            self.inactivator.free_orphans_of(id);
-        }
+        self.inactivator.free_orphans_of(id);
         Ok(id)
     }
 

@@ -52,6 +52,7 @@ mod refused_attempts_change_nothing_that_follows;
 mod requests_share_few_locks;
 mod resets_put_a_snapshot_in_place;
 mod snapshots_hold_what_was_there;
+mod snapshots_lose_what_was_unlinked;
 mod snapshots_share_what_is_moved;
 mod statfs_promises_what_can_be_written;
 mod subvolumes_change_beside_everything_else;

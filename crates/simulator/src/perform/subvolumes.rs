@@ -44,14 +44,6 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a subvolume has inodes without names, which would never go from a read-only one.
-    fn has_orphans(&self, subvolume: TreeId) -> bool {
-        let stats = self.fs.stats().inactivation;
-        stats.inodes > 0
-            || stats.orphans_left
-            || self.model.nodes.iter().any(|(id, node)| id.subvolume == subvolume && node.nlink == 0)
-    }
-
     /// Whether a snapshot may have inodes without names, which are freed after it was made.
     pub(crate) fn copies_orphans(&self) -> bool {
         let stats = self.fs.stats().inactivation;
@@ -64,11 +56,10 @@ impl Worker {
             return Ok(());
         };
         let source = source.subvolume;
-        let read_only = *read_only && !self.has_orphans(source);
         let expected = self.model.can_add(dir, name);
-        let made = self.fs.snapshot(source, dir, name, read_only);
+        let made = self.fs.snapshot(source, dir, name, *read_only);
         let Some(((), copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
-        put_snapshot(&mut self.model, (dir, name), source, copy, read_only);
+        put_snapshot(&mut self.model, (dir, name), source, copy, *read_only);
         touch(touched, dir, true);
         Ok(())
     }
@@ -163,7 +154,7 @@ impl Worker {
     pub(super) fn set_read_only(&mut self, operation: &Operation) -> Result<(), String> {
         let Operation::SetReadOnly { path, read_only } = operation else { return Ok(()) };
         let Some(id) = self.model.resolve(path).map(|id| id.subvolume) else { return Ok(()) };
-        if id == self.model.root.subvolume || self.has_orphans(id) {
+        if id == self.model.root.subvolume {
             return Ok(());
         }
         if self.agree(operation, Ok(()), self.fs.set_subvolume_read_only(id, *read_only))?.is_some() {

@@ -1,4 +1,5 @@
-//! Very many open unnamed files at a power cut: the next mount frees them, ours or the kernel's.
+//! Very many open unnamed files at a power cut, and some of which snapshots were made: the next
+//! mount frees them, ours or the kernel's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -157,4 +158,82 @@ fn we_free_what_the_kernel_left() {
     mount.unmount();
     assert_eq!(inodes(&copy), 2);
     is_cleaned_by_kernel(&copy);
+}
+
+/// Orphan items of inodes of all subvolumes.
+fn orphans(image: &Path) -> usize {
+    let trees = run(command("btrfs", &["inspect-internal", "dump-tree"]).arg(image)).ok();
+    trees.stdout.lines().filter(|line| line.contains("(ORPHAN ORPHAN_ITEM ")).count()
+}
+
+const UNLINKED: u64 = 20 << 20;
+
+/// On a mount of a new volume: two read-only snapshots of a subvolume that has an open file without
+/// a name, among files that share a leaf with it. Returns that file.
+fn snapshots_with_an_open_file(top: &Path) -> File {
+    let source = top.join("source");
+    run(command("btrfs", &["subvolume", "create"]).arg(&source)).ok();
+    let few = |numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            std::fs::write(source.join(format!("file{number}")), "content").unwrap();
+        }
+    };
+    few(0..300);
+    let open = unnamed(&source);
+    for at in (0..UNLINKED).step_by(1 << 20) {
+        open.write_all_at(&vec![at as u8; 1 << 20], at).unwrap();
+    }
+    few(300..600);
+    for name in ["first", "second"] {
+        run(command("btrfs", &["subvolume", "snapshot", "-r"]).args([&source, &top.join(name)])).ok();
+    }
+    open
+}
+
+/// A mount by one side frees them in the snapshots that the other one made before it crashed.
+fn frees_in_snapshots(subject: &Subject, image: &Path) {
+    let before = orphans(image);
+    assert!(before >= 2, "the crash left {before} orphans");
+    let mount = subject.mount(&[image], "");
+    for name in ["source", "first", "second"] {
+        assert_eq!(std::fs::read_dir(mount.path().join(name)).unwrap().count(), 600);
+    }
+    if matches!(subject, Subject::Ubtrfs(_)) {
+        wait_until(&mount, "all are found", |stats| {
+            stats["inactivation_orphans_left"] == false && number(stats, "inactivation_inodes") == 0
+        });
+    }
+    run(command("sync", &["-f"]).arg(mount.path())).ok();
+    let space = rustix::fs::statvfs(mount.path()).unwrap();
+    let used = (space.f_blocks - space.f_bfree) * space.f_frsize;
+    assert!(used < UNLINKED / 2, "{used} bytes are in use");
+    mount.unmount();
+    assert_eq!(orphans(image), 0);
+    assert_btrfs_check_clean(image);
+    assert_ubtrfs_check_clean(image);
+}
+
+#[test]
+fn either_frees_what_the_other_left_in_read_only_snapshots() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
+    let dir = scratch_dir();
+    for (number, subject) in [Subject::Kernel, Subject::ubtrfs()].iter().enumerate() {
+        let image = dir.path().join(format!("image{number}"));
+        mkfs_btrfs(&image, 1 << 30, &[]);
+        let mount = subject.mount(&[&image], "");
+        let open = snapshots_with_an_open_file(mount.path());
+        // The state of the last commit, as a crash leaves it.
+        for (by, other) in [Subject::Kernel, Subject::ubtrfs()].iter().enumerate() {
+            let crashed = dir.path().join(format!("crashed{number}{by}"));
+            run(command("cp", &["--sparse=always"]).arg(&image).arg(&crashed)).ok();
+            // Neither checker of what is on disk by itself takes it for a fault.
+            assert_ubtrfs_check_clean(&crashed);
+            frees_in_snapshots(other, &crashed);
+        }
+        // No snapshot keeps it where nothing crashes.
+        drop(open);
+        mount.unmount();
+        assert_eq!(orphans(&image), 0, "after a mount by {}", subject.name());
+        assert_btrfs_check_clean(&image);
+    }
 }
