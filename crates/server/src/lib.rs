@@ -42,6 +42,7 @@ mod nodes;
 mod nonblocking;
 mod opens;
 mod ownership;
+mod pages;
 mod permissions;
 mod pool;
 mod positions;

@@ -207,6 +207,7 @@ impl Filesystem for Server {
 
     fn read(&self, _: &Caller<'_>, node: u64, what: &Read, reply: ReplyData) {
         let _timed = self.count(Kind::Read);
+        self.shared().note_pages(node);
         if reply.can_read_files() {
             return reply.read_files(|buffer| self.begin_read(node, what, buffer));
         }
@@ -271,6 +272,7 @@ impl Filesystem for Server {
         if name.starts_with(control::NAMESPACE) {
             return self.get_control(caller, name, reply);
         }
+        self.shared().note_question(node, name, reply.room());
         if self.refuses_write(node, name, &reply) {
             return reply.length(CAPABILITY_SIZE);
         }

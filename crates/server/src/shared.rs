@@ -1,15 +1,13 @@
 //! What the server and its slow requests share.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ubtrfs::{CompressionMode, Filesystem, InodeId};
 use ubtrfs_format::TreeId;
-use ubtrfs_format::items::FileType;
-use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way, kernel_pages};
+use ubtrfs_fuse::{Attributes, Capabilities, Entry, Errno, Granted, HopCounters, Notifier, ROOT, Way};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Mutex, OnceLock, Rank};
@@ -214,26 +212,6 @@ impl Shared {
         is_invalidated
     }
 
-    /// Has the kernel write back the dirty pages of all files that it remembers, in any process's
-    /// mapping, and drop them. Counts the files in `done`. Not for the threads that serve requests.
-    ///
-    /// Directories are left out: a process that lists one may lock its pages without a limit.
-    pub fn take_pages(&self, done: &AtomicU64) {
-        for node in self.regular_files() {
-            self.invalidate_pages(node);
-            done.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Nodes of the regular files that the kernel remembers.
-    fn regular_files(&self) -> impl Iterator<Item = u64> {
-        self.engine
-            .referenced()
-            .into_iter()
-            .filter(|id| self.engine.attributes(*id).is_ok_and(|of| of.file_type == FileType::Regular))
-            .map(|id| self.numbers.node(id))
-    }
-
     /// Gives the server the handle to invalidate the kernel's caches.
     pub fn set_notifier(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
@@ -256,39 +234,6 @@ impl Shared {
                 hops: HopCounters::default(),
             },
         });
-    }
-
-    /// Has the kernel write back the dirty pages of a subvolume's files that it remembers, and drop
-    /// them. Not for the threads that serve requests.
-    pub(crate) fn take_pages_of(&self, subvolume: TreeId) {
-        for (node, _) in self.files_of(subvolume) {
-            self.invalidate_pages(node);
-        }
-    }
-
-    /// The regular files of a subvolume that the kernel remembers: node and generation.
-    fn files_of(&self, subvolume: TreeId) -> impl Iterator<Item = (u64, u64)> {
-        let referenced = self.engine.referenced().into_iter().filter(move |id| id.subvolume == subvolume);
-        referenced.filter_map(|id| {
-            let is = self.engine.attributes(id).ok().filter(|is| is.file_type == FileType::Regular)?;
-            Some((self.numbers.node(id), is.generation.0))
-        })
-    }
-
-    /// Has the kernel write back the dirty pages of a subvolume's files that it remembers. It keeps
-    /// them, if `open`, a directory of the mount, may be used to open files by their handles.
-    /// Otherwise it drops them, too. Not for the threads that serve requests.
-    pub(crate) fn write_pages_of(&self, subvolume: TreeId, open: impl AsFd) {
-        let mut open = kernel_pages::reopen(open).ok().filter(|_| kernel_pages::waits_for_writeback());
-        for (node, generation) in self.files_of(subvolume) {
-            let written = open.as_ref().map(|open| kernel_pages::write_back(open, node, generation));
-            match written {
-                Some(Ok(())) => continue,
-                Some(Err(Errno::PERM)) => open = None,
-                _ => {}
-            }
-            self.invalidate_pages(node);
-        }
     }
 
     /// Invalidates the cached attributes of all files of a subvolume.

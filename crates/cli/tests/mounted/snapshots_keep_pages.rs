@@ -82,3 +82,114 @@ fn keep_what_is_cached_and_have_what_was_stored() {
     volume.umount();
     volume.check();
 }
+
+/// How often the table of inodes was locked: once at least for each inode that is looked at.
+fn inodes_looked_at(volume: &Volume) -> u64 {
+    volume.stats()["lock_acquisitions"]["inode table"].as_u64().unwrap()
+}
+
+#[test]
+fn a_snapshot_asks_nothing_about_files_that_were_only_looked_at() {
+    const FILES: u64 = 4000;
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let work = volume.point.join("work");
+    ubtrfs(&["subvolume".as_ref(), "create".as_ref(), work.as_os_str()]).ok();
+    for number in 0..FILES {
+        let kind = (rustix::fs::FileType::RegularFile, rustix::fs::Mode::from_raw_mode(0o644));
+        rustix::fs::mknodat(rustix::fs::CWD, work.join(format!("file{number}")), kind.0, kind.1, 0).unwrap();
+    }
+    let looked_at = fs::read_dir(&work).unwrap().filter(|entry| entry.as_ref().unwrap().metadata().is_ok());
+    assert_eq!(looked_at.count() as u64, FILES);
+    fs::write(work.join("file7"), "written").unwrap();
+    let before = inodes_looked_at(&volume);
+    snapshot(&work, &volume.point.join("copy"));
+    let asked = inodes_looked_at(&volume) - before;
+    assert!(asked < FILES / 4, "{asked} inodes were looked at");
+    assert_eq!(fs::read(volume.point.join("copy/file7")).unwrap(), b"written");
+    volume.umount();
+    volume.check();
+}
+
+/// Each way in which a page of a file gets dirty; it puts `byte` at offset 0 of a file that has at
+/// least a page.
+const WAYS: [(&str, fn(&Path, u8)); 8] = [
+    ("a whole page", |path, byte| write(path, &[byte; PAGE])),
+    ("a byte", |path, byte| write(path, &[byte])),
+    ("new", |path, byte| {
+        let _ = fs::remove_file(path);
+        fs::write(path, [byte; PAGE]).unwrap();
+    }),
+    ("a node", |path, byte| {
+        let _ = fs::remove_file(path);
+        let (kind, mode) = (rustix::fs::FileType::RegularFile, rustix::fs::Mode::from_raw_mode(0o644));
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+        write(path, &[byte; PAGE]);
+    }),
+    ("without a name", |path, byte| {
+        let _ = fs::remove_file(path);
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR;
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        let file = rustix::fs::open(path.parent().unwrap(), flags, mode).unwrap();
+        rustix::io::pwrite(&file, &[byte; PAGE], 0).unwrap();
+        rustix::fs::linkat(&file, "", rustix::fs::CWD, path, rustix::fs::AtFlags::EMPTY_PATH).unwrap();
+    }),
+    ("a mapping", |path, byte| {
+        let open = File::options().read(true).write(true).open(path).unwrap();
+        Mapping::of(&open).store(0, byte);
+    }),
+    ("a mapping of a hole", |path, byte| {
+        let open = File::options().read(true).write(true).open(path).unwrap();
+        open.set_len(0).unwrap();
+        open.set_len((PAGES * PAGE) as u64).unwrap();
+        Mapping::of(&open).store(0, byte);
+    }),
+    ("a pipe", |path, byte| {
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&to, &[byte; PAGE]).unwrap();
+        let open = File::options().write(true).open(path).unwrap();
+        let flags = rustix::pipe::SpliceFlags::empty();
+        let moved = rustix::pipe::splice(&from, None, &open, Some(&mut 0), PAGE, flags).unwrap();
+        assert_eq!(moved, PAGE);
+    }),
+];
+
+fn write(path: &Path, content: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    File::options().write(true).open(path).unwrap().write_all_at(content, 0).unwrap();
+}
+
+#[test]
+fn snapshots_have_what_was_written_in_whatever_way() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    volume.mount("");
+    let work = volume.point.join("work");
+    ubtrfs(&["subvolume".as_ref(), "create".as_ref(), work.as_os_str()]).ok();
+    for (name, _) in WAYS {
+        fs::write(work.join(name), vec![b'a'; PAGES * PAGE]).unwrap();
+    }
+    // From here on the kernel knows nothing of the files.
+    volume.umount();
+    volume.mount("");
+    for entry in fs::read_dir(&work).unwrap() {
+        entry.unwrap().metadata().unwrap();
+    }
+    for round in 0..4_u8 {
+        for (name, way) in WAYS {
+            way(&work.join(name), round);
+        }
+        let copy = volume.point.join(format!("copy{round}"));
+        snapshot(&work, &copy);
+        for (name, _) in WAYS {
+            assert_eq!(fs::read(copy.join(name)).unwrap()[0], round, "{name}, round {round}");
+        }
+        if round == 1 {
+            volume.umount();
+            volume.mount("");
+        }
+    }
+    volume.umount();
+    volume.check();
+}

@@ -124,6 +124,17 @@ impl Filesystem {
         self.info.inodes.referenced()
     }
 
+    /// Notes that the kernel may have pages of a file from now on, until nothing refers to the inode
+    /// any more.
+    pub fn note_pages(&self, id: InodeId) {
+        self.info.inodes.note_pages(id);
+    }
+
+    /// All inodes that the kernel may have pages of, by subvolume and number.
+    pub fn with_pages(&self) -> Vec<InodeId> {
+        self.info.inodes.with_pages()
+    }
+
     /// Names of inodes of a subvolume that are referenced, by directory; of at most `most` inodes,
     /// and of each about so many. Inodes that can't be read are left out.
     pub fn referenced_names(&self, subvolume: TreeId, most: usize) -> BTreeMap<InodeId, Vec<Vec<u8>>> {

@@ -20,11 +20,28 @@ struct Resident {
     used: bool,
 }
 
+/// The references to an inode: their number; and in the highest bit, whether the kernel may have
+/// pages of it.
+#[derive(Clone, Copy, Default)]
+struct References(u64);
+
+impl References {
+    const PAGES: u64 = 1 << 63;
+
+    fn count(self) -> u64 {
+        self.0 & !Self::PAGES
+    }
+
+    fn may_have_pages(self) -> bool {
+        self.0 & Self::PAGES != 0
+    }
+}
+
 struct Shard {
     residents: HashMap<InodeId, Resident, SeededHash>,
     /// References by lookups (FUSE node ids) and open handles. An inode may be evicted though it
-    /// has some: the kernel remembers many more than are in memory, so an entry has only the count.
-    references: HashMap<InodeId, u64, SeededHash>,
+    /// has some: the kernel remembers many more than are in memory, so an entry has only the count and a bit.
+    references: HashMap<InodeId, References, SeededHash>,
     /// How many inodes with references there are, by subvolume.
     referenced: HashMap<TreeId, u64, SeededHash>,
     /// With this many inodes in memory some should be evicted.
@@ -102,8 +119,8 @@ impl InodeTable {
     pub(crate) fn reference(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
         let references = shard.references.entry(id).or_default();
-        *references += 1;
-        if *references == 1 {
+        references.0 += 1;
+        if references.count() == 1 {
             *shard.referenced.entry(id.subvolume).or_default() += 1;
         }
     }
@@ -115,8 +132,8 @@ impl InodeTable {
         let Some(references) = shard.references.get_mut(&id) else {
             return Unreferenced { inode: true, part_of_subvolume: false };
         };
-        *references = references.saturating_sub(count);
-        if *references > 0 {
+        references.0 -= count.min(references.count());
+        if references.count() > 0 {
             return Unreferenced::default();
         }
         shard.references.remove(&id);
@@ -152,6 +169,26 @@ impl InodeTable {
     /// Whether programs hold references to the inode.
     pub(crate) fn is_referenced(&self, id: InodeId) -> bool {
         self.shard(id).lock().references.contains_key(&id)
+    }
+
+    /// The kernel may have pages of the inode from now on, as long as there are references to it.
+    pub(crate) fn note_pages(&self, id: InodeId) {
+        if let Some(references) = self.shard(id).lock().references.get_mut(&id) {
+            references.0 |= References::PAGES;
+        }
+    }
+
+    /// The inodes that the kernel may have pages of, in the order of their numbers, in which they
+    /// are in the trees.
+    pub(crate) fn with_pages(&self) -> Vec<InodeId> {
+        let of_shard = |shard: &CountedMutex<Shard>| {
+            let shard = shard.lock();
+            let found = shard.references.iter().filter(|(_, references)| references.may_have_pages());
+            found.map(|(id, _)| *id).collect::<Vec<_>>()
+        };
+        let mut found: Vec<_> = self.shards.iter().flat_map(of_shard).collect();
+        found.sort_unstable_by_key(|id| (id.subvolume, id.ino));
+        found
     }
 
     /// All inodes that programs hold references to, in no order.

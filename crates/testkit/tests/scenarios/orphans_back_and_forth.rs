@@ -170,9 +170,13 @@ const UNLINKED: u64 = 20 << 20;
 
 /// On a mount of a new volume: two read-only snapshots of a subvolume that has an open file without
 /// a name, among files that share a leaf with it. Returns that file.
-fn snapshots_with_an_open_file(top: &Path) -> File {
+fn snapshots_with_an_open_file(subject: &Subject, top: &Path) -> File {
+    let program = match subject {
+        Subject::Kernel => Path::new("btrfs"),
+        Subject::Ubtrfs(binary) => binary,
+    };
     let source = top.join("source");
-    run(command("btrfs", &["subvolume", "create"]).arg(&source)).ok();
+    run(Command::new(program).args(["subvolume", "create"]).arg(&source)).ok();
     let few = |numbers: std::ops::Range<u32>| {
         for number in numbers {
             std::fs::write(source.join(format!("file{number}")), "content").unwrap();
@@ -185,7 +189,7 @@ fn snapshots_with_an_open_file(top: &Path) -> File {
     }
     few(300..600);
     for name in ["first", "second"] {
-        run(command("btrfs", &["subvolume", "snapshot", "-r"]).args([&source, &top.join(name)])).ok();
+        run(Command::new(program).args(["subvolume", "snapshot", "-r"]).args([&source, &top.join(name)])).ok();
     }
     open
 }
@@ -221,19 +225,20 @@ fn either_frees_what_the_other_left_in_read_only_snapshots() {
         let image = dir.path().join(format!("image{number}"));
         mkfs_btrfs(&image, 1 << 30, &[]);
         let mount = subject.mount(&[&image], "");
-        let open = snapshots_with_an_open_file(mount.path());
+        let open = snapshots_with_an_open_file(subject, mount.path());
         // The state of the last commit, as a crash leaves it.
-        for (by, other) in [Subject::Kernel, Subject::ubtrfs()].iter().enumerate() {
-            let crashed = dir.path().join(format!("crashed{number}{by}"));
-            run(command("cp", &["--sparse=always"]).arg(&image).arg(&crashed)).ok();
-            // Neither checker of what is on disk by itself takes it for a fault.
-            assert_ubtrfs_check_clean(&crashed);
-            frees_in_snapshots(other, &crashed);
-        }
+        let crashed = dir.path().join(format!("crashed{number}"));
+        run(command("cp", &["--sparse=always"]).arg(&image).arg(&crashed)).ok();
         // No snapshot keeps it where nothing crashes.
         drop(open);
         mount.unmount();
         assert_eq!(orphans(&image), 0, "after a mount by {}", subject.name());
         assert_btrfs_check_clean(&image);
+
+        assert_ubtrfs_check_clean(&crashed);
+        for other in [Subject::Kernel, Subject::ubtrfs()] {
+            run(command("cp", &["--sparse=always"]).arg(&crashed).arg(&image)).ok();
+            frees_in_snapshots(&other, &image);
+        }
     }
 }

@@ -1,0 +1,96 @@
+//! Which files the kernel may have pages of, and having it write those back.
+//!
+//! The kernel says nothing when a page gets dirty: open(2) need not come here, and neither write(2)
+//! nor a store to a mapping does. But before it has a page of a file there was one of these:
+//!
+//! | request | why |
+//! |---|---|
+//! | READ | a page that is read or mapped is read first, also where the file has a hole |
+//! | GETXATTR of `security.capability`, of no value but its size | write(2) asks whether there are any to take away, at least once for each inode that the kernel has in memory (see `opens`) |
+//! | CREATE, TMPFILE | the file is open from then on |
+//!
+//! The engine notes those inodes beside the references to them (`InodeTable`), so the note goes when
+//! the kernel forgets the inode, and takes no memory of its own. Files that were only looked at, by
+//! `ls` or `find`, are not among them: a snapshot of their subvolume need not find out what they are,
+//! which may take a read from the device for each.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ubtrfs_format::TreeId;
+use ubtrfs_format::items::FileType;
+use ubtrfs_fuse::{Errno, kernel_pages};
+
+use crate::shared::Shared;
+use crate::xattrs::CAPABILITY;
+
+impl Shared {
+    /// The kernel may have pages of the file from now on. Called before it gets the answer that
+    /// they follow.
+    pub(crate) fn note_pages(&self, node: u64) {
+        if let Ok(id) = self.inode(node) {
+            self.engine().note_pages(id);
+        }
+    }
+
+    /// Notes the same if GETXATTR is the question that comes before the first write: for this name,
+    /// with `room` for no value.
+    pub(crate) fn note_question(&self, node: u64, name: &[u8], room: u32) {
+        if room == 0 && name == CAPABILITY {
+            self.note_pages(node);
+        }
+    }
+
+    /// Has the kernel write back the dirty pages of all files that it has some of, in any process's
+    /// mapping, and drop them. Counts the files in `done`. Not for the threads that serve requests.
+    ///
+    /// Directories are left out: a process that lists one may lock its pages without a limit.
+    pub fn take_pages(&self, done: &AtomicU64) {
+        for node in self.regular_files() {
+            self.invalidate_pages(node);
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Nodes of the regular files that the kernel may have pages of, in the order of their numbers in the trees.
+    pub(crate) fn regular_files(&self) -> impl Iterator<Item = u64> {
+        self.engine()
+            .with_pages()
+            .into_iter()
+            .filter(|id| self.engine().attributes(*id).is_ok_and(|of| of.file_type == FileType::Regular))
+            .map(|id| self.numbers.node(id))
+    }
+
+    /// Has the kernel write back the dirty pages of a subvolume's files, and drop them. Not for the
+    /// threads that serve requests.
+    pub(crate) fn take_pages_of(&self, subvolume: TreeId) {
+        for (node, _) in self.files_of(subvolume) {
+            self.invalidate_pages(node);
+        }
+    }
+
+    /// The same of a subvolume: node and generation.
+    fn files_of(&self, subvolume: TreeId) -> impl Iterator<Item = (u64, u64)> {
+        let with_pages = self.engine().with_pages().into_iter().filter(move |id| id.subvolume == subvolume);
+        with_pages.filter_map(|id| {
+            let is = self.engine().attributes(id).ok().filter(|is| is.file_type == FileType::Regular)?;
+            Some((self.numbers.node(id), is.generation.0))
+        })
+    }
+
+    /// Has the kernel write back the dirty pages of a subvolume's files. It keeps them, if `open`, a
+    /// directory of the mount, may be used to open files by their handles. Otherwise it drops them,
+    /// too. Not for the threads that serve requests.
+    pub(crate) fn write_pages_of(&self, subvolume: TreeId, open: impl AsFd) {
+        let mut open = kernel_pages::reopen(open).ok().filter(|_| kernel_pages::waits_for_writeback());
+        for (node, generation) in self.files_of(subvolume) {
+            let written = open.as_ref().map(|open| kernel_pages::write_back(open, node, generation));
+            match written {
+                Some(Ok(())) => continue,
+                Some(Err(Errno::PERM)) => open = None,
+                _ => {}
+            }
+            self.invalidate_pages(node);
+        }
+    }
+}
