@@ -6,13 +6,13 @@
 //! | request | why |
 //! |---|---|
 //! | READ | a page that is read or mapped is read first, also where the file has a hole |
-//! | GETXATTR of `security.capability`, of no value but its size | write(2) asks whether there are any to take away, at least once for each inode that the kernel has in memory (see `opens`) |
+//! | GETXATTR of the size of `security.capability` | the first write(2) asks for it (see `opens`) |
 //! | CREATE, TMPFILE | the file is open from then on |
 //!
-//! The engine notes those inodes beside the references to them (`InodeTable`), so the note goes when
+//! The engine notes those inodes beside the references to them (`InodeTable`): the note goes when
 //! the kernel forgets the inode, and takes no memory of its own. Files that were only looked at, by
-//! `ls` or `find`, are not among them: a snapshot of their subvolume need not find out what they are,
-//! which may take a read from the device for each.
+//! `ls` or `find`, are not among them: a snapshot of their subvolume need not find out what they
+//! are, which may take a read from the device for each.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,8 @@ impl Shared {
         }
     }
 
-    /// Nodes of the regular files that the kernel may have pages of, in the order of their numbers in the trees.
+    /// Nodes of the regular files that the kernel may have pages of, as they follow one another in
+    /// the trees.
     pub(crate) fn regular_files(&self) -> impl Iterator<Item = u64> {
         self.engine()
             .with_pages()
@@ -78,9 +79,9 @@ impl Shared {
         })
     }
 
-    /// Has the kernel write back the dirty pages of a subvolume's files. It keeps them, if `open`, a
-    /// directory of the mount, may be used to open files by their handles. Otherwise it drops them,
-    /// too. Not for the threads that serve requests.
+    /// Has the kernel write back the dirty pages of a subvolume's files. It keeps them, if `open`,
+    /// a directory of the mount, may be used to open files by their handles. Otherwise it drops
+    /// them, too. Not for the threads that serve requests.
     pub(crate) fn write_pages_of(&self, subvolume: TreeId, open: impl AsFd) {
         let mut open = kernel_pages::reopen(open).ok().filter(|_| kernel_pages::waits_for_writeback());
         for (node, generation) in self.files_of(subvolume) {

@@ -124,8 +124,8 @@ impl Filesystem {
         self.info.inodes.referenced()
     }
 
-    /// Notes that the kernel may have pages of a file from now on, until nothing refers to the inode
-    /// any more.
+    /// Notes that the kernel may have pages of a file from now on, until nothing refers to the
+    /// inode any more.
     pub fn note_pages(&self, id: InodeId) {
         self.info.inodes.note_pages(id);
     }

@@ -40,7 +40,8 @@ impl References {
 struct Shard {
     residents: HashMap<InodeId, Resident, SeededHash>,
     /// References by lookups (FUSE node ids) and open handles. An inode may be evicted though it
-    /// has some: the kernel remembers many more than are in memory, so an entry has only the count and a bit.
+    /// has some: the kernel remembers many more than are in memory, so an entry has only the
+    /// count and a bit.
     references: HashMap<InodeId, References, SeededHash>,
     /// How many inodes with references there are, by subvolume.
     referenced: HashMap<TreeId, u64, SeededHash>,
