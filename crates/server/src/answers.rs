@@ -37,10 +37,7 @@ pub(crate) fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
 pub(crate) fn answer_create(shared: &Shared, reply: ReplyCreate, result: Result<Entry, Errno>) {
     let shown = |entry: Entry| Entry { attributes_ttl: shared.attributes_ttl(entry.node), ..entry };
     match result.map(shown) {
-        Ok(entry) => {
-            shared.note_pages(entry.node);
-            reply.created(&entry, 0, OpenFlags::KEEP_CACHE);
-        }
+        Ok(entry) => reply.created(&entry, 0, OpenFlags::KEEP_CACHE),
         Err(errno) => reply.error(errno),
     }
 }

@@ -1,13 +1,8 @@
 //! Which files the kernel may have pages of, and having it write those back.
 //!
-//! The kernel says nothing when a page gets dirty: open(2) need not come here, and neither write(2)
-//! nor a store to a mapping does. But before it has a page of a file there was one of these:
-//!
-//! | request | why |
-//! |---|---|
-//! | READ | a page that is read or mapped is read first, also where the file has a hole |
-//! | GETXATTR of the size of `security.capability` | the first write(2) asks for it (see `opens`) |
-//! | CREATE, TMPFILE | the file is open from then on |
+//! A write(2) comes here at once, so only stores to mappings make pages dirty. The kernel says
+//! nothing of those, nor of open(2) and mmap(2). But a page that it has of a file it got by a READ,
+//! also where the file has a hole, or it has kept it from a WRITE.
 //!
 //! The engine notes those inodes beside the references to them (`InodeTable`): the note goes when
 //! the kernel forgets the inode, and takes no memory of its own. Files that were only looked at, by
@@ -22,22 +17,13 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::{Errno, kernel_pages};
 
 use crate::shared::Shared;
-use crate::xattrs::CAPABILITY;
 
 impl Shared {
-    /// The kernel may have pages of the file from now on. Called before it gets the answer that
-    /// they follow.
+    /// The kernel may have pages of the file from now on. Called before it gets the answer to the
+    /// READ or WRITE.
     pub(crate) fn note_pages(&self, node: u64) {
         if let Ok(id) = self.inode(node) {
             self.engine().note_pages(id);
-        }
-    }
-
-    /// Notes the same if GETXATTR is the question that comes before the first write: for this name,
-    /// with `room` for no value.
-    pub(crate) fn note_question(&self, node: u64, name: &[u8], room: u32) {
-        if room == 0 && name == CAPABILITY {
-            self.note_pages(node);
         }
     }
 

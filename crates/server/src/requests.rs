@@ -224,6 +224,7 @@ impl Filesystem for Server {
 
     fn write(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
         let _timed = self.count(Kind::Write);
+        self.shared().note_pages(node);
         let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().is_synchronous(id));
         match self.write_to(caller, node, what) {
             Ok(bytes) if is_synchronous => self.sync_inode(node, false, move |result| match result {
@@ -272,7 +273,6 @@ impl Filesystem for Server {
         if name.starts_with(control::NAMESPACE) {
             return self.get_control(caller, name, reply);
         }
-        self.shared().note_question(node, name, reply.room());
         if self.refuses_write(node, name, &reply) {
             return reply.length(CAPABILITY_SIZE);
         }

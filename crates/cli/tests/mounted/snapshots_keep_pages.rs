@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -113,19 +114,21 @@ fn a_snapshot_asks_nothing_about_files_that_were_only_looked_at() {
 }
 
 /// Each way in which a page of a file gets dirty; it puts `byte` at offset 0 of a file that has at
-/// least a page.
-const WAYS: [(&str, fn(&Path, u8)); 8] = [
+/// least a page. The result is to be kept open: the kernel writes a file's pages when it is closed.
+const WAYS: [(&str, fn(&Path, u8) -> File); 9] = [
     ("a whole page", |path, byte| write(path, &[byte; PAGE])),
     ("a byte", |path, byte| write(path, &[byte])),
     ("new", |path, byte| {
         let _ = fs::remove_file(path);
-        fs::write(path, [byte; PAGE]).unwrap();
+        let file = File::create(path).unwrap();
+        file.write_all_at(&[byte; PAGE], 0).unwrap();
+        file
     }),
     ("a node", |path, byte| {
         let _ = fs::remove_file(path);
         let (kind, mode) = (rustix::fs::FileType::RegularFile, rustix::fs::Mode::from_raw_mode(0o644));
         rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
-        write(path, &[byte; PAGE]);
+        write(path, &[byte; PAGE])
     }),
     ("without a name", |path, byte| {
         let _ = fs::remove_file(path);
@@ -134,16 +137,27 @@ const WAYS: [(&str, fn(&Path, u8)); 8] = [
         let file = rustix::fs::open(path.parent().unwrap(), flags, mode).unwrap();
         rustix::io::pwrite(&file, &[byte; PAGE], 0).unwrap();
         rustix::fs::linkat(&file, "", rustix::fs::CWD, path, rustix::fs::AtFlags::EMPTY_PATH).unwrap();
+        file.into()
     }),
     ("a mapping", |path, byte| {
         let open = File::options().read(true).write(true).open(path).unwrap();
         Mapping::of(&open).store(0, byte);
+        open
     }),
     ("a mapping of a hole", |path, byte| {
         let open = File::options().read(true).write(true).open(path).unwrap();
         open.set_len(0).unwrap();
         open.set_len((PAGES * PAGE) as u64).unwrap();
         Mapping::of(&open).store(0, byte);
+        open
+    }),
+    // The kernel has kept the page that was written, and does not read it.
+    ("a mapping of what was written", |path, byte| {
+        let _ = fs::remove_file(path);
+        let open = File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+        open.write_all_at(&[b'b'; PAGES * PAGE], 0).unwrap();
+        Mapping::of(&open).store(0, byte);
+        open
     }),
     ("a pipe", |path, byte| {
         let (from, to) = rustix::pipe::pipe().unwrap();
@@ -152,12 +166,14 @@ const WAYS: [(&str, fn(&Path, u8)); 8] = [
         let flags = rustix::pipe::SpliceFlags::empty();
         let moved = rustix::pipe::splice(&from, None, &open, Some(&mut 0), PAGE, flags).unwrap();
         assert_eq!(moved, PAGE);
+        open
     }),
 ];
 
-fn write(path: &Path, content: &[u8]) {
-    use std::os::unix::fs::FileExt;
-    File::options().write(true).open(path).unwrap().write_all_at(content, 0).unwrap();
+fn write(path: &Path, content: &[u8]) -> File {
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(content, 0).unwrap();
+    file
 }
 
 #[test]
@@ -177,15 +193,15 @@ fn snapshots_have_what_was_written_in_whatever_way() {
         entry.unwrap().metadata().unwrap();
     }
     for round in 0..4_u8 {
-        for (name, way) in WAYS {
-            way(&work.join(name), round);
-        }
+        let open: Vec<_> = WAYS.iter().map(|(name, way)| way(&work.join(name), round)).collect();
         let copy = volume.point.join(format!("copy{round}"));
         snapshot(&work, &copy);
         for (name, _) in WAYS {
             assert_eq!(fs::read(copy.join(name)).unwrap()[0], round, "{name}, round {round}");
         }
+        drop(open);
         if round == 1 {
+            // The kernel forgets the files again.
             volume.umount();
             volume.mount("");
         }
