@@ -2,7 +2,7 @@
 //! programs have stored to mappings until then is in the snapshot.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -50,8 +50,18 @@ impl Drop for Mapping {
     }
 }
 
+/// Makes a snapshot as programs do (`BTRFS_IOC_SNAP_CREATE_V2`). Our command would sync the mount
+/// first.
 fn snapshot(source: &Path, to: &Path) {
-    ubtrfs(&["subvolume".as_ref(), "snapshot".as_ref(), source.as_os_str(), to.as_os_str()]).ok();
+    const SNAP_CREATE_V2: libc::c_ulong = 0x5000_9417;
+    let (source, into) = (File::open(source).unwrap(), File::open(to.parent().unwrap()).unwrap());
+    let name = to.file_name().unwrap().as_encoded_bytes();
+    let mut arguments = [0_u8; 4096];
+    arguments[..8].copy_from_slice(&i64::from(source.as_raw_fd()).to_ne_bytes());
+    arguments[56..56 + name.len()].copy_from_slice(name);
+    // SAFETY: the arguments are as long as the number says.
+    let result = unsafe { libc::ioctl(into.as_raw_fd(), SNAP_CREATE_V2, arguments.as_mut_ptr()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
@@ -113,16 +123,35 @@ fn a_snapshot_asks_nothing_about_files_that_were_only_looked_at() {
     volume.check();
 }
 
+/// A file that is open, and perhaps mapped.
+struct Kept {
+    _mapping: Option<Mapping>,
+    _file: File,
+}
+
+impl From<File> for Kept {
+    fn from(file: File) -> Self {
+        Self { _mapping: None, _file: file }
+    }
+}
+
+/// Maps the file, and stores the byte there.
+fn store(file: File, byte: u8) -> Kept {
+    let mapping = Mapping::of(&file);
+    mapping.store(0, byte);
+    Kept { _mapping: Some(mapping), _file: file }
+}
+
 /// Each way in which a page of a file gets dirty; it puts `byte` at offset 0 of a file that has at
-/// least a page. The result is to be kept open: the kernel writes a file's pages when it is closed.
-const WAYS: [(&str, fn(&Path, u8) -> File); 9] = [
+/// least a page. The result is to be kept: the kernel writes a file's pages when it is closed or unmapped.
+const WAYS: [(&str, fn(&Path, u8) -> Kept); 9] = [
     ("a whole page", |path, byte| write(path, &[byte; PAGE])),
     ("a byte", |path, byte| write(path, &[byte])),
     ("new", |path, byte| {
         let _ = fs::remove_file(path);
         let file = File::create(path).unwrap();
         file.write_all_at(&[byte; PAGE], 0).unwrap();
-        file
+        file.into()
     }),
     ("a node", |path, byte| {
         let _ = fs::remove_file(path);
@@ -137,27 +166,24 @@ const WAYS: [(&str, fn(&Path, u8) -> File); 9] = [
         let file = rustix::fs::open(path.parent().unwrap(), flags, mode).unwrap();
         rustix::io::pwrite(&file, &[byte; PAGE], 0).unwrap();
         rustix::fs::linkat(&file, "", rustix::fs::CWD, path, rustix::fs::AtFlags::EMPTY_PATH).unwrap();
-        file.into()
+        File::from(file).into()
     }),
     ("a mapping", |path, byte| {
         let open = File::options().read(true).write(true).open(path).unwrap();
-        Mapping::of(&open).store(0, byte);
-        open
+        store(open, byte)
     }),
     ("a mapping of a hole", |path, byte| {
         let open = File::options().read(true).write(true).open(path).unwrap();
         open.set_len(0).unwrap();
         open.set_len((PAGES * PAGE) as u64).unwrap();
-        Mapping::of(&open).store(0, byte);
-        open
+        store(open, byte)
     }),
     // The kernel has kept the page that was written, and does not read it.
     ("a mapping of what was written", |path, byte| {
         let _ = fs::remove_file(path);
         let open = File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap();
         open.write_all_at(&[b'b'; PAGES * PAGE], 0).unwrap();
-        Mapping::of(&open).store(0, byte);
-        open
+        store(open, byte)
     }),
     ("a pipe", |path, byte| {
         let (from, to) = rustix::pipe::pipe().unwrap();
@@ -166,14 +192,14 @@ const WAYS: [(&str, fn(&Path, u8) -> File); 9] = [
         let flags = rustix::pipe::SpliceFlags::empty();
         let moved = rustix::pipe::splice(&from, None, &open, Some(&mut 0), PAGE, flags).unwrap();
         assert_eq!(moved, PAGE);
-        open
+        open.into()
     }),
 ];
 
-fn write(path: &Path, content: &[u8]) -> File {
+fn write(path: &Path, content: &[u8]) -> Kept {
     let file = File::options().write(true).open(path).unwrap();
     file.write_all_at(content, 0).unwrap();
-    file
+    file.into()
 }
 
 #[test]
