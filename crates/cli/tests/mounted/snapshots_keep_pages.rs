@@ -142,9 +142,12 @@ fn store(file: File, byte: u8) -> Kept {
     Kept { _mapping: Some(mapping), _file: file }
 }
 
+type Way = fn(&Path, u8) -> Kept;
+
 /// Each way in which a page of a file gets dirty; it puts `byte` at offset 0 of a file that has at
-/// least a page. The result is to be kept: the kernel writes a file's pages when it is closed or unmapped.
-const WAYS: [(&str, fn(&Path, u8) -> Kept); 9] = [
+/// least a page. The result is to be kept: the kernel writes a file's pages when it is closed or
+/// unmapped.
+const WAYS: [(&str, Way); 9] = [
     ("a whole page", |path, byte| write(path, &[byte; PAGE])),
     ("a byte", |path, byte| write(path, &[byte])),
     ("new", |path, byte| {
