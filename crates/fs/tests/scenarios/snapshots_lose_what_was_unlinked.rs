@@ -73,7 +73,7 @@ impl Source {
         for at in (0..CONTENT).step_by(1 << 20) {
             fs.write(open[0], WriteAt::Offset(at), &vec![at as u8; 1 << 20], false).unwrap();
         }
-        fs.write(open[1], WriteAt::Offset(0), &[1; 100_000], false).unwrap();
+        fs.write(open[1], WriteAt::Offset(0), &vec![1; 100_000], false).unwrap();
         Self { device, fs, id, open }
     }
 
