@@ -15,6 +15,8 @@ pub enum Rank {
     SessionRings,
     /// The device of a session, until it ends.
     SessionDevice,
+    /// How the mount has ended.
+    ServerEnded,
     /// The loop device by which syncs arrive, until it has ended.
     SyncLoopDevice,
     /// Its page, as long as it is kept dirty.
@@ -31,8 +33,6 @@ pub enum Rank {
     RingBacklog,
     /// The first error of a session's rings.
     RingError,
-    /// How the mount has ended.
-    ServerEnded,
     /// Until when a forced unmount is expected.
     ForceExpected,
     /// Jobs of users that wait for a thread.

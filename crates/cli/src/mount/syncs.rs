@@ -153,6 +153,16 @@ impl Syncs {
     }
 }
 
+impl Drop for Syncs {
+    /// Whatever is left to be written to the device fails from now on. This process, which would
+    /// have to serve it, waits for that when it ends and closes the device, also after a panic.
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection() {
+            connection.abort();
+        }
+    }
+}
+
 /// The way by which they arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SyncWay {

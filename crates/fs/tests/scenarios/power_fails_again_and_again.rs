@@ -208,10 +208,10 @@ fn story_of_devices(seed: u64) {
 
 #[test]
 fn power_that_fails_again_and_again_leaves_a_volume_to_write_to() {
-    many_seeds(25, 10).into_iter().for_each(story);
+    many_seeds(12, 10).into_iter().for_each(story);
 }
 
 #[test]
 fn power_that_fails_while_devices_are_added_and_removed_leaves_a_volume_to_write_to() {
-    many_seeds(25, 10).into_iter().for_each(story_of_devices);
+    many_seeds(12, 10).into_iter().for_each(story_of_devices);
 }

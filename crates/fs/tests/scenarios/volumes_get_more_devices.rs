@@ -138,7 +138,7 @@ fn a_crash_leaves_the_volume_with_the_device_or_without_it() {
         for lost in [0, 0b1111, 0b011, 0b100, 0b001] {
             let mut after = 0;
             while crashes(&old, after, lost) {
-                after += if matches!(lost, 0 | 0b1111) { 2 } else { 5 };
+                after += if matches!(lost, 0 | 0b1111) { 3 } else { 8 };
             }
             assert!(after > 20, "{after}");
         }
