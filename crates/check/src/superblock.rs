@@ -51,7 +51,8 @@ impl Copies {
             own.find_map(|copy| copy.found.as_ref().ok())
         };
         let of_devices: Vec<_> = (0..devices.len()).map(first_good).collect();
-        let is_left_out = |own: &Superblock| of_devices.iter().flatten().any(|other| has_its_number(other, own));
+        // A mount leaves those out, too.
+        let is_left_out = |own: &Superblock| of_devices.iter().flatten().any(|newer| newer.has_the_number_of(own));
         let left_out: Vec<bool> = of_devices.iter().map(|own| own.is_some_and(is_left_out)).collect();
         let devids = of_devices.iter().zip(&left_out);
         let devids = devids.map(|(own, left_out)| own.filter(|_| !left_out).map(|own| own.dev_item.devid.0)).collect();
@@ -102,12 +103,6 @@ impl Copies {
             faults.add(kind, Location::volume());
         }
     }
-}
-
-/// Whether a newer device of the volume has the number of another one: a mount leaves that out. It
-/// was replaced or removed, or is an old copy.
-fn has_its_number(newer: &Superblock, own: &Superblock) -> bool {
-    newer.dev_item.devid == own.dev_item.devid && newer.fsid == own.fsid && newer.generation > own.generation
 }
 
 fn is_seed(superblock: &Superblock) -> bool {

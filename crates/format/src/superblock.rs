@@ -301,6 +301,13 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// Whether its device has the number that the device of an older superblock had: it has
+    /// replaced that one, got its number when that one had been removed, or that one is an old copy
+    /// of it. What is older is no device of the volume any more.
+    pub fn has_the_number_of(&self, older: &Self) -> bool {
+        self.dev_item.devid == older.dev_item.devid && self.fsid == older.fsid && self.generation > older.generation
+    }
+
     /// Reads a superblock: magic, checksum and every field that can be judged by itself.
     /// `at` is where it was read.
     pub fn parse(bytes: &[u8], at: Physical) -> Result<Self> {

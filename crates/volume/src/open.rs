@@ -105,19 +105,28 @@ impl Volume {
             volume.judge_stale_devices(&behind)?;
             return Ok(volume.with_target(target));
         }
-        let (found, ..) = sort_out(find_superblocks(devices, options)?)?;
-        let is_older = |found: &&FoundDevice| found.1.superblock.generation < newest.generation;
-        let older = newest_of(found.iter().filter(is_older)).ok_or(Error::NoDevice)?;
+        let is_older = |found: &FoundDevice| found.1.superblock.generation < newest.generation;
+        let (before, others): (Vec<_>, Vec<_>) = find_superblocks(devices, options)?.into_iter().partition(is_older);
+        let older = newest_of(before.iter()).ok_or(Error::NoDevice)?;
+        // By the commit that does not count they have replaced devices, which are still there.
+        let replaces = |(_, newer): &FoundDevice| {
+            before.iter().any(|(_, found)| newer.superblock.has_the_number_of(&found.superblock))
+        };
+        let (replacements, others): (Vec<_>, Vec<_>) = others.into_iter().partition(replaces);
+        let (found, _) = sort_out(before.into_iter().chain(others).collect())?;
         let behind = self::behind(&found, &older);
         let volume = Self::open_by(found, older, options, degraded)?;
+        volume.about_to_join.lock().extend(replacements.into_iter().map(member_of));
         let behind = volume.without_removed(behind);
         volume.judge_stale_devices(&behind)?;
         Ok(volume.with_target(target))
     }
 
     /// The superblock of the newest commit, where several exclude each other and one of them is of
-    /// a volume that does not have the devices of the others. A crash came after a new device had
-    /// its superblock and before the others had theirs, and those were used without it since then.
+    /// a volume that does not have the devices of the others, on which nothing is allocated. A
+    /// crash came after a new device had its superblock and before the others had theirs, and those
+    /// were used without it since then. Devices on which something is allocated have a history of
+    /// their own, and nobody knows whether it can be given up.
     fn without_its_rivals(
         devices: &[Arc<dyn Device>],
         found: &[FoundDevice],
@@ -131,7 +140,11 @@ impl Volume {
                 commits.push((&one.superblock, rivals));
             }
         }
-        for (superblock, rivals) in commits {
+        let is_empty = |rival: &DeviceId| {
+            let mut rivals = found.iter().filter(|(_, found)| found.superblock.dev_item.devid == *rival);
+            rivals.all(|(_, found)| found.superblock.dev_item.bytes_used == 0)
+        };
+        for (superblock, rivals) in commits.into_iter().filter(|(_, rivals)| rivals.iter().all(is_empty)) {
             let (mut own, _) = sort_out(find_superblocks(devices.to_vec(), options)?)?;
             own.retain(|(_, found)| !rivals.contains(&found.superblock.dev_item.devid));
             let opened = Self::open_by(own, superblock.clone(), OpenOptions { read_only: true }, false);
@@ -144,10 +157,8 @@ impl Volume {
 
     /// The same volume, which keeps in mind the device that was to replace another one.
     fn with_target(self, target: Option<FoundDevice>) -> Self {
-        let member =
-            |(device, found): (Arc<dyn Device>, Found)| Member::new(device, found.superblock.dev_item, found.bytes);
         let is_ours = |(_, found): &FoundDevice| found.superblock.fsid == self.fsid();
-        *self.found_target.lock() = target.filter(is_ours).map(|found| Arc::new(member(found)));
+        *self.found_target.lock() = target.filter(is_ours).map(member_of);
         self
     }
 
@@ -399,6 +410,11 @@ fn apart_from(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<De
 /// A device, and the superblock that it is opened by.
 type FoundDevice = (Arc<dyn Device>, Found);
 
+/// The same as a device of the volume.
+fn member_of((device, found): FoundDevice) -> Arc<Member> {
+    Arc::new(Member::new(device, found.superblock.dev_item, found.bytes))
+}
+
 /// Devices in the order of their numbers, and the one that was to replace another one. Those whose
 /// number a newer one has are left out, and left as they are: it has replaced them or got their
 /// number since they were removed, or they are old copies of it, which somebody may want to keep.
@@ -411,10 +427,7 @@ fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<Fou
     let (mut devices, mut targets): (Vec<FoundDevice>, Vec<FoundDevice>) = Default::default();
     for (device, found) in found {
         let own = &found.superblock;
-        let is_older = |(_, newer): &FoundDevice| {
-            let newer = &newer.superblock;
-            newer.dev_item.devid == own.dev_item.devid && newer.fsid == own.fsid && newer.generation > own.generation
-        };
+        let is_older = |(_, newer): &FoundDevice| newer.superblock.has_the_number_of(own);
         if own.dev_item.devid == TARGET {
             targets.push((device, found));
         } else if devices.last().is_some_and(is_older) {

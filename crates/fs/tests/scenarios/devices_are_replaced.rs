@@ -57,15 +57,17 @@ fn fill(devices: Vec<Arc<dyn Device>>) {
     fs.close().unwrap();
 }
 
-/// A filled volume of two devices.
-fn pair(data: Profile) -> Vec<OverlayDevice> {
-    let devices = shared(&volume(2, data, Profile::Raid1));
+/// A filled volume of so many devices.
+fn filled(devices: usize, data: Profile) -> Vec<OverlayDevice> {
+    let devices = shared(&volume(devices, data, Profile::Raid1));
     fill(as_devices(&devices));
     devices.iter().map(|device| device.fork()).collect()
 }
 
-static MIRRORED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| pair(Profile::Raid1));
-static SINGLE: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| pair(Profile::Single));
+static MIRRORED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| filled(2, Profile::Raid1));
+static SINGLE: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| filled(2, Profile::Single));
+/// Any one device of it can be done without, but not two.
+static THREE_MIRRORED: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| filled(3, Profile::Raid1));
 
 fn is_blank(device: &dyn Device) -> bool {
     Volume::superblock_of(device).is_none()
@@ -346,6 +348,70 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     assert_clean(&left, &what);
     holds(&open(left).unwrap());
     has_ended
+}
+
+/// A replacement of one of three devices, of which the power ends after so many writes, if at all:
+/// how many there were, and the devices.
+fn replace_until(source: DeviceId, end: Option<u64>) -> (u64, Vec<Arc<PoweredDevice>>) {
+    let power = Power::endless();
+    let start = THREE_MIRRORED.iter().map(OverlayDevice::fork).chain([blank()]);
+    let devices: Vec<_> = start.map(|device| PoweredDevice::new(&power, &device)).collect();
+    let fs = open(devices[..3].iter().map(|device| device.clone() as _).collect()).unwrap();
+    fs.begin_replacement(source, devices[3].clone(), ReplaceOptions::default()).unwrap();
+    if let Some(end) = end {
+        power.end_after(end);
+    }
+    let begun = power.writes();
+    let _may_fail = fs.continue_replacement(&mut |_| true);
+    (power.writes() - begun, devices)
+}
+
+/// What devices have when the power is back; those of the bits of `lost` have lost their caches.
+fn after_crash(devices: &[Arc<PoweredDevice>], lost: u32) -> Vec<OverlayDevice> {
+    let left = devices.iter().enumerate();
+    left.map(|(at, device)| device.after_crash(lost & 1 << at == 0).fork()).collect()
+}
+
+/// After a crash of a replacement the power ends again, so many writes after the next mount.
+fn crashes_again(devices: &[Arc<PoweredDevice>], after: u64, lost: [u32; 2], what: &str) {
+    let what = format!("{what}, then after {after}, {lost:?} lose their caches");
+    let left = after_crash(devices, lost[0]);
+    let power = Power::endless();
+    let devices: Vec<_> = left.iter().map(|device| PoweredDevice::new(&power, device)).collect();
+    let given = |devices: &[Arc<PoweredDevice>]| -> Vec<Arc<dyn Device>> {
+        devices.iter().filter(|device| !is_blank(&***device)).map(|device| device.clone() as _).collect()
+    };
+    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_filled(&fs, 7);
+    power.end_after(after);
+    let _may_fail = write(&fs, "later", 8, 1 << 20).and_then(|_| fs.sync());
+    drop(fs);
+    let left = after_crash(&devices, lost[1]);
+    let devices: Vec<_> = left.iter().map(|device| PoweredDevice::new(&Power::endless(), device)).collect();
+    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_filled(&fs, 7);
+    write(&fs, "last", 9, 1 << 20).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_filled(&fs, 7);
+    assert_holds(&fs, "last", 9, 1 << 20);
+}
+
+/// By the commit that crashed the new device had the number of the old one (invariant 70).
+#[test]
+fn a_crash_in_the_end_of_a_replacement_and_one_of_the_next_mount_leave_a_volume() {
+    for source in (1..=3).map(DeviceId) {
+        let (writes, _) = replace_until(source, None);
+        for before_the_end in 1..=8 {
+            let (_, devices) = replace_until(source, Some(writes - before_the_end));
+            let what = format!("device {source}, power ends {before_the_end} writes before the end");
+            for after in [1, 2, 3, 5] {
+                crashes_again(&devices, after, [0, 0], &what);
+                crashes_again(&devices, after, [0b0111, 0b1010], &what);
+            }
+        }
+    }
 }
 
 #[test]

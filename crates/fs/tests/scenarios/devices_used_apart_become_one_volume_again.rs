@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Filesystem, Options, ScrubOptions};
-use ubtrfs_format::DeviceId;
+use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
+use ubtrfs_format::{DeviceId, Generation};
 use ubtrfs_volume::{Device, Error, OpenOptions, Volume};
 
 use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
@@ -44,6 +45,46 @@ fn assert_as_first(fs: &Filesystem, commits: &[u64]) {
     (0..MANY).for_each(|file| assert_holds(fs, &format!("common {file}"), file, 1000));
     for (commit, files) in commits.iter().enumerate() {
         (0..*files).for_each(|file| assert_holds(fs, &format!("0 {commit} {file}"), file, 1000));
+    }
+}
+
+/// Writes to one of two mirrored devices without the other one, which is removed from the volume
+/// then, and goes on up to a commit of this generation.
+fn without_the_other(device: &Arc<OverlayDevice>, other: DeviceId, name: &str, last: Generation) {
+    let fs = open_alone(device);
+    let to = |target| BalanceArgs { target, filters: BalanceFilters::CONVERT, ..BalanceArgs::default() };
+    let flags = BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM | BalanceFlags::FORCE;
+    let (data, metadata, system) = (to(SINGLE), to(BlockGroupFlags::DUP.0), to(BlockGroupFlags::DUP.0));
+    fs.start_balance(&BalanceItem { flags, data, metadata, system }, &|_| true).unwrap();
+    fs.remove_device(other, &|_| true).unwrap();
+    write(&fs, name, 5, 1 << 20).unwrap();
+    let commits = last.0 - fs.volume().superblock().generation.0;
+    (0..commits).for_each(|commit| {
+        write(&fs, &format!("{name} {commit}"), commit, 1000).unwrap();
+        fs.sync().unwrap();
+    });
+    assert_eq!(fs.volume().superblock().generation, last);
+    fs.close().unwrap();
+}
+
+/// By each of them the other one has been removed. Neither history is taken for the volume's, as
+/// that of a volume is that was about to get an empty device.
+#[test]
+fn devices_that_were_each_left_alone_are_only_read_together() {
+    let devices = apart([&[], &[]]);
+    without_the_other(&devices[0], DeviceId(2), "first", Generation(100));
+    without_the_other(&devices[1], DeviceId(1), "second", Generation(100));
+    let before = devices.each_ref().map(|device| device.to_bytes());
+    for order in [[0, 1], [1, 0]] {
+        let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
+        for open in [Volume::open, Volume::open_degraded] {
+            let error = open(both.clone(), OpenOptions::default()).unwrap_err();
+            assert!(matches!(error, Error::Apart(..) | Error::MissingDevices { .. }), "{error}");
+        }
+    }
+    assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
+    for (device, name) in devices.iter().zip(["first", "second"]) {
+        assert_holds(&open(vec![device.clone()]).unwrap(), name, 5, 1 << 20);
     }
 }
 
