@@ -25,7 +25,7 @@ impl Volume {
     /// Makes a device one of the volume's, in memory: the commit that has its item is announced by
     /// [`Self::announce_device`]. What is on the device is wiped. Returns its item.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DevItem> {
-        self.require_writable()?;
+        let _under_way = self.begin()?;
         let sector = u64::from(self.sector_size());
         let total_bytes = device.size() / sector * sector;
         if device.is_read_only() {

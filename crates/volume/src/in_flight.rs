@@ -1,11 +1,13 @@
-//! The addresses with writes in flight.
+//! What is in flight: writes, with their addresses, and discards.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ubtrfs_format::Logical;
-use ubtrfs_threads::{Mutex, Rank};
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::buffer::SharedBuffer;
 
@@ -13,11 +15,13 @@ use crate::buffer::SharedBuffer;
 #[derive(Debug)]
 pub(crate) struct InFlight {
     state: Mutex<State>,
+    /// Nothing is in flight any more.
+    emptied: Condvar,
 }
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self { state: Mutex::with_default(Rank::VolumeInFlight) }
+        Self { state: Mutex::with_default(Rank::VolumeInFlight), emptied: Condvar::new() }
     }
 }
 
@@ -54,6 +58,23 @@ impl InFlight {
         registration
     }
 
+    /// The same for what needs the devices, though nobody looks for the addresses.
+    pub(crate) fn register_unaddressed(self: &Arc<Self>) -> Registration {
+        self.register(Vec::new())
+    }
+
+    /// Waits until nothing is in flight, at most for this time; whether that is so.
+    pub(crate) fn is_empty_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !state.ranges.is_empty() {
+            if self.emptied.wait_until(&mut state, until).timed_out() {
+                return state.ranges.is_empty();
+            }
+        }
+        true
+    }
+
     /// The node that is being written to this address.
     pub(crate) fn node(&self, at: Logical) -> Option<SharedBuffer> {
         self.state.lock().nodes.get(&at.0).map(|(_, node)| node.clone())
@@ -83,6 +104,9 @@ impl Drop for Registration {
                 nodes.remove(&range.start);
             }
         }
+        if state.ranges.is_empty() {
+            self.in_flight.emptied.notify_all();
+        }
     }
 }
 
@@ -100,6 +124,22 @@ mod tests {
         assert!(in_flight.touches(Logical(10), 6) && !in_flight.touches(Logical(10), 5));
         drop(two);
         assert!(!in_flight.touches(Logical(0), u64::MAX));
+    }
+
+    #[test]
+    fn who_gives_up_devices_waits_for_what_is_in_flight() {
+        let in_flight = Arc::new(InFlight::default());
+        assert!(in_flight.is_empty_within(Duration::ZERO));
+        let (write, discard) =
+            (in_flight.register(std::iter::once(10..20).collect()), in_flight.register_unaddressed());
+        assert!(!in_flight.is_empty_within(Duration::from_millis(1)));
+        drop(write);
+        assert!(!in_flight.is_empty_within(Duration::from_millis(1)));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| in_flight.is_empty_within(Duration::from_secs(600)));
+            drop(discard);
+            assert!(waits.join().unwrap());
+        });
     }
 
     #[test]

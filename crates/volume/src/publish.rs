@@ -81,7 +81,7 @@ impl Volume {
                 "invariant 1: a superblock refers to {root}, which is on its way"
             );
         }
-        self.require_writable()?;
+        let _under_way = self.begin()?;
         let _turn = self.publishing.lock();
         if self.is_read_only() {
             return Err(Error::ReadOnly);

@@ -287,6 +287,8 @@ impl Volume {
         what: &str,
         examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
     ) -> Option<usize> {
+        // By it `release` waits for the repair, or has come before.
+        let _under_way = self.in_flight.register_unaddressed();
         if !self.may_repair() {
             return None;
         }

@@ -57,7 +57,7 @@ impl Volume {
     /// Begins to replace a device: from now on the target gets what the source gets. What is on it
     /// is wiped. The commit of this generation or a later one must say so.
     pub fn begin_replacement(&self, source: DeviceId, device: Arc<dyn Device>, avoids_source: bool) -> Result<()> {
-        self.require_writable()?;
+        let _under_way = self.begin()?;
         let item = *self.member(source)?.item.lock();
         if device.is_read_only() {
             return Err(Error::ReadOnly);
@@ -275,6 +275,7 @@ impl Volume {
     /// Writes these bytes to the target, so many behind each of these places, and waits. A target
     /// that fails is given up: [`Error::NoTarget`].
     fn put(&self, places: &[Physical], within: u64, bytes: Buffer) -> Result<u64> {
+        let _under_way = self.begin()?;
         let set = self.devices.load_full();
         let replacing = set.replacing.as_ref().filter(|replacing| replacing.is_alive()).ok_or(Error::NoTarget)?;
         let data = bytes.share();

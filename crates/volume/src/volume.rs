@@ -19,6 +19,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Superblock, Uuid};
@@ -31,8 +32,11 @@ use crate::counted_lock::{CountedRwLock, LockCounters};
 use crate::device::DeviceCounters;
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
-use crate::in_flight::InFlight;
+use crate::in_flight::{InFlight, Registration};
 use crate::member::Member;
+
+/// What is under way when a volume ends has so long to end before the devices are given up.
+const TIME_TO_END: Duration = Duration::from_secs(5);
 
 /// Devices as one logical address space. All methods may be called by many threads at once.
 #[derive(Debug)]
@@ -251,20 +255,39 @@ impl Volume {
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Nothing is written any more, not even repairs, and others may have the devices.
+    /// Nothing is written any more, not even repairs, and others may have the devices when what is
+    /// under way has ended. This waits for that, but not for long: who can't get a device then
+    /// waits until this process has ended.
     pub fn release(&self) {
         self.set_read_only();
-        // A repair may be under way.
-        drop(self.submissions.write());
-        self.devices.load().members.iter().for_each(|member| member.device.release());
+        if !self.in_flight.is_empty_within(TIME_TO_END) {
+            tracing::warn!("the devices are held until this process ends: something is still being written to them");
+            return;
+        }
+        let set = self.devices.load();
+        let target = set.replacing.iter().map(|replacing| &replacing.target);
+        set.members.iter().chain(target).for_each(|member| member.device.release());
     }
 
     pub(crate) fn may_repair(&self) -> bool {
         self.is_open && !self.is_read_only()
     }
 
+    /// Registers what needs the devices, at no address that anybody looks for, and then asks
+    /// whether it may write: [`Self::release`] waits for it, or has come before.
+    pub(crate) fn begin(&self) -> Result<Registration> {
+        self.begin_as(self.in_flight.register_unaddressed())
+    }
+
+    /// The same for what has been registered.
+    pub(crate) fn begin_as(&self, registration: Registration) -> Result<Registration> {
+        self.require_writable()?;
+        assert!(self.is_level(), "invariant 70: the devices have one superblock before anything is written");
+        Ok(registration)
+    }
+
     /// An error if nothing may be written; else whatever comes before the first write is done.
-    pub(crate) fn require_writable(&self) -> Result<()> {
+    fn require_writable(&self) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }

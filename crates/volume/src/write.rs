@@ -151,8 +151,7 @@ impl Volume {
         writes: Vec<Write>,
         register: impl FnOnce(&Arc<InFlight>) -> Registration,
     ) -> Result<Ticket<Kind>> {
-        self.require_writable()?;
-        assert!(self.is_level(), "invariant 70: the devices have one superblock before anything is written");
+        let registration = self.begin_as(register(&self.in_flight))?;
         let sector = u64::from(self.sector_size());
         let _not_during_repairs = self.submissions.read();
         let set = self.devices.load_full();
@@ -195,7 +194,6 @@ impl Volume {
             // are apart.
             batch.sort_by_key(|write| write.at);
         }
-        let registration = register(&self.in_flight);
         let mut ticket =
             Ticket { parts: Vec::with_capacity(batches.len()), in_flight: registration, _kind: PhantomData };
         for (member, batch) in batches {
@@ -296,7 +294,7 @@ impl Volume {
     /// Discards these addresses on the devices: their content is no longer needed. Returns how many
     /// bytes of theirs that is, of all copies; `None` if one of them can't discard.
     pub fn discard(&self, at: Logical, len: u64) -> Result<Option<u64>> {
-        self.require_writable()?;
+        let _under_way = self.begin()?;
         let pieces = self.map.read().pieces(at, len)?;
         let (mut done, mut bytes) = (true, 0);
         for piece in pieces.iter().filter(|piece| piece.writable) {
@@ -310,7 +308,7 @@ impl Volume {
 
     /// The same for a range of a device that no chunk has; an error if one does.
     pub fn discard_unallocated(&self, devid: DeviceId, at: Physical, len: u64) -> Result<Option<u64>> {
-        self.require_writable()?;
+        let _under_way = self.begin()?;
         if self.map.read().has_stripe_in(devid, at.0..at.0.saturating_add(len)) {
             return Err(Error::BadRequest("a discard of what a chunk has"));
         }
