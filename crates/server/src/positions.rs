@@ -66,17 +66,18 @@ impl End {
 impl Position {
     /// The position that an offset means.
     pub(crate) fn of(offset: u64) -> Self {
-        let pair = |next, end| Self { next, end: End::At(DirIndex(end)) };
+        let made_up = Self { next: offset, end: End::Begins };
         let bare = |next| Self { next, end: End::AsTheLast };
+        let pair = |next, end| Self { next, end: End::At(DirIndex(end)) };
         // A program may have made up the others, by lseek(2) from the end for instance.
-        let is_pair = |next, end| (AFTER_DOT..=end + 1).contains(&next);
+        let checked = |next, end| if (AFTER_DOT..=end + 1).contains(&next) { pair(next, end) } else { made_up };
         match offset {
             AT_THE_END => pair(offset & 0xffff, offset >> 16),
-            0x1_0000..=0x7fff_ffff if is_pair(offset & 0xffff, offset >> 16) => pair(offset & 0xffff, offset >> 16),
+            0x1_0000..=0x7fff_ffff => checked(offset & 0xffff, offset >> 16),
             _ if offset & IS_HIGH != 0 => bare((offset ^ IS_HIGH) + BARE),
-            _ if offset & IS_PAIR != 0 => pair(offset & 0x7fff_ffff, offset >> 31 & 0x7fff_ffff),
+            _ if offset & IS_PAIR != 0 => checked(offset & 0x7fff_ffff, offset >> 31 & 0x7fff_ffff),
             _ if offset & IS_BARE != 0 => bare(offset ^ IS_BARE),
-            _ => Self { next: offset, end: End::Begins },
+            _ => made_up,
         }
     }
 
@@ -129,7 +130,8 @@ mod tests {
 
     #[test]
     fn numbers_that_a_program_makes_up_are_where_the_entries_are() {
-        for next in [0, AFTER_DOT, AFTER_DOTS, 3, 0xffff, 4 << 20, (4 << 20) + 70, 1 << 31, 1 << 60] {
+        let far = [1 << 31, 1 << 60, 1 << 62, (1 << 62) + 70, 3 << 61];
+        for next in [0, AFTER_DOT, AFTER_DOTS, 3, 0xffff, 4 << 20, (4 << 20) + 70].into_iter().chain(far) {
             assert_eq!(Position::of(next), Position { next, end: End::Begins });
         }
     }
