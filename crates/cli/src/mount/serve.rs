@@ -103,7 +103,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
 /// server's threads had ended: a process, or descriptors.
 fn leave_nothing_mounted(mount: &Mount) {
     const ATTEMPTS: u32 = 2;
-    (0..ATTEMPTS).take_while(|_| mount.is_mounted()).for_each(|_| mount.unmount_aborted());
+    (0..ATTEMPTS).take_while(|_| mount.is_mounted()).for_each(|_| mount.unmount_lazily());
 }
 
 /// The session of a mount.

@@ -41,8 +41,9 @@ pub use point::{Point, is_dead};
 use point::{open_point, real_path};
 pub use tree::Detached;
 
-/// The time that a umount(2) with `MNT_FORCE` needs at most between aborting and unmounting.
-const TIME_OF_FORCED_UNMOUNT: Duration = Duration::from_secs(1);
+/// The time that a umount(2) with `MNT_FORCE` needs at most between aborting and unmounting, also
+/// where the processors are busy.
+const TIME_OF_FORCED_UNMOUNT: Duration = Duration::from_secs(5);
 
 /// How it was mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,14 +220,19 @@ impl Mount {
 
     /// Unmounts what is left of it when the connection was aborted while it was mounted. What
     /// aborted it may be a umount(2) with `MNT_FORCE`, which fails with EINVAL if the mount
-    /// disappears under it. So it first gets a second to unmount it itself.
+    /// disappears under it. So it first gets the time to unmount it itself.
     pub fn unmount_aborted(&self) {
         let deadline = Instant::now() + TIME_OF_FORCED_UNMOUNT;
         let listed_as = self.place.get().and_then(|place| place.listed_as);
         let is_listed = || listed_as.is_some_and(identity::is_listed);
         while is_listed() && Instant::now() < deadline {
-            thread::sleep(TIME_OF_FORCED_UNMOUNT / 200);
+            thread::sleep(TIME_OF_FORCED_UNMOUNT / 1000);
         }
+        self.unmount_lazily();
+    }
+
+    /// Takes it out of the tree wherever it is seen, whether or not somebody uses it.
+    pub fn unmount_lazily(&self) {
         for path in self.points() {
             let Ok(point) = Point::open(&path) else { continue };
             // Another server may have mounted the device by now, with the same number.
