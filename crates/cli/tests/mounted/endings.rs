@@ -15,7 +15,7 @@ use ubtrfs_testkit::ordinary_user::{NOBODY, in_private_namespace};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, compile, run};
 
-use crate::harness::{Abort, FUSE, OVER_RINGS, Server, Volume, cat, fails, ubtrfs};
+use crate::harness::{Abort, FUSE, OVER_RINGS, Server, TRANSPORT, Volume, cat, fails, ubtrfs};
 use crate::users_mount::UsersMount;
 
 /// A file's content, which is no text.
@@ -77,6 +77,44 @@ fn forced_unmounts_do_not_find_the_mount_gone() {
         volume.check();
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(force))));
+}
+
+/// Runs a server, in the foreground, that takes the kernel for one that sends no SYNCFS: sync(2)
+/// reaches it by a block device that the server has of the kernel.
+fn serve_with_a_sync_device(volume: &Volume) -> Child {
+    let mut server = Command::new("setarch");
+    server.args([std::env::consts::ARCH, "--uname-2.6", env!("CARGO_BIN_EXE_ubtrfs"), "mount", "-f"]);
+    server.args(["-o", TRANSPORT]).args([&volume.image, &volume.point]);
+    let server = server.stderr(Stdio::inherit()).spawn().unwrap();
+    let begun = Instant::now();
+    while !volume.is_mounted() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is mounted");
+        thread::sleep(Duration::from_millis(10));
+    }
+    server
+}
+
+/// A sync(2) waits for the server, which waits for its device as it ends, by force too, and the
+/// connection is aborted before that. In builds that check the order of locks this checks it.
+#[test]
+fn it_ends_in_order_where_syncs_arrive_by_a_device() {
+    require!(Need::Root, FUSE, Need::Tool("setarch"));
+    for force in [true, false, true, true] {
+        let volume = Volume::new();
+        let mut server = serve_with_a_sync_device(&volume);
+        fs::write(volume.point.join("file"), "content").unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| run(&mut Command::new("sync")).ok());
+            scope.spawn(|| run(&mut Command::new("sync")).ok());
+            let mut line: Vec<&OsStr> = vec!["umount".as_ref()];
+            line.extend(force.then_some(OsStr::new("--force")));
+            line.push(volume.point.as_os_str());
+            ubtrfs(&line).ok();
+        });
+        assert!(server.wait().unwrap().success(), "by force: {force}");
+        assert!(!volume.is_mounted());
+        volume.check();
+    }
 }
 
 #[test]
