@@ -18,6 +18,8 @@ use crate::common::pattern;
 use crate::common::volumes::{assert_clean, assert_holds, open, root, volume, write};
 
 const MIB: u64 = 1 << 20;
+/// Who does nothing for so long waits for the group.
+const STANDSTILL: Duration = Duration::from_secs(4);
 
 fn shared(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::new(device.fork()) as _).collect()
@@ -33,29 +35,29 @@ fn of_all() -> BalanceItem {
 }
 
 /// Runs something that empties groups, with a closure that is asked before each step. At this call
-/// of it a group is closed; a thread does what does not fit without the group. Returns what that
-/// came to.
+/// of it a group is closed; a thread does what does not fit without the group, and says each step
+/// of it. Returns what that came to.
 fn beside(
     at_call: u32,
-    meanwhile: impl FnOnce() -> ubtrfs::Result<()> + Send,
+    meanwhile: impl FnOnce(&dyn Fn()) -> ubtrfs::Result<()> + Send,
     run: impl FnOnce(&dyn Fn() -> bool),
 ) -> ubtrfs::Result<()> {
     let calls = Cell::new(0);
     let (begin, begun) = channel();
-    let (done, is_done) = channel();
+    let (progress, steps) = channel();
     std::thread::scope(|scope| {
         let writer = scope.spawn(move || -> ubtrfs::Result<()> {
             begun.recv().unwrap();
-            let result = meanwhile();
-            let _ = done.send(());
-            result
+            // It ends by being dropped.
+            let progress = progress;
+            meanwhile(&|| _ = progress.send(()))
         });
         run(&|| {
             calls.set(calls.get() + 1);
             if calls.get() == at_call {
                 begin.send(()).unwrap();
                 // The other may wait for the group, which stays closed until this returns.
-                let _ = is_done.recv_timeout(Duration::from_secs(2));
+                while steps.recv_timeout(STANDSTILL).is_ok() {}
             }
             true
         });
@@ -66,11 +68,12 @@ fn beside(
 
 /// The same with a file of 4 MiB more than can be written while the group is closed.
 fn writes_beside(fs: &Filesystem, at_call: u32, run: impl FnOnce(&dyn Fn() -> bool)) -> ubtrfs::Result<()> {
-    let write_more = || {
+    let write_more = |step: &dyn Fn()| {
         let bytes = fs.stats().space.data_available + 4 * MIB;
         let id = fs.create(root(), b"meanwhile", &new_file())?;
         for at in (0..bytes / MIB * MIB).step_by(MIB as usize) {
             fs.write(id, WriteAt::Offset(at), &pattern(at, MIB as usize), false)?;
+            step();
         }
         fs.sync()
     };
@@ -128,8 +131,9 @@ fn thin_metadata() -> (Arc<Filesystem>, Vec<Arc<dyn Device>>) {
 }
 
 /// Creates so many files, or as many as there is room for.
-fn create_files(fs: &Filesystem, most: u32) -> (u32, ubtrfs::Result<()>) {
+fn create_files(fs: &Filesystem, most: u32, step: &dyn Fn()) -> (u32, ubtrfs::Result<()>) {
     for number in 0..most {
+        step();
         match fs.create(root(), format!("meanwhile {number}").as_bytes(), &new_file()) {
             Ok(id) => fs.forget(id, 1),
             Err(error) => return (number, Err(error)),
@@ -141,10 +145,10 @@ fn create_files(fs: &Filesystem, most: u32) -> (u32, ubtrfs::Result<()>) {
 #[test]
 fn of_a_group_of_metadata() {
     let (fs, _) = thin_metadata();
-    let (fits, _) = create_files(&fs, u32::MAX);
+    let (fits, _) = create_files(&fs, u32::MAX, &|| ());
     let (fs, devices) = thin_metadata();
     let start = *groups(&fs, BlockGroupFlags::METADATA).last().unwrap();
-    let create = || create_files(&fs, fits * 9 / 10).1;
+    let create = |step: &dyn Fn()| create_files(&fs, fits * 9 / 10, step).1;
     let created = beside(1, create, |goes_on| {
         assert_eq!(fs.empty_block_group(start, goes_on).unwrap_err().errno(), Errno::NOSPC, "it is left as it is");
     });
