@@ -154,7 +154,7 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
             };
             *beside.lock().unwrap() = Some(thread::spawn(write));
             // If it waits for the commit, that has to go on.
-            let _ = is_done.recv_timeout(Duration::from_millis(500));
+            let _ = is_done.recv_timeout(Duration::from_secs(4));
         }
     }));
     let opened = Volume::open(devices.clone(), OpenOptions::default()).unwrap();
