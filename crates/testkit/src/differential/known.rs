@@ -403,6 +403,35 @@ const KNOWN: &[Known] = &[
                 && at.is_some_and(|(ours, theirs)| lacks_set_id(case.before, ours, theirs))
         },
     },
+    Known {
+        reason: REMOVED_BY_FUSE,
+        speaks_of: |case| {
+            const NAME: &str = "security.capability";
+            let others = |answer: &str| -> Vec<String> {
+                answer.split(' ').skip(2).filter(|name| *name != NAME).map(str::to_owned).collect()
+            };
+            let is_it = match &case.step.call {
+                Call::ListXattrs { .. } => others(case.ours) == others(case.theirs),
+                Call::GetXattr { name, .. } => name == NAME && case.ours == "ENODATA",
+                _ => false,
+            };
+            is_it
+                && !is_error(case.theirs)
+                && !case.ours.contains(NAME)
+                && case.is_after(|call| matches!(call, Call::SetXattr { name, .. } if name == NAME))
+                && case.is_after(|call| matches!(call, Call::Allocate { .. }))
+        },
+    },
+    Known {
+        reason: "through an idmapped mount the server can't know whose a chown(2) of nobody is",
+        speaks_of: |case| {
+            let differing = differing_words(case.ours, case.theirs);
+            let at = case.ours.split(' ').zip(case.theirs.split(' ')).nth(1);
+            matches!(case.step.call, Call::Stat { .. })
+                && differing.iter().skip(1).all(|(what, _)| *what == "a")
+                && at.is_some_and(|(ours, theirs)| keeps_set_id(case.before, ours, theirs))
+        },
+    },
 ];
 
 /// Differences of states that are meant: a line of the comparison has all of these words.
@@ -537,11 +566,6 @@ pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
         // FUSE sends the same for truncate(2) to nothing and for O_TRUNC, which changes the times.
         || line.contains(": mtime: left (1000000000, 0)")
             && is_after(|call| matches!(call, Call::Truncate { length: 0, .. }))
-        // Through an idmapped mount the server can't know whose a chown(2) of nobody is.
-        || line.contains(": mode: left ")
-            && steps.iter().any(|step| {
-                step.view == View::Idmapped && matches!(step.call, Call::Chown { user: None, group: None, .. })
-            })
         // What RENAME_WHITEOUT leaves takes nothing from a default ACL.
         || line.contains("left None, right Some([2, 0, 0, 0")
             && is_after(|call| matches!(call, Call::Rename { flags: Hex(flags), .. } if flags & 4 != 0))
@@ -556,7 +580,20 @@ pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
 fn differs_in_set_id(steps: &[Step], line: &str) -> bool {
     let Some((_, modes)) = line.split_once(": mode: left \"") else { return false };
     let Some((ours, theirs)) = modes.trim_end_matches('"').split_once("\", right \"") else { return false };
-    lacks_set_id(steps, ours, theirs)
+    lacks_set_id(steps, ours, theirs) || keeps_set_id(steps, ours, theirs)
+}
+
+const SET_ID: u32 = 0o6000;
+
+/// Whether ours alone has set-id bits, after a chown(2) of nobody to nobody by an idmapped mount,
+/// or by a file that was opened there: the server can't know whose it is.
+fn keeps_set_id(steps: &[Step], ours: &str, theirs: &str) -> bool {
+    let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };
+    let is_of_nobody = |step: &Step| matches!(step.call, Call::Chown { user: None, group: None, .. });
+    ours & !SET_ID == theirs & !SET_ID
+        && theirs & !ours == 0
+        && steps.iter().any(is_of_nobody)
+        && steps.iter().any(|step| step.view == View::Idmapped)
 }
 
 /// Whether modes differ in set-id bits that ours lacks: see [`REMOVED_BY_FUSE`]. The request that
@@ -565,7 +602,6 @@ fn differs_in_set_id(steps: &[Step], line: &str) -> bool {
 /// may not execute the file: the kernel clears it if the writer is not in the group, which FUSE
 /// does not report.
 fn lacks_set_id(steps: &[Step], ours: &str, theirs: &str) -> bool {
-    const SET_ID: u32 = 0o6000;
     const SET_GROUP: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;
     let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };
