@@ -399,7 +399,8 @@ const KNOWN: &[Known] = &[
             let differing = differing_words(case.ours, case.theirs);
             let at = case.ours.split(' ').zip(case.theirs.split(' ')).nth(1);
             matches!(case.step.call, Call::Stat { .. })
-                && differing.iter().skip(1).all(|(what, _)| *what == "a")
+                // That they are removed changes the ctime.
+                && differing.iter().skip(1).all(|(what, ours)| *what == "a" || (*what, *ours) == ("c", "new"))
                 && at.is_some_and(|(ours, theirs)| lacks_set_id(case.before, ours, theirs))
         },
     },
