@@ -50,6 +50,7 @@ impl Server {
         if *change == only_size && change.size != Some(0) {
             let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
             if change.size == Some(attributes.size) && attributes.mode & S_IFMT == S_IFREG {
+                self.engine().check_resizable(id).map_err(|error| errno(&error))?;
                 return Ok(attributes);
             }
         }

@@ -31,6 +31,11 @@ impl Filesystem {
         self.ops.set_attributes(id, changes)
     }
 
+    /// An error if the size of a file may not be changed, be it to what it is.
+    pub fn check_resizable(&self, id: InodeId) -> Result<()> {
+        self.ops.check_resizable(id)
+    }
+
     /// Changes attributes, and in the same transaction the mode and an xattr that depend on each
     /// other, as a mode and an ACL do.
     pub fn set_attributes_with(

@@ -247,6 +247,16 @@ impl Operations {
         self.change_attributes(id, changes, Some(with))
     }
 
+    /// An error if a size may not be changed, be it to what it is.
+    pub(crate) fn check_resizable(&self, id: InodeId) -> Result<()> {
+        self.info.check_writable(id.subvolume)?;
+        check_real(id)?;
+        let inode = self.info.inode(id)?;
+        let state = inode.read();
+        check_unrestricted(&state)?;
+        check_no_verity(&state)
+    }
+
     fn change_attributes(
         &self,
         id: InodeId,
@@ -266,13 +276,10 @@ impl Operations {
         // An ACL is as much of the permissions as the mode is.
         let restricted =
             with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
-        if restricted || changes.size.is_some() {
-            let inode = self.info.inode(id)?;
-            let state = inode.read();
-            check_unrestricted(&state)?;
-            if changes.size.is_some() {
-                check_no_verity(&state)?;
-            }
+        if changes.size.is_some() {
+            self.check_resizable(id)?;
+        } else if restricted {
+            check_unrestricted(&self.info.inode(id)?.read())?;
         } else if changes.atime.is_some() || changes.mtime.is_some() {
             check_mutable(&self.info.inode(id)?.read())?;
         }
