@@ -127,7 +127,7 @@ const KNOWN: &[Known] = &[
             matches!(case.step.call, Call::Stat { .. })
                 && !words.is_empty()
                 && words.iter().all(|(what, ours)| matches!(*what, "m" | "c") && *ours != "new")
-                && case.is_after(punches_across_sectors)
+                && (case.is_after(punches_across_sectors) || case.is_after(punches_in_a_sector))
         },
     },
     Known {
@@ -373,6 +373,15 @@ const KNOWN: &[Known] = &[
         },
     },
     Known {
+        reason: REMOVED_BY_FUSE,
+        speaks_of: |case| {
+            // Others' set-id files can't be linked.
+            matches!(case.step.call, Call::LinkSlot { .. })
+                && (case.ours, case.theirs) == ("ok", "EPERM")
+                && case.is_after(|call| matches!(call, Call::Allocate { .. }))
+        },
+    },
+    Known {
         reason: "the kernel removes an unlinked inode's INODE_REF later, if it is open",
         speaks_of: |case| {
             let removes =
@@ -504,6 +513,14 @@ fn punches_across_sectors(call: &Call) -> bool {
     offset % SECTOR + length > length.saturating_add(SECTOR - 1) / SECTOR * SECTOR
 }
 
+/// Whether a hole is to be within a sector, which may be the last one, behind the end.
+fn punches_in_a_sector(call: &Call) -> bool {
+    const PUNCH: u64 = 3;
+    const SECTOR: i64 = 4096;
+    let Call::Allocate { mode: Hex(PUNCH), offset, length, .. } = *call else { return false };
+    length > 0 && offset / SECTOR == offset.saturating_add(length - 1) / SECTOR
+}
+
 fn sets_flags(call: &Call) -> bool {
     matches!(call, Call::SetFlags { .. } | Call::SetFsx { .. } | Call::SetFileAttributes { .. })
 }
@@ -567,7 +584,7 @@ pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
         || line.contains(": mtime: left ") && is_after(|call| matches!(call, Call::Store { .. }))
         || line.contains(": mtime: left ")
             && line.contains("right (1000000000, 0)")
-            && is_after(punches_across_sectors)
+            && (is_after(punches_across_sectors) || is_after(punches_in_a_sector))
         // See [`ACCESSES`].
         || line.contains(": atime: left (1000000000, 0)")
             && is_after(|call| matches!(call, Call::Store { .. } | Call::Load { .. } | Call::Advise { .. }))
