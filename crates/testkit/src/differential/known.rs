@@ -478,8 +478,14 @@ fn protects(call: &Call) -> bool {
     }
 }
 
+/// Whether a subvolume is deleted, by rmdir(2), too. Their names begin with this letter.
 fn destroys(call: &Call) -> bool {
-    matches!(call, Call::DestroySubvolume { .. })
+    let is_subvolume = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with('s'));
+    match call {
+        Call::DestroySubvolume { .. } => true,
+        Call::RemoveDirectory { path } => is_subvolume(path),
+        _ => false,
+    }
 }
 
 fn removes(call: &Call) -> bool {
