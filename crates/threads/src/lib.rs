@@ -13,6 +13,7 @@
 //! Each lock has a rank, and a thread takes locks in the order of ranks (invariant 7, `rank`).
 
 mod condvar;
+mod hash_seed;
 mod held;
 mod lock;
 mod rank;
@@ -22,6 +23,7 @@ mod scheduled;
 mod system;
 
 pub use condvar::{Condvar, WaitTimeoutResult};
+pub use hash_seed::hash_seed;
 pub use held::{assert_none_held, is_held};
 pub use lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use rank::Rank;

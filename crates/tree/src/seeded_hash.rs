@@ -1,7 +1,9 @@
 //! A quick hash of numbers that an image gives, with a random seed, so that none can be made whose
 //! numbers collide.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, Hasher};
+
+use ubtrfs_threads::hash_seed;
 
 /// The hash of one table.
 #[derive(Clone, Copy, Debug, Default)]
@@ -10,7 +12,7 @@ pub struct SeededHash(u64);
 impl SeededHash {
     /// One with a seed of its own.
     pub fn new() -> Self {
-        Self(RandomState::new().hash_one(0_u8))
+        Self(hash_seed())
     }
 }
 
