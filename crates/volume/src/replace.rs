@@ -130,6 +130,7 @@ impl Volume {
         generation: Generation,
         range: &Range<u64>,
     ) -> Result<Copied> {
+        let _under_way = self.begin()?;
         let expected = NodeExpectation {
             bytenr: at,
             level,
@@ -161,6 +162,7 @@ impl Volume {
     /// Copies to the target what the source has of data, in whole sectors, in this range of the
     /// source. Of what no copy is right it gets what the source has, if that can be read.
     pub fn copy_data(&self, at: Logical, len: u64, sums: Option<&[u8]>, range: &Range<u64>) -> Result<Copied> {
+        let _under_way = self.begin()?;
         let sector = u64::from(self.sector_size());
         let sum_size = self.checksum().size();
         let mut copied = Copied::default();
@@ -275,7 +277,6 @@ impl Volume {
     /// Writes these bytes to the target, so many behind each of these places, and waits. A target
     /// that fails is given up: [`Error::NoTarget`].
     fn put(&self, places: &[Physical], within: u64, bytes: Buffer) -> Result<u64> {
-        let _under_way = self.begin()?;
         let set = self.devices.load_full();
         let replacing = set.replacing.as_ref().filter(|replacing| replacing.is_alive()).ok_or(Error::NoTarget)?;
         let data = bytes.share();
