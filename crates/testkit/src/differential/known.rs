@@ -384,8 +384,6 @@ const KNOWN: &[Known] = &[
     Known {
         reason: "the kernel removes an unlinked inode's INODE_REF later, if it is open",
         speaks_of: |case| {
-            let removes =
-                |call: &Call| matches!(call, Call::Unlink { .. } | Call::RemoveDirectory { .. } | Call::Rename { .. });
             matches!(case.step.call, Call::LookUpInode { .. })
                 && case.ours == "ENOENT"
                 && !is_error(case.theirs)
