@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::TreeId;
+use ubtrfs_fuse::Caller;
 use ubtrfs_threads::time::Duration;
 
 use crate::shared::Shared;
@@ -44,11 +45,11 @@ impl Shared {
 
     /// The kernel has looked for a name that is not there, and caches that, too: it forgets it if
     /// the directory is the root of a deleted subvolume, which has no name itself.
-    pub(crate) fn forget_absent_name(&self, user: User, dir: u64, name: &[u8]) {
+    pub(crate) fn forget_absent_name(&self, caller: &Caller<'_>, dir: u64, name: &[u8]) {
         let Some(notifier) = self.notifier.get() else { return };
         if self.inode(dir).is_ok_and(|id| self.engine.is_deleted_root(id)) {
             let (notifier, name) = (notifier.clone(), name.to_vec());
-            self.changed_names.add(user, dir, false, move || {
+            self.changed_names.add(User::of(caller), dir, false, move || {
                 let _ = notifier.inval_entry(dir, &name);
             });
         }

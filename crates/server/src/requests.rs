@@ -24,7 +24,6 @@ use crate::counters::Kind;
 use crate::opens::CAPABILITY_SIZE;
 use crate::server::Server;
 use crate::shared::{TTL, errno};
-use crate::users_pool::User;
 
 /// How long the last commit may wait for devices after an unmount by force.
 const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
@@ -78,7 +77,7 @@ impl Filesystem for Server {
             // negative entry.
             Err(Errno::NOENT) if !matches!(name, b"." | b"..") => {
                 reply.negative(TTL);
-                self.shared().forget_absent_name(User::of(caller), parent, name);
+                self.shared().forget_absent_name(caller, parent, name);
             }
             found => answer_entry(reply, found.and_then(|id| self.shared().entry(id))),
         }
