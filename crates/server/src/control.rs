@@ -281,6 +281,9 @@ pub struct Report {
     /// How often requests and answers went from one thread to another.
     #[serde(default)]
     pub hops: BTreeMap<String, u64>,
+    /// Files in `/proc` that were read to know who asks.
+    #[serde(default)]
+    pub callers_read: u64,
     /// Processor time of the server, background work included.
     #[serde(default)]
     pub cpu_micros: u64,

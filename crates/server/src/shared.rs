@@ -454,6 +454,7 @@ impl Shared {
             requests: self.counters.requests(),
             request_nanos: self.counters.nanos(),
             hops: self.counters.hops(self.transport.get().map(|transport| transport.hops.read()).unwrap_or_default()),
+            callers_read: crate::privileges::files_read(),
             cpu_micros: cpu_micros(),
         }
     }

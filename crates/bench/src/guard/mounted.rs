@@ -60,6 +60,7 @@ fn counters(mounted: &Mounted) -> Result<BTreeMap<String, u64>> {
         ("passed to another thread", hop(&["postponed", "not_tried"])),
         ("answered by another thread", hop(&["answered_elsewhere", "woken"])),
         ("slow jobs", hop(&["slow_jobs"])),
+        ("callers read in /proc", report["callers_read"].as_u64().unwrap_or_default()),
         ("device writes", report["device_writes"].as_u64().unwrap_or_default()),
     ];
     let requests = group("requests").into_iter().filter(|(kind, _)| !NOT_COUNTED.contains(&&**kind));
