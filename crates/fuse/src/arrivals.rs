@@ -194,9 +194,11 @@ impl Entered {
     /// another does, and this one reads on.
     pub fn is_own_write(&self, message: &[u8], device: &Arc<Device>) -> bool {
         self.all.begun.fetch_add(1, SeqCst);
+        // Before it waits for a lock: it would be taken for asleep before a request.
+        self.reader.rounds.fetch_add(SERVES_A_WRITE, SeqCst);
         let is_own = self.all.writes.is_own(message, device);
         if !is_own {
-            self.reader.rounds.fetch_add(DOINGS, SeqCst);
+            self.reader.rounds.fetch_add(DOINGS - SERVES_A_WRITE, SeqCst);
         }
         is_own
     }
@@ -204,7 +206,8 @@ impl Entered {
     /// Serves the WRITE that this thread has read, and after it those that others have read and
     /// left, while it is its turn to do so.
     pub fn serving_writes(&self, own: impl FnOnce(), other: impl Fn(&Waiting)) {
-        self.doing(SERVES_A_WRITE, own);
+        own();
+        self.reader.rounds.fetch_add(DOINGS - SERVES_A_WRITE, SeqCst);
         let mut next = self.all.writes.next(None);
         while let Some(waiting) = next {
             self.doing(SERVES_A_WRITE, || other(&waiting));
@@ -268,6 +271,38 @@ mod tests {
         });
         thread::sleep(Duration::from_millis(50));
         assert!(!is_done.load(SeqCst));
+        go_on.send(()).unwrap();
+        waiter.join().unwrap();
+        thread.join().unwrap();
+    }
+
+    /// Its thread sleeps then, as one does that has nothing.
+    #[test]
+    fn a_write_is_waited_for_whose_thread_waits_for_the_lock_of_writes() {
+        let arrivals = Arc::new(Arrivals::new(2));
+        let held = arrivals.writes.lock();
+        let (go_on, may_go_on) = channel::<()>();
+        let (enters, has_entered) = channel();
+        let other = Arc::clone(&arrivals);
+        let thread = thread::spawn(move || {
+            let entered = other.enter();
+            enters.send(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
+            assert!(entered.is_own_write(&[], &Device::unconnected()));
+            entered.serving_writes(|| may_go_on.recv().unwrap(), |_| unreachable!("it is alone"));
+        });
+        let reader = has_entered.recv().unwrap();
+        while arrivals.begun.load(SeqCst) == 0 || !is_asleep(reader).unwrap() {
+            thread::sleep(PAUSE);
+        }
+        let (waiting, (done, is_done)) = (Arc::clone(&arrivals), channel());
+        let waiter = thread::spawn(move || {
+            waiting.wait_for_writes();
+            done.send(()).unwrap();
+        });
+        // It looks at the thread, and may wait for the lock as well.
+        thread::sleep(Duration::from_millis(50));
+        drop(held);
+        assert!(is_done.recv_timeout(Duration::from_millis(100)).is_err(), "the WRITE is still served");
         go_on.send(()).unwrap();
         waiter.join().unwrap();
         thread.join().unwrap();

@@ -91,6 +91,12 @@ impl Writes {
         self.state.lock().unserved.len() as u64
     }
 
+    /// Has all others wait.
+    #[cfg(test)]
+    pub fn lock(&self) -> impl Sized + '_ {
+        self.state.lock()
+    }
+
     /// Waits until all are served that wait for a thread now.
     pub fn settle(&self) {
         let mut state = self.state.lock();
