@@ -225,7 +225,14 @@ impl FsInfo {
 
     /// Whether the mount is read-only without any error, and everything is durable.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.is_read_only() && self.aborted().is_none() && (self.began_read_only || self.gate.current().is_empty())
+        self.is_read_only() && self.aborted().is_none() && (self.began_read_only || self.is_all_committed())
+    }
+
+    /// Whether nothing has changed since the last commit that ended: neither in the open
+    /// transaction nor in one that is being committed. That is looked for last, since the open one
+    /// becomes it.
+    pub(crate) fn is_all_committed(&self) -> bool {
+        self.gate.current().is_empty() && self.frozen.load().is_none()
     }
 
     /// The time that changes are stamped with.

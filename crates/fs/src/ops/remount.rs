@@ -19,10 +19,11 @@ impl Operations {
             let _turn = self.inactivator.pause();
             self.committer.commit()?;
             self.info.set_read_only();
-            if self.info.gate.current().is_empty() {
+            if self.info.is_all_committed() {
                 return Ok(());
             }
-            // An operation still changes files: what it has acknowledged must not be lost.
+            // An operation still changes files, or has, and its commit is under way: what it has
+            // acknowledged must not be lost.
             self.info.set_writable()?;
         }
         Err(Errno::BUSY.into())
