@@ -121,6 +121,7 @@ fn agree(one: &Superblock, other: &Superblock) -> bool {
         bytenr: other.bytenr,
         log_root: other.log_root,
         log_root_level: other.log_root_level,
+        log_root_transid: other.log_root_transid,
         dev_item: other.dev_item,
         ..one.clone()
     };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ubtrfs_format::items::{FileType, InodeItem, RootItem, inode_refs};
-use ubtrfs_format::{Ino, ItemType, Key, Logical, Node, Physical, SUPERBLOCK_COPIES, TreeId};
+use ubtrfs_format::{Ino, ItemType, Key, Node, Physical, SUPERBLOCK_COPIES, TreeId};
 use ubtrfs_mkfs::existing_signature;
 use ubtrfs_tree::{Snapshot, Walk};
 use ubtrfs_volume::{Copies, Error as VolumeError, OpenOptions, Volume};
@@ -45,8 +45,7 @@ fn zero_log(arguments: &args::ZeroLog) -> Result<()> {
     if !arguments.yes {
         confirm("Give this up?", "ubtrfs rescue zero-log --yes", paths, arguments.window)?;
     }
-    superblock.log_root = Logical(0);
-    superblock.log_root_level = 0;
+    superblock.drop_log();
     let failed = |error| about_volume(paths, &error);
     // What it refers to is on the devices already.
     let (data, nodes) = (volume.wait_all([]).map_err(failed)?, volume.wait_all([]).map_err(failed)?);

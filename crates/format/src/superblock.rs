@@ -250,6 +250,9 @@ pub struct Superblock {
     pub chunk_root: Logical,
     /// The log root tree's root block; 0 without a log.
     pub log_root: Logical,
+    /// Which log of its commit that is: [`Self::log_number`]. Kernels write what they have found
+    /// here, and do not use it.
+    pub log_root_transid: u64,
     /// The volume's size: the sum of its devices', in bytes.
     pub total_bytes: u64,
     /// Bytes in use: the sum of the block groups'.
@@ -308,6 +311,29 @@ impl Superblock {
         self.dev_item.devid == older.dev_item.devid && self.fsid == older.fsid && self.generation > older.generation
     }
 
+    /// Which log of its commit the superblock refers to, from 1 on; `None` if it refers to none, or
+    /// to one whose number nobody has kept: the kernel's have none. What is left in the field from
+    /// an earlier commit names another transaction.
+    pub fn log_number(&self) -> Option<u32> {
+        let (transaction, number) = ((self.log_root_transid >> 32) as u32, self.log_root_transid as u32);
+        (self.log_root.0 != 0 && number > 0 && transaction == self.generation.next().0 as u32).then_some(number)
+    }
+
+    /// Numbers the log as the next one after that of the superblock that was written before.
+    pub fn number_log_after(&mut self, before: &Self) {
+        let last = if before.generation == self.generation { before.log_number().unwrap_or(0) } else { 0 };
+        let transaction = u64::from(self.generation.next().0 as u32);
+        self.log_root_transid = transaction << 32 | u64::from(last.saturating_add(1));
+        if self.log_root.0 == 0 {
+            self.log_root_transid = 0;
+        }
+    }
+
+    /// Refers to no log any more.
+    pub fn drop_log(&mut self) {
+        (self.log_root, self.log_root_level, self.log_root_transid) = (Logical(0), 0, 0);
+    }
+
     /// Reads a superblock: magic, checksum and every field that can be judged by itself.
     /// `at` is where it was read.
     pub fn parse(bytes: &[u8], at: Physical) -> Result<Self> {
@@ -336,6 +362,7 @@ impl Superblock {
             root: Logical(raw.root.get()),
             chunk_root: Logical(raw.chunk_root.get()),
             log_root: Logical(raw.log_root.get()),
+            log_root_transid: raw.log_root_transid.get(),
             total_bytes: raw.total_bytes.get(),
             bytes_used: raw.bytes_used.get(),
             root_dir_objectid: raw.root_dir_objectid.get(),
@@ -439,6 +466,7 @@ impl Superblock {
         raw.root = self.root.0.into();
         raw.chunk_root = self.chunk_root.0.into();
         raw.log_root = self.log_root.0.into();
+        raw.log_root_transid = self.log_root_transid.into();
         raw.total_bytes = self.total_bytes.into();
         raw.bytes_used = self.bytes_used.into();
         raw.root_dir_objectid = self.root_dir_objectid.into();

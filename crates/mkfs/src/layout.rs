@@ -244,6 +244,7 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         root_level,
         chunk_root_level,
         log_root_level: 0,
+        log_root_transid: 0,
         dev_item: devices.first().copied().unwrap_or_default(),
         label,
         // Without a free-space tree this says "no v1 cache yet" rather than "a cache of generation

@@ -14,8 +14,9 @@ use crate::{CrashPoint, Random};
 pub enum DeviceFault {
     /// It is not there.
     Gone(usize),
-    /// It has what it had after so many events of the timeline, and nothing that came later. Its
-    /// superblock is of an older commit than that of any other.
+    /// It has what it had after so many events of the timeline, and nothing that came later, as if
+    /// its power had failed before that of the others. Its superblock is of an older commit than
+    /// that of any other, or of an older log of the same commit.
     Stale {
         /// The device.
         device: usize,
@@ -32,7 +33,9 @@ pub enum DeviceFault {
 }
 
 /// Attempts to find an older state of a device.
-const TRIES: usize = 6;
+const TRIES: usize = 12;
+/// So many events are mostly of one commit and its logs.
+const SOON: u64 = 300;
 
 impl DeviceFault {
     /// A device that is gone or stale, of those that a crash left.
@@ -47,10 +50,13 @@ impl DeviceFault {
             return Self::Gone(device);
         }
         let others = crashed.iter().enumerate().filter(|(other, _)| *other != device);
-        let oldest = others.filter_map(|(_, other)| generation(other)).min();
+        let oldest = others.filter_map(|(_, other)| moment(other)).min();
         for _ in 0..TRIES {
-            let event = random.below(point.event as u64 + 1) as usize;
-            if generation(&at_event(recording, device, event)) < oldest {
+            let events = point.event as u64 + 1;
+            let span = if random.one_in(2) { events } else { events.min(SOON) };
+            let before = random.below(span);
+            let event = (events - 1 - before) as usize;
+            if moment(&at_event(recording, device, event)) < oldest {
                 return Self::Stale { device, event };
             }
         }
@@ -86,11 +92,12 @@ fn at_event(recording: &RecordingDevice, device: usize, event: usize) -> Overlay
     recording.crash_states(event, &mut |_| Fate::Whole).swap_remove(device)
 }
 
-/// The commit that a device's superblock is of.
-fn generation(device: &OverlayDevice) -> Option<u64> {
+/// The commit that a device's superblock is of, and which of its logs.
+fn moment(device: &OverlayDevice) -> Option<(u64, u32)> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
-    Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.generation.0)
+    let superblock = Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok()?;
+    Some((superblock.generation.0, superblock.log_number().unwrap_or(0)))
 }
 
 /// Overwrites blocks of a device with noise: of chunks that have other copies, one copy alone where

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::Logical;
 
 use crate::chunk_map::IoStripe;
+use crate::proof::Proof;
 use crate::read::place_of;
 use crate::volume::Volume;
 
@@ -24,7 +25,7 @@ impl Volume {
     /// itself, and counts as read. `None` where only [`Volume::read_data`] can read it: on several
     /// devices, at no multiples of 4096, from a device that is no file.
     pub fn direct_read(&self, at: Logical, len: usize) -> Option<DirectRead> {
-        let pieces = self.pieces_to_read(at, len as u64, false).ok()?;
+        let pieces = self.pieces_to_read(at, len as u64, Proof::Nothing).ok()?;
         let [piece] = &pieces[..] else { return None };
         let IoStripe { devid, at } = place_of(piece, 0)?;
         let file = self.member(devid).ok()?.device.file_to_read(at, len)?;

@@ -21,11 +21,11 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Only devices that lack something have this data, and no checksum would tell whether theirs
-    /// is right.
+    /// Only devices that lack something have this, and no checksum would tell whether theirs is
+    /// right.
     #[error(
-        "the data at {at} is only on devices that are missing or behind the others, and has no \
-         checksum"
+        "what is at {at} is only on devices that are missing or behind the others, and no checksum \
+         tells whether theirs is right"
     )]
     NoCurrentCopy {
         /// The logical address.

@@ -42,6 +42,7 @@ mod overlay_device;
 mod parity;
 mod partitions;
 mod primary;
+mod proof;
 mod protected_device;
 mod publish;
 mod read;
@@ -61,6 +62,7 @@ mod scrub_parity;
 mod scrubbed;
 #[cfg(feature = "testing")]
 mod split_mix;
+mod staleness;
 #[cfg(feature = "testing")]
 mod throttled_device;
 mod uring;

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicUsize;
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, objectid};
-use ubtrfs_threads::atomic::{AtomicU8, AtomicU64, Ordering};
+use ubtrfs_threads::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::absent_device::AbsentDevice;
@@ -32,6 +32,8 @@ pub(crate) struct Member {
     /// The commit from which on it has none any more.
     leaves: AtomicU64,
     lag: AtomicU8,
+    /// Its superblock is not known to be one of the volume's own.
+    is_of_another_history: AtomicBool,
     /// Reads that are under way.
     reads: AtomicUsize,
     errors: [AtomicU64; 5],
@@ -114,6 +116,7 @@ impl Member {
             joins: AtomicU64::new(0),
             leaves: AtomicU64::new(u64::MAX),
             lag: AtomicU8::new(CURRENT),
+            is_of_another_history: AtomicBool::new(false),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
             saved_errors: Mutex::with_default(Rank::MemberErrors),
@@ -208,9 +211,25 @@ impl Member {
         self.lag.fetch_max(if is_durable { LAG_DURABLE } else { LAG_UNKNOWN }, Ordering::AcqRel);
     }
 
+    /// Nothing tells whether its superblock is one that the volume had: it may have been used
+    /// without the others.
+    pub(crate) fn set_of_another_history(&self) {
+        self.is_of_another_history.store(true, Ordering::Release);
+    }
+
+    /// Whether its superblock is one that the volume had.
+    pub(crate) fn shares_history(&self) -> bool {
+        !self.is_of_another_history.load(Ordering::Acquire)
+    }
+
     /// The newest generation that its superblock may have; `None` if it has none.
     pub(crate) fn generation(&self) -> Option<Generation> {
         self.primary.lock().newest_generation()
+    }
+
+    /// The commit that its superblock is of, and of which it has everything; `None` if it has none.
+    pub(crate) fn has_all_of(&self) -> Option<Generation> {
+        self.primary.lock().superblock().map(|superblock| superblock.generation)
     }
 
     /// It has all that the others have, and gets superblocks again, also where its own is damaged.
@@ -220,8 +239,9 @@ impl Member {
         }
         let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
         if self.device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).is_ok() {
-            self.primary.lock().is_perhaps_damaged(&bytes);
+            self.primary.lock().may_be_written_over(&bytes);
         }
+        self.is_of_another_history.store(false, Ordering::Release);
         self.lag.store(CURRENT, Ordering::Release);
     }
 

@@ -57,7 +57,7 @@ impl Volume {
         let state = |generation: Generation, level: u8, root: Logical| {
             let mut state = superblock.clone();
             (state.generation, state.root, state.root_level) = (generation, root, level);
-            (state.log_root, state.log_root_level) = (Logical(0), 0);
+            state.drop_log();
             Candidate { copy: superblock.bytenr, superblock: state, origin: Origin::Scan }
         };
         let commits = found.0.into_iter().rev();

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
 use ubtrfs_format::{
-    CompatRo, DeviceId, Error as FormatError, Generation, Header, Incompat, ItemType, Logical, Node, NodeExpectation,
-    Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid,
-    objectid,
+    CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
+    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid, objectid,
 };
 
 use crate::buffer::Buffer;
@@ -17,6 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::TARGET;
+use crate::staleness::{apart_from, behind, is_of_one_commit, missed, newest_of};
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -44,12 +44,12 @@ pub(crate) struct Found {
 
 impl Found {
     /// Whether other volumes are made from that of the device.
-    fn is_seed(&self) -> bool {
+    pub(crate) fn is_seed(&self) -> bool {
         self.superblock.flags.contains(SuperblockFlags::SEEDING)
     }
 
     /// Whether the device may be one of a seed, from which the volume of this id was made.
-    fn may_be_seed_of(&self, fsid: Uuid) -> bool {
+    pub(crate) fn may_be_seed_of(&self, fsid: Uuid) -> bool {
         self.is_seed() && self.superblock.fsid != fsid
     }
 }
@@ -58,9 +58,10 @@ impl Volume {
     /// Opens the volume on these devices; all of its devices must be given, in any order.
     ///
     /// The primary superblock is the one believed. Where it is damaged and another copy is good, a
-    /// read-only open uses that. Of several devices the newest superblock counts: a crash can leave
-    /// some of them one commit behind. But the one before it counts if it is certain that a crash
-    /// came before the newest was acknowledged, and not that all devices have what it refers to.
+    /// read-only open uses that. Of several devices the newest superblock counts, by its commit and
+    /// then by its log: a crash can leave some of them one superblock behind. But the one before it
+    /// counts if it is certain that a crash came before the newest was acknowledged, and not that
+    /// all devices have what it refers to.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         Self::open_some(devices, options, false)
     }
@@ -98,14 +99,16 @@ impl Volume {
         };
         for devid in apart {
             tracing::warn!(device = devid.0, "its commit is another one than that of device {}", newest.dev_item.devid);
-            volume.member(devid)?.set_lagging(true);
+            let member = volume.member(devid)?;
+            member.set_of_another_history();
+            member.set_lagging(true);
         }
         let behind = volume.without_removed(behind);
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
             return Ok(volume.with_target(target));
         }
-        let is_older = |found: &FoundDevice| found.1.superblock.generation < newest.generation;
+        let is_older = |(_, found): &FoundDevice| missed(&newest, &found.superblock) > 0;
         let (before, others): (Vec<_>, Vec<_>) = find_superblocks(devices, options)?.into_iter().partition(is_older);
         let older = newest_of(before.iter()).ok_or(Error::NoDevice)?;
         // By the commit that does not count they have replaced devices, which are still there.
@@ -168,15 +171,16 @@ impl Volume {
         behind
     }
 
-    /// Whether the newest commit does not count, given how many commits each device is behind it.
+    /// Whether the newest commit or log does not count, given how many superblocks each device has
+    /// missed.
     ///
     /// A crash came while its superblocks were written if not all devices that are behind can be
     /// done without: those are not given up. So it was not acknowledged. If one of them may have
-    /// been given up during it all the same, that one has not all that the commit refers to, and
-    /// nothing says which one it is. All have what was acknowledged before.
+    /// been given up during it all the same, that one has not all that the superblock refers to,
+    /// and nothing says which one it is. All have what was acknowledged before.
     fn is_unfinished(&self, behind: &[(DeviceId, u64)]) -> bool {
         let is_last = |devid: DeviceId| behind.contains(&(devid, 1));
-        let is_behind = |devid: DeviceId| behind.iter().any(|(it, commits)| *it == devid && *commits > 0);
+        let is_behind = |devid: DeviceId| behind.iter().any(|(it, missed)| *it == devid && *missed > 0);
         let is_lost = |devid: DeviceId| is_behind(devid) && !is_last(devid);
         let set = self.devices.load();
         let may_have_failed = |one: &Arc<Member>| {
@@ -187,22 +191,28 @@ impl Volume {
             && set.members.iter().any(may_have_failed)
     }
 
-    /// Which devices lag, given how many commits each is behind.
+    /// Which devices lag, given how many superblocks each has missed.
     ///
-    /// One that is a single commit behind may have missed what the others have, or a crash came
-    /// while the superblocks were written, after all that they refer to. If all of those can't be
-    /// done without, it was the crash.
+    /// One that has missed a single one may have missed what the others have, or a crash came while
+    /// the superblocks were written, after all that they refer to. If all of those can't be done
+    /// without, it was the crash.
     fn judge_stale_devices(&self, behind: &[(DeviceId, u64)]) -> Result<()> {
         let lost = |least: u64| {
             move |devid: DeviceId| {
-                behind.iter().any(|(stale, commits)| *stale == devid && *commits >= least)
+                behind.iter().any(|(stale, missed)| *stale == devid && *missed >= least)
                     || self.member(devid).is_ok_and(|member| member.is_missing())
             }
         };
         let least = if self.survives(lost(1)) { 1 } else { 2 };
-        for (devid, commits) in behind.iter().filter(|(_, commits)| *commits >= least) {
-            tracing::warn!(device = devid.0, "it is {commits} commits behind the other devices");
-            self.member(*devid)?.set_lagging(true);
+        let counts = self.superblock();
+        for (devid, missed) in behind.iter().filter(|(_, missed)| *missed >= least) {
+            tracing::warn!(device = devid.0, "the other devices have written {missed} superblocks since its own");
+            let member = self.member(*devid)?;
+            let own = member.primary.lock().superblock();
+            if !own.is_some_and(|own| is_of_one_commit(&counts, &own)) {
+                member.set_of_another_history();
+            }
+            member.set_lagging(true);
         }
         self.require_data(lost(least))
     }
@@ -367,48 +377,8 @@ fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Resu
     Ok(found)
 }
 
-/// The newest superblock of some devices. Within a generation a log is only added; one that not all
-/// devices have was not acknowledged. A seed beside another volume's device is a part of that
-/// volume.
-fn newest_of<'a>(found: impl Iterator<Item = &'a (Arc<dyn Device>, Found)>) -> Option<Superblock> {
-    let age = |found: &Found| (found.superblock.generation, found.superblock.log_root.0 != 0);
-    let newest = found.max_by_key(|(_, found)| (!found.is_seed(), age(found)));
-    newest.map(|(_, found)| found.superblock.clone())
-}
-
-/// How many commits each device is behind this superblock; a seed never is.
-fn behind(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<(DeviceId, u64)> {
-    let commits = |own: &Superblock| commits_since(newest, own.generation);
-    let of = |(_, found): &(Arc<dyn Device>, Found)| (found.superblock.dev_item.devid, commits(&found.superblock));
-    found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
-}
-
-/// How many commits came after one of this generation. Numbers may be left out: those commits count
-/// that the superblock remembers, if it goes that far back.
-fn commits_since(newest: &Superblock, own: Generation) -> u64 {
-    let by_number = newest.generation.0.saturating_sub(own.0);
-    let remembered = newest.backup_roots.iter().map(|backup| backup.trees[0].1).filter(|commit| commit.0 > 0);
-    if !remembered.clone().any(|commit| commit <= own) {
-        return by_number;
-    }
-    let later: HashSet<Generation> = remembered.filter(|commit| *commit > own && *commit < newest.generation).collect();
-    by_number.min(later.len() as u64 + 1)
-}
-
-/// The devices of which the newest commit is another one than that of this superblock: both have
-/// one number, and refer to different trees. Logs are of the commit before them.
-fn apart_from(found: &[(Arc<dyn Device>, Found)], newest: &Superblock) -> Vec<DeviceId> {
-    let state = |it: &Superblock| {
-        let chunks = (it.chunk_root, it.chunk_root_level, it.chunk_root_generation);
-        (it.root, it.root_level, chunks, it.bytes_used, it.num_devices)
-    };
-    let own = found.iter().map(|(_, found)| &found.superblock).filter(|own| own.fsid == newest.fsid);
-    let apart = own.filter(|own| own.generation == newest.generation && state(own) != state(newest));
-    apart.map(|own| own.dev_item.devid).collect()
-}
-
 /// A device, and the superblock that it is opened by.
-type FoundDevice = (Arc<dyn Device>, Found);
+pub(crate) type FoundDevice = (Arc<dyn Device>, Found);
 
 /// The same as a device of the volume.
 fn member_of((device, found): FoundDevice) -> Arc<Member> {

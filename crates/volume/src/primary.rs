@@ -3,6 +3,7 @@
 use ubtrfs_format::{CHECKSUM_FIELD, Generation, SUPERBLOCK_COPIES, Superblock};
 
 use crate::buffer::{Buffer, SharedBuffer};
+use crate::staleness::missed;
 
 /// The primary superblock as it was read or written last, and what may be there as well since then:
 /// one whose write has failed, or a damaged one.
@@ -33,11 +34,18 @@ impl Primary {
         self.perhaps.push(bytes);
     }
 
-    /// This is there. If it is nobody's superblock, it may be written over.
-    pub(crate) fn is_perhaps_damaged(&mut self, found: &[u8]) {
-        if generation(found).is_none() && !self.may_be(found) {
+    /// This is there. If it is nobody's superblock, or one of before, it may be written over.
+    pub(crate) fn may_be_written_over(&mut self, found: &[u8]) {
+        if self.is_lost_by(found) && !self.may_be(found) {
             self.perhaps.push(Buffer::from(found).share());
         }
+    }
+
+    /// Whether the superblock that was written last must have been lost where this is: no
+    /// superblock, or one that the volume had before.
+    pub(crate) fn is_lost_by(&self, found: &[u8]) -> bool {
+        let Ok(found) = Superblock::parse(found, SUPERBLOCK_COPIES[0]) else { return true };
+        self.superblock().is_some_and(|own| found.fsid == own.fsid && missed(&own, &found) > 0)
     }
 
     /// Whether this may be what we wrote last. The field of the checksum does not matter: most of

@@ -19,6 +19,7 @@ use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::{Replacing, forget_volume};
+use crate::staleness::is_same;
 use crate::volume::Volume;
 use crate::write::Flushed;
 
@@ -64,7 +65,7 @@ impl Volume {
     /// that all it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
-    /// shows; those in `superblock` are ignored. If the primary isn't the one that was read or
+    /// shows, and the log its number; those in `superblock` are ignored. If the primary isn't the one that was read or
     /// written last, another process writes this volume: [`Error::ForeignWriter`] (a commit always
     /// checks, log writes at first and once a second). After that or any other error the volume is
     /// read-only, since it is not known which superblock a crash would leave.
@@ -93,7 +94,9 @@ impl Volume {
             *self.last_look.lock() = Some(Instant::now());
         }
         let ours = if has_looked { Ok(()) } else { self.require_ours(copies) };
-        let result = ours.and_then(|()| self.publish(superblock, copies));
+        let mut numbered = superblock.clone();
+        numbered.number_log_after(&self.superblock.read());
+        let result = ours.and_then(|()| self.publish(&numbered, copies));
         if result.is_err() {
             self.set_read_only();
         }
@@ -113,10 +116,9 @@ impl Volume {
             return Ok(());
         }
         let (counts, set) = (self.superblock(), self.devices.load_full());
-        let state = |it: &Superblock| (it.generation, it.root, it.chunk_root, it.log_root);
         let others: Vec<&Arc<Member>> = set
             .current()
-            .filter(|member| member.primary.lock().superblock().is_none_or(|own| state(&own) != state(&counts)))
+            .filter(|member| member.primary.lock().superblock().is_none_or(|own| !is_same(&own, &counts)))
             .collect();
         if !others.is_empty() || !about_to_join.is_empty() {
             self.look_at_superblocks()?;
@@ -146,25 +148,25 @@ impl Volume {
         self.last_look.lock().is_none_or(|look| look.elapsed() >= LOOK_INTERVAL)
     }
 
-    /// An error if another process has written a superblock. A device that returns none, where
-    /// others still have ours, has failed, and lags from now on if they have all that it has.
+    /// An error if another process has written a superblock. A device that returns none, or one
+    /// that we had written before, has failed where others still have ours, and lags from now on if
+    /// they have all that it has.
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
         let mut failed = Ok(());
         let set = self.devices.load();
         let (mut looked, mut members) = (false, set.current());
-        members.try_for_each(|member| match check_still_ours(member) {
-            Err(error @ Error::Read { .. }) => {
+        members.try_for_each(|member| match look_at_superblock(member) {
+            Look::Unread(error) => {
                 member.note_error(DeviceErrorKind::Read);
                 failed = Err(error);
                 Ok(())
             }
             // It is not written over by that, either.
-            Err(error @ Error::ForeignWriter { found: None, .. }) => {
-                self.tolerate(member, DeviceErrorKind::Corruption, error)
-            }
-            other => {
+            Look::Lost(error) => self.tolerate(member, DeviceErrorKind::Corruption, error),
+            Look::Foreign(error) => Err(error),
+            Look::Ours => {
                 looked = true;
-                other
+                Ok(())
             }
         })?;
         // A device that can't be read says nothing of who writes: another one does.
@@ -336,24 +338,31 @@ fn encode(member: &Member, item: DevItem, superblock: &Superblock, copies: Copie
         .collect()
 }
 
-/// Whether the primary superblock is the one that was read or written last.
-fn check_still_ours(member: &Member) -> Result<()> {
+/// What is where the primary superblock was read or written last.
+enum Look {
+    /// That superblock.
+    Ours,
+    /// It can't be read.
+    Unread(Error),
+    /// No superblock, or one of before: a write was lost.
+    Lost(Error),
+    /// Another one.
+    Foreign(Error),
+}
+
+fn look_at_superblock(member: &Member) -> Look {
     let (at, devid) = (SUPERBLOCK_COPIES[0], member.devid());
     let mut is_again = false;
     loop {
         let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-        member.device.read_at(at, &mut bytes).map_err(|source| Error::Read {
-            devid,
-            at,
-            logical: None,
-            len: SUPERBLOCK_SIZE,
-            source,
-        })?;
+        if let Err(source) = member.device.read_at(at, &mut bytes) {
+            return Look::Unread(Error::Read { devid, at, logical: None, len: SUPERBLOCK_SIZE, source });
+        }
         let ours = member.primary.lock();
         if ours.may_be(&bytes) {
-            return Ok(());
+            return Look::Ours;
         }
-        let found = Superblock::parse(&bytes, at).ok().map(|superblock| superblock.generation);
+        let found = Superblock::parse(&bytes, at).ok().map(|found| found.generation);
         if found.is_none() && !std::mem::replace(&mut is_again, true) {
             // What a device returned wrong once it may return right the next time.
             member.note_error(DeviceErrorKind::Corruption);
@@ -361,6 +370,7 @@ fn check_still_ours(member: &Member) -> Result<()> {
         }
         let expected = ours.newest_generation().unwrap_or_default();
         // By invariant 12 the other writer's superblock stays.
-        return Err(Error::ForeignWriter { devid, expected, found });
+        let error = Error::ForeignWriter { devid, expected, found };
+        return if ours.is_lost_by(&bytes) { Look::Lost(error) } else { Look::Foreign(error) };
     }
 }

@@ -11,13 +11,16 @@ use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::DeviceWrite;
 use crate::error::{Error, Result};
 use crate::member::DeviceErrorKind;
+use crate::proof::Proof;
+use crate::scrubbed::Repaired;
 use crate::volume::Volume;
 
 impl Volume {
     /// Reads a tree block that is what the caller expects: checksum and structure are right.
     pub fn read_node(&self, expected: &NodeExpectation) -> Result<Buffer> {
         let len = u64::from(self.node_size());
-        let pieces = self.pieces_to_read(expected.bytenr, len, true)?;
+        let proof = Proof::Block(expected.generation);
+        let pieces = self.pieces_to_read(expected.bytenr, len, proof)?;
         let mut block = Buffer::for_reading(self.node_size() as usize);
         if let Some(node) = self.in_flight.node(expected.bytenr).filter(|node| node.len() == block.len()) {
             block.copy_from_slice(&node);
@@ -45,7 +48,7 @@ impl Volume {
                 }
             }
         }
-        if self.rebuild(expected.bytenr, &mut block, true, |block| self.check_node(expected, block).is_ok()) {
+        if self.rebuild(expected.bytenr, &mut block, proof, |block| self.check_node(expected, block).is_ok()) {
             return Ok(block);
         }
         if self.ignores_node_checksums.load(Ordering::Acquire) {
@@ -108,12 +111,13 @@ impl Volume {
         if sums.is_some_and(|sums| sums.len() != buf.len() / sector * sum_size) {
             return Err(Error::BadRequest("not one checksum for each sector"));
         }
-        let pieces = self.pieces_to_read(at, buf.len() as u64, sums.is_some())?;
+        let proof = Proof::of_sums(sums);
+        let pieces = self.pieces_to_read(at, buf.len() as u64, proof)?;
         let mut done = 0;
         for piece in &pieces {
             let len = piece.len as usize;
             let Some(part) = buf.get_mut(done..done + len) else { break };
-            let is_read = self.read_piece(at.plus(done as u64), piece, part, sums.is_some());
+            let is_read = self.read_piece(at.plus(done as u64), piece, part, proof);
             for (index, bytes) in part.chunks_exact_mut(sector).enumerate() {
                 let number = done / sector + index;
                 let sum = sums.map(|sums| &sums[number * sum_size..(number + 1) * sum_size]);
@@ -128,7 +132,7 @@ impl Volume {
 
     /// Reads the best copy of a piece, or what the rest of its row gives. Whether there is
     /// something that may be right.
-    fn read_piece(&self, at: Logical, piece: &MappedRange, part: &mut [u8], is_proven: bool) -> bool {
+    fn read_piece(&self, at: Logical, piece: &MappedRange, part: &mut [u8], proof: Proof) -> bool {
         let pieces = std::slice::from_ref(piece);
         if !piece.copies.is_empty() {
             match self.read_copy(pieces, 0, part) {
@@ -136,7 +140,7 @@ impl Volume {
                 Err(error) => self.note_bad_copy(pieces, 0, &error),
             }
         }
-        self.rebuild(at, part, is_proven, |_| true)
+        self.rebuild(at, part, proof, |_| true)
     }
 
     pub(crate) fn is_right(&self, sector: &[u8], sum: Option<&[u8]>) -> bool {
@@ -146,7 +150,8 @@ impl Volume {
     /// Reads a sector from the first copy that is right, and rewrites those before it; or from the
     /// rest of its row.
     fn recover_sector(&self, at: Logical, bytes: &mut [u8], sum: Option<&[u8]>) -> Result<()> {
-        let pieces = self.pieces_to_read(at, bytes.len() as u64, sum.is_some())?;
+        let proof = Proof::of_sums(sum);
+        let pieces = self.pieces_to_read(at, bytes.len() as u64, proof)?;
         let mut failure = None;
         for copy in 0..copies_of(&pieces) {
             match self.read_sector_copy(at, &pieces, copy, bytes, sum) {
@@ -164,7 +169,7 @@ impl Volume {
                 }
             }
         }
-        if self.rebuild(at, bytes, sum.is_some(), |bytes| self.is_right(bytes, sum)) {
+        if self.rebuild(at, bytes, proof, |bytes| self.is_right(bytes, sum)) {
             return Ok(());
         }
         Err(failure.unwrap_or(Error::NoCurrentCopy { at }))
@@ -203,10 +208,10 @@ impl Volume {
     }
 
     /// Where a range can be read, the best copy of each piece first: devices that are there, that
-    /// have all that was written, and that have the least to do. `is_proven`: checksums will tell
-    /// whether a copy is right. Without them nothing is read from devices that lag: what only they
-    /// have is an error, or has no copy if it follows from the rest of its row.
-    pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, is_proven: bool) -> Result<Vec<MappedRange>> {
+    /// have all that was written, and that have the least to do. Without a proof that suffices
+    /// nothing is read from devices that lag: what only they have is an error, or has no copy if it
+    /// follows from the rest of its row.
+    pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, proof: Proof) -> Result<Vec<MappedRange>> {
         let mut pieces = self.map.read().pieces(at, len)?;
         let set = self.devices.load();
         if let [_] = set.members[..] {
@@ -219,12 +224,10 @@ impl Volume {
                 })
             };
             piece.copies.sort_by_key(state);
-            if !is_proven {
-                // By invariant 34.
-                piece.copies.retain(|stripe| set.member(stripe.devid).is_ok_and(|member| !member.lags()));
-                if piece.copies.is_empty() && piece.writable {
-                    return Err(Error::NoCurrentCopy { at });
-                }
+            // By invariant 34.
+            piece.copies.retain(|stripe| set.member(stripe.devid).is_ok_and(|member| proof.suffices_for(member)));
+            if piece.copies.is_empty() && piece.writable {
+                return Err(Error::NoCurrentCopy { at });
             }
         }
         Ok(pieces)
@@ -245,11 +248,11 @@ impl Volume {
         }
     }
 
-    /// Rewrites the copies of a tree block that are damaged. Returns how many are wrong then;
-    /// `None` if they could not be compared.
-    pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Option<usize> {
+    /// Rewrites the copies of a tree block that are damaged.
+    pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Repaired {
         let len = self.node_size() as usize;
-        self.repair(expected.bytenr, len, "tree block", |pieces, copy, block| {
+        let proof = Proof::Block(expected.generation);
+        self.repair((expected.bytenr, len), "tree block", proof, |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
                 Ok(()) => State::Good,
                 // Whole, and newer than the caller's expectation.
@@ -266,46 +269,54 @@ impl Volume {
         })
     }
 
-    /// Rewrites the copies of a data sector that are damaged. Returns how many are wrong then;
-    /// `None` if they could not be compared.
-    pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> Option<usize> {
-        self.repair(at, len, "data sector", |pieces, copy, bytes| {
+    /// Rewrites the copies of a data sector that are damaged. Of data without checksums, what
+    /// devices that lag have is never right.
+    pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> Repaired {
+        let repaired = self.repair((at, len), "data sector", Proof::Checksums, |pieces, copy, bytes| {
             match self.read_sector_copy(at, pieces, copy, bytes, sum) {
                 Ok(()) if sum.is_none() => self.state_without_sums(pieces, copy),
                 Ok(()) => State::Good,
                 Err(_) => State::Bad,
             }
-        })
+        });
+        // What is old on a device that lags would be read as right if it were current.
+        if sum.is_none() && repaired == Repaired::Nowhere { Repaired::Unknown } else { repaired }
     }
 
     /// Rewrites damaged copies. The reader may have read during a write to the same address, or
     /// have an outdated expectation; so everything is read again while no one else may write.
     fn repair(
         &self,
-        at: Logical,
-        len: usize,
+        (at, len): (Logical, usize),
         what: &str,
+        proof: Proof,
         examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
-    ) -> Option<usize> {
+    ) -> Repaired {
         // By it `release` waits for the repair, or has come before.
         let _under_way = self.in_flight.register_unaddressed();
         if !self.may_repair() {
-            return None;
+            return Repaired::Unknown;
         }
         let _alone = self.submissions.write();
-        if self.in_flight.touches(at, len as u64) {
-            return None;
-        }
-        let pieces = self.pieces_to_read(at, len as u64, true).ok()?;
-        if !pieces.iter().all(|piece| piece.writable) {
-            return None;
-        }
+        let pieces = match self.pieces_to_read(at, len as u64, Proof::Checksums) {
+            Ok(pieces) if !self.in_flight.touches(at, len as u64) && pieces.iter().all(|piece| piece.writable) => {
+                pieces
+            }
+            _ => return Repaired::Unknown,
+        };
         let mut right = Buffer::for_reading(len);
-        let is_good = |copy: &usize| matches!(examine(&pieces, *copy, &mut right), State::Good);
-        let good = (0..copies_of(&pieces)).find(is_good)?;
+        let is_good = |copy: &usize| {
+            self.is_believed(&pieces, *copy, proof) && matches!(examine(&pieces, *copy, &mut right), State::Good)
+        };
+        let good = (0..copies_of(&pieces)).find(is_good);
+        let mut scratch = Buffer::for_reading(len);
+        let Some(good) = good else {
+            let is_bad = |copy| matches!(examine(&pieces, copy, &mut scratch), State::Bad);
+            // What looks right on a device that lags may be.
+            return if (0..copies_of(&pieces)).all(is_bad) { Repaired::Nowhere } else { Repaired::Unknown };
+        };
         let mut left = 0;
         let right = right.share();
-        let mut scratch = Buffer::for_reading(len);
         for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
             let is_bad = match examine(&pieces, copy, &mut scratch) {
                 State::Bad => true,
@@ -340,6 +351,7 @@ impl Volume {
                     }
                     Err(error) => {
                         is_left = true;
+                        member.note_error(DeviceErrorKind::Write);
                         tracing::warn!(
                             device = devid.0,
                             offset = place.0,
@@ -350,7 +362,7 @@ impl Volume {
             }
             left += usize::from(is_left);
         }
-        Some(left)
+        Repaired::Left(left)
     }
 }
 

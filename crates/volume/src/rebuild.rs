@@ -10,6 +10,7 @@ use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange, Row};
 use crate::member::DeviceErrorKind;
 use crate::parity;
+use crate::proof::Proof;
 use crate::volume::Volume;
 
 /// The most combinations that are tried for a block: of a block that lies in several rows, as
@@ -29,8 +30,8 @@ struct RowReader<'a> {
     row: Row,
     len: usize,
     stripes: Vec<Stripe>,
-    /// Checksums will tell whether the result is right.
-    is_proven: bool,
+    /// What will tell whether the result is right.
+    proof: Proof,
 }
 
 impl RowReader<'_> {
@@ -38,7 +39,7 @@ impl RowReader<'_> {
         let place = self.row.stripes.get(number)?;
         let stripe = self.stripes.get_mut(number)?;
         if let Stripe::Unread = stripe {
-            let read = self.volume.read_stripe(*place, self.len, self.is_proven);
+            let read = self.volume.read_stripe(*place, self.len, self.proof);
             *stripe = read.map_or(Stripe::Unreadable, Stripe::Read);
         }
         if let Stripe::Read(bytes) = stripe { Some(bytes) } else { None }
@@ -90,14 +91,8 @@ impl Source<'_> {
 impl Volume {
     /// Fills `buf` with a range, so that it is right, from the other stripes of rows with parity.
     /// Whether that was possible. The copies themselves have been tried before.
-    pub(crate) fn rebuild(
-        &self,
-        at: Logical,
-        buf: &mut [u8],
-        is_proven: bool,
-        is_right: impl Fn(&[u8]) -> bool,
-    ) -> bool {
-        let Ok(pieces) = self.pieces_to_read(at, buf.len() as u64, is_proven) else { return false };
+    pub(crate) fn rebuild(&self, at: Logical, buf: &mut [u8], proof: Proof, is_right: impl Fn(&[u8]) -> bool) -> bool {
+        let Ok(pieces) = self.pieces_to_read(at, buf.len() as u64, proof) else { return false };
         if pieces.iter().all(|piece| piece.writable) {
             return false;
         }
@@ -111,7 +106,7 @@ impl Volume {
                 piece.copies.clear();
             }
             let stripes = std::iter::repeat_with(|| Stripe::Unread).take(count).collect();
-            let row = row.map(|row| RowReader { volume: self, row, len, stripes, is_proven });
+            let row = row.map(|row| RowReader { volume: self, row, len, stripes, proof });
             Source { piece, row }
         };
         let mut sources: Vec<Source<'_>> = pieces.into_iter().map(source).collect();
@@ -130,8 +125,8 @@ impl Volume {
         })
     }
 
-    fn read_stripe(&self, place: IoStripe, len: usize, is_proven: bool) -> Option<Buffer> {
-        let member = self.member(place.devid).ok().filter(|member| is_proven || !member.lags())?;
+    fn read_stripe(&self, place: IoStripe, len: usize, proof: Proof) -> Option<Buffer> {
+        let member = self.member(place.devid).ok().filter(|member| proof.suffices_for(member))?;
         let mut stripe = Buffer::for_reading(len);
         let reading = member.begin_read();
         let read = member.device.read_at(place.at, &mut stripe);

@@ -1,7 +1,7 @@
 //! What the volume can do without: devices that are missing or lag, as long as every chunk has all
 //! of its data on the others (invariant 34).
 
-use ubtrfs_format::DeviceId;
+use ubtrfs_format::{DeviceId, Generation};
 
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, DeviceErrors, Member};
@@ -53,6 +53,12 @@ impl Volume {
     pub fn lagging_devices(&self) -> Vec<DeviceId> {
         let set = self.devices.load();
         set.members.iter().filter(|member| member.lags() && !member.is_missing()).map(|member| member.devid()).collect()
+    }
+
+    /// The commit of which a device that lags has everything; `None` if that is not known, since its
+    /// superblock may be of another history than the volume's.
+    pub fn has_all_of(&self, devid: DeviceId) -> Option<Generation> {
+        self.member(devid).ok().filter(|member| member.shares_history()).and_then(|member| member.has_all_of())
     }
 
     /// A device that lagged has been brought up to the others since it had failed so often: it gets

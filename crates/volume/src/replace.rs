@@ -29,7 +29,9 @@ use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::{Device, DeviceWrite};
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
+use crate::proof::Proof;
 use crate::replacing::{Replacing, TARGET, forget_volume};
+use crate::staleness::missed;
 use crate::volume::Volume;
 
 /// How often writes under way to what has no checksums are waited for, and for how long.
@@ -80,7 +82,8 @@ impl Volume {
         if target.device.size() < need {
             return Err(Error::SmallDevice { have: target.device.size(), need });
         }
-        let has_all = target.generation() >= Some(self.superblock.read().generation);
+        let counts = self.superblock();
+        let has_all = target.primary.lock().superblock().is_some_and(|own| missed(&counts, &own) == 0);
         self.set_target(source, target, avoids_source)?;
         Ok(Some(has_all))
     }
@@ -239,7 +242,7 @@ impl Volume {
     /// Reads what has no checksum from the first device that is current and can be read; whether
     /// there is one.
     fn read_unproven(&self, at: Logical, bytes: &mut [u8]) -> Result<bool> {
-        let pieces = match self.pieces_to_read(at, bytes.len() as u64, false) {
+        let pieces = match self.pieces_to_read(at, bytes.len() as u64, Proof::Nothing) {
             Ok(pieces) => pieces,
             Err(Error::NoCurrentCopy { .. }) => return Ok(false),
             Err(error) => return Err(error),

@@ -171,6 +171,7 @@ fn backups(of: &Candidate) -> Vec<Candidate> {
             chunk_root_level,
             log_root: Logical(0),
             log_root_level: 0,
+            log_root_transid: 0,
             bytes_used: backup.bytes_used,
             ..of.superblock.clone()
         };

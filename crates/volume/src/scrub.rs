@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::open::read_copy;
 use crate::read::{State, place_of};
 use crate::scrub_parity::ParityScrub;
-use crate::scrubbed::{ScrubScope, Scrubbed};
+use crate::scrubbed::{Repaired, ScrubScope, Scrubbed};
 use crate::volume::Volume;
 
 impl Volume {
@@ -55,7 +55,8 @@ impl Volume {
             start = start.plus(piece.len);
         }
         if found.read_errors + found.checksum_errors > 0 {
-            found.settle(if scope.read_only { None } else { self.repair_node(&expected) });
+            let bad = found.read_errors + found.checksum_errors;
+            found.settle(bad, if scope.read_only { Repaired::Unknown } else { self.repair_node(&expected) });
         }
         Ok(found)
     }
@@ -116,10 +117,8 @@ impl Volume {
             for (number, wrong) in wrong.into_iter().enumerate().filter(|(_, wrong)| *wrong > 0) {
                 let at = start.plus((number * sector) as u64);
                 let sum = sums.and_then(|sums| sums.get((first + number) * sum_size..(first + number + 1) * sum_size));
-                let left = if scope.read_only { None } else { self.repair_sector(at, sector, sum) };
-                let left = left.map_or(wrong, |left| left.min(wrong));
-                found.corrected += (wrong - left) as u64;
-                found.uncorrectable += left as u64;
+                let repaired = if scope.read_only { Repaired::Unknown } else { self.repair_sector(at, sector, sum) };
+                found.settle(wrong as u64, repaired);
             }
         }
         Ok(found)

@@ -18,6 +18,8 @@ pub struct Scrubbed {
     pub corrected: u64,
     /// Copies that are wrong and stay so.
     pub uncorrectable: u64,
+    /// Those of them of which no device has a right copy.
+    pub nowhere: u64,
 }
 
 impl Scrubbed {
@@ -30,6 +32,7 @@ impl Scrubbed {
             checksum_errors: self.checksum_errors + other.checksum_errors,
             corrected: self.corrected + other.corrected,
             uncorrectable: self.uncorrectable + other.uncorrectable,
+            nowhere: self.nowhere + other.nowhere,
         }
     }
 
@@ -40,12 +43,27 @@ impl Scrubbed {
         }
     }
 
-    /// So many of the copies found bad are so still; all if that is not known.
-    pub(crate) fn settle(&mut self, left: Option<usize>) {
-        let bad = self.read_errors + self.checksum_errors;
-        self.uncorrectable = left.map_or(bad, |left| bad.min(left as u64));
-        self.corrected = bad - self.uncorrectable;
+    /// So many copies were found bad, and this came of rewriting them.
+    pub(crate) fn settle(&mut self, bad: u64, repaired: Repaired) {
+        let left = match repaired {
+            Repaired::Left(left) => bad.min(left as u64),
+            Repaired::Nowhere | Repaired::Unknown => bad,
+        };
+        self.uncorrectable += left;
+        self.corrected += bad - left;
+        self.nowhere += if repaired == Repaired::Nowhere { left } else { 0 };
     }
+}
+
+/// What came of rewriting the wrong copies of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repaired {
+    /// So many are wrong still.
+    Left(usize),
+    /// No device has a right one.
+    Nowhere,
+    /// They could not be compared.
+    Unknown,
 }
 
 /// What is scrubbed, and how.

@@ -210,7 +210,7 @@ proptest! {
         let superblock = Superblock {
             fsid: ids.0, bytenr: SUPERBLOCK_COPIES[1], flags: SuperblockFlags(words[0]),
             generation: Generation(words[1]), root: sector(words[2]), chunk_root: sector(words[3]),
-            log_root: sector(words[4]), total_bytes: words[5], bytes_used: words[6], root_dir_objectid: words[7],
+            log_root: sector(words[4]), log_root_transid: words[3], total_bytes: words[5], bytes_used: words[6], root_dir_objectid: words[7],
             num_devices: words[8] | 1, sector_size: 4096, node_size: 1 << node_shift, leaf_size: 1 << node_shift,
             stripe_size: 4096, chunk_root_generation: Generation(words[1] / 2), compat_flags: words[9],
             compat_ro: CompatRo(words[10]), incompat: Incompat(words[11]),

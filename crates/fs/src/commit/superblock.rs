@@ -27,8 +27,7 @@ pub(super) fn next(
     next.chunk_root = chunk_tree.bytenr;
     next.chunk_root_level = chunk_tree.level;
     next.chunk_root_generation = chunk_tree.generation;
-    next.log_root = Logical(0);
-    next.log_root_level = 0;
+    next.drop_log();
     if next.compat_ro.contains(CompatRo::FREE_SPACE_TREE) {
         next.compat_ro = next.compat_ro.with(CompatRo::FREE_SPACE_TREE_VALID);
     }

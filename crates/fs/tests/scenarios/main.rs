@@ -17,6 +17,7 @@ mod devices_are_removed;
 mod devices_are_replaced;
 mod devices_fail_at_random;
 mod devices_get_other_sizes;
+mod devices_lose_power_one_after_the_other;
 mod devices_that_fail_leave_subvolumes_whole;
 mod devices_that_others_replace_may_fail;
 mod devices_used_apart_become_one_volume_again;

@@ -22,10 +22,15 @@ fn shared<T: Device + 'static>(devices: &[Arc<T>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| device.clone() as _).collect()
 }
 
-/// Changes bytes at the start of the primary superblock.
-fn change_superblock(device: &OverlayDevice, at: usize, with: u8) {
+fn superblock_of(device: &OverlayDevice) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).unwrap();
+    bytes
+}
+
+/// Changes bytes at the start of the primary superblock.
+fn change_superblock(device: &OverlayDevice, at: usize, with: u8) {
+    let mut bytes = superblock_of(device);
     bytes[at] ^= with;
     overwrite(device, SUPERBLOCK_COPIES[0], &bytes);
 }
@@ -61,6 +66,48 @@ fn a_damaged_superblock_costs_a_device_its_place_until_it_is_scrubbed() {
     assert_clean(&shared(&devices), "mended");
     let fs = open(shared(&devices)).unwrap();
     (1..=3).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+}
+
+/// Both devices have said that they have it.
+#[test]
+fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
+    for by_a_log in [false, true] {
+        let devices = pair();
+        let fs = open(shared(&devices)).unwrap();
+        write_and_sync(&fs, 1);
+        let before = superblock_of(&devices[1]);
+        if by_a_log {
+            let file = write(&fs, "file 2", 2, 50_000).unwrap();
+            fs.fsync(file).unwrap();
+        } else {
+            write_and_sync(&fs, 2);
+        }
+        overwrite(&devices[1], SUPERBLOCK_COPIES[0], &before);
+        write_and_sync(&fs, 3);
+        assert_eq!(fs.volume().lagging_devices(), [SECOND], "it is not believed any more");
+        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+        write_and_sync(&fs, 4);
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&shared(&devices), "brought up");
+        let fs = open(shared(&devices)).unwrap();
+        (1..=4).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+    }
+}
+
+/// Nothing else says which superblock counts.
+#[test]
+fn superblocks_that_all_devices_have_lost_are_another_writers() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write_and_sync(&fs, 1);
+    let before: Vec<Vec<u8>> = devices.iter().map(|device| superblock_of(device)).collect();
+    write_and_sync(&fs, 2);
+    devices.iter().zip(before).for_each(|(device, before)| overwrite(device, SUPERBLOCK_COPIES[0], &before));
+    assert!(fs.sync().is_ok(), "nothing has changed");
+    write(&fs, "file 3", 3, 50_000).unwrap();
+    fs.sync().unwrap_err();
+    assert!(fs.is_read_only());
 }
 
 #[test]
