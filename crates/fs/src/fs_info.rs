@@ -17,7 +17,6 @@ use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::clock;
-use crate::commit_request::CommitRequest;
 use crate::committed::{Committed, TreeRoot};
 use crate::compression_mode::CompressionMode;
 use crate::deleted_subvolumes::DeletedSubvolumes;
@@ -32,6 +31,7 @@ use crate::last_errors::LastErrors;
 use crate::options::Options;
 use crate::space::{Demand, Reservation, Space};
 use crate::transaction::{Gate, Transaction};
+use crate::work_request::WorkRequest;
 
 /// The feature of a volume that readers of what an algorithm has packed need.
 fn feature_of(algorithm: Compression) -> Incompat {
@@ -119,7 +119,9 @@ pub(crate) struct FsInfo {
     pub(crate) gate: Gate,
     pub(crate) inodes: InodeTable,
     pub(crate) counters: Counters,
-    pub(crate) commit_request: CommitRequest,
+    pub(crate) commit_request: WorkRequest,
+    /// Bringing devices that lag up to the others.
+    pub(crate) resilver_request: WorkRequest,
     pub(crate) exclusive_op: ExclusiveOp,
     committed: ArcSwap<Committed>,
     /// Held shared while an inode or a subvolume that was loaded comes into its table, so that no
@@ -179,7 +181,8 @@ impl FsInfo {
             space,
             gate: Gate::new(first),
             counters: Counters::default(),
-            commit_request: CommitRequest::default(),
+            commit_request: WorkRequest::new(Rank::CommitRequest),
+            resilver_request: WorkRequest::new(Rank::ResilverRequest),
             exclusive_op: ExclusiveOp::default(),
             deleted: DeletedSubvolumes::found(&committed),
             committed: ArcSwap::from_pointee(committed),

@@ -8,21 +8,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_format::{DeviceId, Generation, Logical};
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
-use ubtrfs_volume::{DeviceErrors, ParityScrub, ScrubScope, Scrubbed};
+use ubtrfs_volume::{DeviceErrorKind, DeviceErrors, ParityScrub, ScrubScope};
 
 use crate::allocated::{self, Allocated};
 use crate::commit::Committer;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use crate::fs_info::FsInfo;
+use crate::resilver::Resilver;
+use crate::scrub_progress::ScrubProgress;
 
 /// Extents of a batch.
 const BATCH: usize = 256;
+/// How long a device that has failed is left alone before it is brought up to the others again:
+/// twice as long each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(64);
 /// All addresses.
 const ALL: (Logical, Logical) = (Logical(0), Logical(u64::MAX));
 
@@ -37,40 +43,6 @@ pub struct ScrubOptions {
     pub range: Option<(Logical, Logical)>,
     /// The most bytes that are read in a second.
     pub bytes_per_second: Option<u64>,
-}
-
-/// What a scrub has done so far, as `btrfs scrub status` counts it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubProgress {
-    /// Extents of data.
-    pub data_extents: u64,
-    /// Tree blocks.
-    pub tree_extents: u64,
-    /// What was found of data.
-    pub data: Scrubbed,
-    /// What was found of tree blocks.
-    pub trees: Scrubbed,
-    /// What was found of parity, in sectors.
-    pub parity: Scrubbed,
-    /// Sectors of data without checksums.
-    pub no_checksum: u64,
-    /// Copies of superblocks that are damaged.
-    pub super_errors: u64,
-    /// The address up to which all is done.
-    pub last: Logical,
-}
-
-impl ScrubProgress {
-    /// Copies that were wrong and could not be rewritten.
-    pub fn uncorrectable(&self) -> u64 {
-        self.data.uncorrectable + self.trees.uncorrectable + self.parity.uncorrectable
-    }
-
-    /// Copies that could not be read or were wrong.
-    pub fn errors(&self) -> u64 {
-        let of = |found: &Scrubbed| found.read_errors + found.checksum_errors;
-        of(&self.data) + of(&self.trees) + of(&self.parity) + self.super_errors
-    }
 }
 
 /// Scrubs a volume, and brings devices that lag up to the others.
@@ -118,19 +90,26 @@ impl Scrubber {
         let (start, end) = options.range.unwrap_or(ALL);
         let lagging = if read_only || (start, end) != ALL { Vec::new() } else { volume.lagging_devices() };
         let is_scrubbed = |devid: &DeviceId| options.device.is_none_or(|device| device == *devid);
-        let before: Vec<(DeviceId, DeviceErrors)> = volume
-            .device_errors()
-            .into_iter()
-            .filter(|(devid, _)| lagging.contains(devid) && is_scrubbed(devid))
-            .collect();
+        let lagging: Vec<DeviceId> = lagging.into_iter().filter(is_scrubbed).collect();
+        let scope = ScrubScope { device: options.device, read_only };
+        self.bring_up(&lagging, || self.compare((start, end), scope, options.bytes_per_second, goes_on))
+    }
+
+    /// Has these devices, which lag, compared with the others. They are current after it, if all
+    /// copies on them are right now, and they have not failed again.
+    fn bring_up(&self, lagging: &[DeviceId], compare: impl FnOnce() -> Result<ScrubProgress>) -> Result<ScrubProgress> {
+        let volume = &self.info.volume;
+        let mut before: Vec<(DeviceId, DeviceErrors)> = volume.device_errors();
+        before.retain(|(devid, _)| lagging.contains(devid));
         if !before.is_empty() {
             // From here on a commit has what is written, and all of that goes to all devices.
             self.committer.commit()?;
         }
-        let scope = ScrubScope { device: options.device, read_only };
-        let progress = self.compare((start, end), scope, options.bytes_per_second, goes_on)?;
-        if progress.uncorrectable() > 0 && !before.is_empty() {
-            tracing::error!("{} copies could not be rewritten: devices still lag", progress.uncorrectable());
+        let progress = compare()?;
+        // A device lacks nothing by what no other one has.
+        let lacking = progress.uncorrectable() - progress.nowhere();
+        if lacking > 0 && !before.is_empty() {
+            tracing::error!("{lacking} copies could not be rewritten: devices still lag");
             return Ok(progress);
         }
         let mut is_any = false;
@@ -145,6 +124,23 @@ impl Scrubber {
             self.committer.commit_anyway()?;
         }
         Ok(progress)
+    }
+
+    /// Compares what the others have written since this device had its last commit.
+    fn compare_later(
+        &self,
+        device: DeviceId,
+        has: Generation,
+        goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
+    ) -> Result<ScrubProgress> {
+        let mut resilver = Resilver::new(ScrubScope { device: Some(device), read_only: false }, has);
+        while resilver.step(&self.info.volume, &self.info.committed())? {
+            if self.is_ending.load(Ordering::Acquire) || !goes_on(&resilver.progress) {
+                return Err(Errno::CANCELED.into());
+            }
+        }
+        goes_on(&resilver.progress);
+        Ok(resilver.progress)
     }
 
     fn compare(
@@ -234,24 +230,72 @@ impl Scrubber {
         if self.info.is_read_only() {
             return Ok(Vec::new());
         }
+        let mut failed = Ok(());
         for device in &lagging {
-            self.run(ScrubOptions { device: Some(*device), ..ScrubOptions::default() }, goes_on)?;
+            match self.catch_up_one(*device, goes_on) {
+                Err(Error::Posix(Errno::CANCELED)) => return Err(Errno::CANCELED.into()),
+                Err(error) => failed = Err(error),
+                Ok(()) => {}
+            }
         }
+        failed?;
         let still = self.info.volume.lagging_devices();
         lagging.retain(|devid| !still.contains(devid));
         Ok(lagging)
     }
 
-    /// Starts a thread that brings devices up to the others, if any lag.
-    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
-        if self.info.volume.lagging_devices().is_empty() {
-            return Ok(None);
-        }
-        let scrubber = Arc::clone(self);
-        let catch_up = move || match scrubber.catch_up(&mut |_| true) {
-            Err(Error::Posix(Errno::CANCELED)) | Ok(_) => {}
-            Err(error) => tracing::error!("devices that lag could not be brought up to the others: {error}"),
+    /// Compares what the others have written since this device had its last commit, or everything
+    /// if that is not known. Ends when the device fails: the rest can wait until it takes writes.
+    fn catch_up_one(&self, device: DeviceId, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<()> {
+        let before = self.failures(device);
+        let has_failed = || self.failures(device) > before;
+        let mut goes_on = |progress: &ScrubProgress| goes_on(progress) && !has_failed() && !self.info.is_read_only();
+        // Without the checksums nothing tells what was written later.
+        let has = self.info.volume.has_all_of(device).filter(|_| !self.info.options.rescue.ignore_data_checksums);
+        let caught_up = match has {
+            Some(has) => self.bring_up(&[device], || self.compare_later(device, has, &mut goes_on)),
+            None => self.run(ScrubOptions { device: Some(device), ..ScrubOptions::default() }, &mut goes_on),
         };
-        ubtrfs_threads::thread::Builder::new().name("scrub".into()).spawn(catch_up).map(Some)
+        if has_failed() {
+            tracing::warn!(device = device.0, "it has failed again, and is brought up to the others later");
+            return Ok(());
+        }
+        caught_up.map(drop)
+    }
+
+    /// Starts the thread that brings devices up to the others whenever any lag.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        let scrubber = Arc::clone(self);
+        if !self.info.volume.lagging_devices().is_empty() {
+            self.info.resilver_request.ask();
+        }
+        ubtrfs_threads::thread::Builder::new().name("resilver".into()).spawn(move || scrubber.keep_up())
+    }
+
+    /// Devices that have failed may take writes again soon, or never.
+    fn keep_up(&self) {
+        let mut pause = FIRST_PAUSE;
+        while self.info.resilver_request.wait(None) {
+            match self.catch_up(&mut |_| true) {
+                Err(Error::Posix(Errno::CANCELED)) | Ok(_) => {}
+                Err(error) => tracing::error!("devices that lag could not be brought up to the others: {error}"),
+            }
+            if self.info.is_read_only() || self.info.volume.lagging_devices().is_empty() {
+                pause = FIRST_PAUSE;
+                continue;
+            }
+            let until = Instant::now() + pause;
+            while !self.is_ending.load(Ordering::Acquire) && Instant::now() < until {
+                self.rest(until.saturating_duration_since(Instant::now()));
+            }
+            pause = (pause * 2).min(LAST_PAUSE);
+            self.info.resilver_request.ask();
+        }
+    }
+
+    /// How often a device has failed to keep what was written to it.
+    fn failures(&self, device: DeviceId) -> u64 {
+        let errors = self.info.volume.device_errors().into_iter().find(|(devid, _)| *devid == device);
+        errors.map_or(0, |(_, it)| it.of(DeviceErrorKind::Write) + it.of(DeviceErrorKind::Flush))
     }
 }

@@ -175,6 +175,8 @@ pub enum Rank {
     InodeTable,
     /// Whether a commit is asked for.
     CommitRequest,
+    /// Whether devices are to be brought up to the others.
+    ResilverRequest,
     /// The last errors of devices.
     LastErrors,
     /// How an fsync has ended.

@@ -85,6 +85,9 @@ impl Committer {
             self.info.counters.commits.fetch_add(1, Ordering::Relaxed);
             let bytes = self.info.counters.commit_bytes.load(Ordering::Relaxed) - bytes_before;
             self.info.counters.last_commit_bytes.store(bytes, Ordering::Relaxed);
+            if !self.info.volume.lagging_devices().is_empty() {
+                self.info.resilver_request.ask();
+            }
         }
         result.map(|_| ()).map_err(Error::Shared)
     }

@@ -192,7 +192,7 @@ impl Filesystem {
             let mut threads = fs.threads.lock();
             threads.push(fs.committer.start().map_err(failed)?);
             threads.push(fs.inactivator.start().map_err(failed)?);
-            threads.extend(fs.scrubber.start().map_err(failed)?);
+            threads.push(fs.scrubber.start().map_err(failed)?);
             if fs.info.options.resume_balance && !at_rest {
                 threads.extend(fs.balancer.start_what_was_left().map_err(failed)?);
             }
@@ -244,6 +244,7 @@ impl Filesystem {
     /// of that.
     fn stop_threads(&self) -> bool {
         self.info.commit_request.stop();
+        self.info.resilver_request.stop();
         self.inactivator.stop();
         self.discards.stop();
         self.scrubber.stop();

@@ -9,7 +9,8 @@ use super::Filesystem;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
-use crate::scrub::{ScrubOptions, ScrubProgress};
+use crate::scrub::ScrubOptions;
+use crate::scrub_progress::ScrubProgress;
 
 impl Filesystem {
     /// The volume below.

@@ -228,7 +228,8 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
 }
 
 /// Changes a byte of tree blocks that nothing reads, and corrects their checksums: those of the
-/// subvolume of which both devices have the same. Returns how many.
+/// subvolume of which both devices have the same, and that the second one would not have by its
+/// superblock. Returns how many.
 fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Volume) -> usize {
     let size = volume.node_size() as usize;
     let mut altered = 0;
@@ -241,8 +242,9 @@ fn alter_blocks_of_an_earlier_attempt(inner: &[Arc<OverlayDevice>], volume: &Vol
                 inner[devid as usize - 1].read_at(place(devid).plus(at), &mut block).unwrap();
                 block
             });
-            let owner = Header::parse(&blocks[0]).map(|header| header.owner);
-            if blocks[0] != blocks[1] || owner.ok() != Some(TreeId::FS) {
+            let Ok(Header { owner, generation, .. }) = Header::parse(&blocks[0]) else { continue };
+            let is_of_a_later_commit = Some(generation) > volume.has_all_of(DeviceId(2));
+            if blocks[0] != blocks[1] || owner != TreeId::FS || !is_of_a_later_commit {
                 continue;
             }
             let block = &mut blocks[1];

@@ -107,6 +107,22 @@ fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
 
+/// The same was done on both, and what it wrote lies at the same addresses. Only the contents
+/// differ.
+#[test]
+fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
+    let commits = [3, 3, 1];
+    let devices = apart([&commits, &[3, 3]]);
+    let both: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
+    let fs = open(both.clone()).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&both, "together");
+    assert_as_first(&open_alone(&devices[1]), &commits);
+}
+
 #[test]
 fn devices_with_as_many_commits_are_only_read_together() {
     let commits = [MANY, 1];

@@ -20,6 +20,7 @@ mod devices_get_other_sizes;
 mod devices_lose_power_one_after_the_other;
 mod devices_that_fail_leave_subvolumes_whole;
 mod devices_that_others_replace_may_fail;
+mod devices_that_return_are_brought_up;
 mod devices_used_apart_become_one_volume_again;
 mod errors_keep_their_causes;
 mod examples_do_what_they_say;

@@ -1,4 +1,4 @@
-//! Asking the background committer for a commit.
+//! Asking a thread in the background for its work.
 
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
@@ -9,20 +9,19 @@ struct State {
     stop: bool,
 }
 
-/// What the background committer waits for.
-pub(crate) struct CommitRequest {
+/// What a thread in the background waits for.
+pub(crate) struct WorkRequest {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Default for CommitRequest {
-    fn default() -> Self {
-        Self { state: Mutex::with_default(Rank::CommitRequest), changed: Condvar::new() }
+impl WorkRequest {
+    /// One that nobody has asked for yet.
+    pub(crate) fn new(rank: Rank) -> Self {
+        Self { state: Mutex::with_default(rank), changed: Condvar::new() }
     }
-}
 
-impl CommitRequest {
-    /// Requests a commit soon.
+    /// Requests the work soon.
     pub(crate) fn ask(&self) {
         let mut state = self.state.lock();
         if !state.wanted {
@@ -31,14 +30,14 @@ impl CommitRequest {
         }
     }
 
-    /// Stops the committer.
+    /// Stops the thread.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
         self.changed.notify_all();
     }
 
-    /// Waits until a commit is requested, or `deadline` (`None`: without a limit). Returns `false`
-    /// once the committer is to stop.
+    /// Waits until the work is requested, or `deadline` (`None`: without a limit). Returns `false`
+    /// once the thread is to stop.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while !state.stop && !state.wanted {

@@ -1,0 +1,193 @@
+//! Brings a device that lags up to the others, where it is known which commit it has: only what was
+//! written after that is compared (invariant 34), and data without checksums, which may have been
+//! written over at any time.
+//!
+//! Later tree blocks have later generations, and so have the leaves of the checksum tree that have
+//! got the checksums of later data; subtrees that are older are not read.
+
+use std::ops::RangeInclusive;
+
+use ubtrfs_format::items::{CsumItem, ExtentFlags, ExtentItem};
+use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_volume::{ParityScrub, ScrubScope, Scrubbed, Volume};
+
+use crate::committed::Committed;
+use crate::error::Result;
+use crate::file::csums::{ChecksumTree, Checksums as _};
+use crate::file::error::DataError;
+use crate::scrub_progress::ScrubProgress;
+
+/// The most items that a step looks at, and extents that it compares; and bytes after which it takes
+/// no further one.
+const ITEMS: usize = 8192;
+const EXTENTS: usize = 256;
+const BYTES: u64 = 16 << 20;
+/// Bytes of data that are compared at a time.
+const AT_ONCE: u64 = 1 << 20;
+
+/// What is compared, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Nodes,
+    DataWithSums,
+    DataWithoutSums,
+}
+
+/// The pass over what a device may lack.
+pub(crate) struct Resilver {
+    /// The device, for writing.
+    scope: ScrubScope,
+    /// The commit that the device has.
+    has: Generation,
+    phase: Phase,
+    /// Where the phase goes on.
+    next: Key,
+    pub(crate) progress: ScrubProgress,
+}
+
+/// A part of a step.
+struct Step<'a> {
+    volume: &'a Volume,
+    committed: &'a Committed,
+    items: usize,
+    extents: usize,
+    bytes: u64,
+}
+
+impl Resilver {
+    /// A device that has everything of this commit.
+    pub(crate) fn new(scope: ScrubScope, has: Generation) -> Self {
+        Self { scope, has, phase: Phase::Nodes, next: Key::MIN, progress: ScrubProgress::default() }
+    }
+
+    /// Compares a little more of what a commit has, which holds back meanwhile what later ones
+    /// free. Whether there may be more.
+    pub(crate) fn step(&mut self, volume: &Volume, committed: &Committed) -> Result<bool> {
+        let mut step = Step { volume, committed, items: 0, extents: 0, bytes: 0 };
+        let next = match self.phase {
+            Phase::Nodes => self.nodes(&mut step)?,
+            Phase::DataWithSums => self.data_with_sums(&mut step)?,
+            Phase::DataWithoutSums => self.data_without_sums(&mut step)?,
+        };
+        let phase = match (next, self.phase) {
+            (Some(_), phase) => phase,
+            (None, Phase::Nodes) => Phase::DataWithSums,
+            (None, Phase::DataWithSums) => Phase::DataWithoutSums,
+            (None, Phase::DataWithoutSums) => return Ok(false),
+        };
+        (self.phase, self.next) = (phase, next.unwrap_or(Key::MIN));
+        Ok(true)
+    }
+
+    fn rest(&self) -> RangeInclusive<Key> {
+        self.next..=Key::MAX
+    }
+
+    fn nodes(&mut self, step: &mut Step<'_>) -> Result<Option<Key>> {
+        for item in step.committed.tree(TreeId::EXTENT)?.written_since(self.has.next(), &self.rest()) {
+            let item = item?;
+            let key = item.key;
+            if !matches!(key.item_type, ItemType::METADATA_ITEM | ItemType::EXTENT_ITEM) {
+                continue;
+            }
+            if step.takes_no_more() {
+                return Ok(Some(key));
+            }
+            let extent = ExtentItem::parse(&key, &item)?;
+            if extent.generation <= self.has || extent.flags & ExtentFlags::TREE_BLOCK == 0 {
+                continue;
+            }
+            let level = extent.tree_block.map_or(key.offset, |(_, level)| level.into());
+            let level = u8::try_from(level).unwrap_or(u8::MAX);
+            let mut parity = ParityScrub::default();
+            let at = Logical(key.objectid);
+            let found = step.volume.scrub_node(at, Some(level), extent.generation, self.scope, &mut parity)?;
+            step.took(found);
+            self.progress.trees = self.progress.trees.plus(found);
+            self.progress.tree_extents += 1;
+        }
+        Ok(None)
+    }
+
+    fn data_with_sums(&mut self, step: &mut Step<'_>) -> Result<Option<Key>> {
+        let superblock = &step.committed.superblock;
+        for item in step.committed.tree(TreeId::CSUM)?.written_since(self.has.next(), &self.rest()) {
+            let item = item?;
+            if item.key.objectid != objectid::EXTENT_CSUM || item.key.item_type != ItemType::EXTENT_CSUM {
+                continue;
+            }
+            if step.takes_no_more() {
+                return Ok(Some(item.key));
+            }
+            let start = Logical(item.key.offset);
+            let run = CsumItem::parse(start, &item, superblock.checksum, superblock.sector_size)?;
+            self.compare(step, start, run.end().0.saturating_sub(start.0), Some(&item))?;
+            self.progress.data_extents += 1;
+        }
+        Ok(None)
+    }
+
+    fn data_without_sums(&mut self, step: &mut Step<'_>) -> Result<Option<Key>> {
+        let superblock = &step.committed.superblock;
+        let sector = u64::from(superblock.sector_size);
+        let sums = ChecksumTree::new(step.committed.tree(TreeId::CSUM)?, superblock.checksum, superblock.sector_size);
+        for item in step.committed.tree(TreeId::EXTENT)?.range(self.rest()) {
+            let item = item?;
+            let key = item.key;
+            if key.item_type != ItemType::EXTENT_ITEM {
+                continue;
+            }
+            if step.takes_no_more() {
+                return Ok(Some(key));
+            }
+            if ExtentItem::parse(&key, &item)?.flags & ExtentFlags::DATA == 0 {
+                continue;
+            }
+            // Data of one extent has checksums or has none; but for what is reserved in it, which
+            // has no content.
+            let at = Logical(key.objectid);
+            match sums.lookup(at, sector) {
+                Ok(_) => continue,
+                Err(DataError::MissingChecksum(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for (at, len, sums) in sums.runs(at, key.offset)? {
+                if sums.is_none() {
+                    self.compare(step, at, len, None)?;
+                    self.progress.no_checksum += len / sector;
+                }
+            }
+            self.progress.data_extents += 1;
+        }
+        Ok(None)
+    }
+
+    fn compare(&mut self, step: &mut Step<'_>, at: Logical, len: u64, sums: Option<&[u8]>) -> Result<()> {
+        let superblock = &step.committed.superblock;
+        let of_bytes = |bytes: u64| (bytes / u64::from(superblock.sector_size)) as usize * superblock.checksum.size();
+        let mut done = 0;
+        while done < len {
+            let piece = AT_ONCE.min(len - done);
+            let sums = sums.and_then(|sums| sums.get(of_bytes(done)..of_bytes(done + piece)));
+            let mut parity = ParityScrub::default();
+            let found = step.volume.scrub_data(at.plus(done), piece, sums, self.scope, &mut parity)?;
+            step.took(found);
+            self.progress.data = self.progress.data.plus(found);
+            done += piece;
+        }
+        Ok(())
+    }
+}
+
+impl Step<'_> {
+    /// Whether it is over before a further item; else it looks at that.
+    fn takes_no_more(&mut self) -> bool {
+        self.items += 1;
+        self.items > ITEMS || self.extents >= EXTENTS || self.bytes >= BYTES
+    }
+
+    fn took(&mut self, found: Scrubbed) {
+        self.extents += 1;
+        self.bytes += found.bytes;
+    }
+}

@@ -1,0 +1,162 @@
+//! A device that fails for a moment is brought up to the others while the volume is used, and what
+//! no device has any more does not keep one behind (invariant 34).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::{Errno, Error, Filesystem, Options};
+use ubtrfs_format::DeviceId;
+use ubtrfs_format::items::InodeFlags;
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, OpenOptions, Volume};
+
+use crate::common::pattern;
+use crate::common::volumes::{assert_clean, assert_holds, open, root, volume, write};
+
+const EIO: i32 = 5;
+/// Until a thread in the background must have done its work, on the slowest machine.
+const LONGEST: Duration = Duration::from_secs(120);
+
+fn pair() -> [Arc<OverlayDevice>; 2] {
+    let mut devices = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new);
+    [devices.next().unwrap(), devices.next().unwrap()]
+}
+
+fn shared<T: Device + 'static>(devices: &[Arc<T>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| device.clone() as _).collect()
+}
+
+/// A mount as users have it.
+fn mount(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
+    let volume = Volume::open(devices, OpenOptions::default()).unwrap();
+    let options = Options { commit_interval: Duration::from_millis(100), ..Options::default() };
+    Filesystem::open(Arc::new(volume), options).unwrap()
+}
+
+fn alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
+    let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
+}
+
+fn write_and_fsync(fs: &Filesystem, number: u64) {
+    let file = write(fs, &format!("file {number}"), number, 20_000).unwrap();
+    fs.fsync(file).unwrap();
+}
+
+fn wait_until_current(fs: &Filesystem) {
+    let begun = Instant::now();
+    while !fs.volume().lagging_devices().is_empty() {
+        assert!(begun.elapsed() < LONGEST, "{:?} still lag", fs.volume().lagging_devices());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// First one, then the other one: none of them is given up for good.
+#[test]
+fn after_glitches_of_both_each_device_has_everything() {
+    let inner = pair();
+    let faulty = inner.each_ref().map(|device| Arc::new(FaultyDevice::new(device.clone())));
+    let fs = mount(shared(&faulty));
+    (0..10).for_each(|number| write_and_fsync(&fs, number));
+    let mut number = 10;
+    for (device, kind) in [(1, Operation::Write), (0, Operation::Write), (1, Operation::Flush), (0, Operation::Flush)] {
+        faulty[device].fail(kind, 0, EIO, Lasting::Forever);
+        (number..number + 5).for_each(|number| write_and_fsync(&fs, number));
+        assert_eq!(fs.volume().lagging_devices(), [DeviceId(device as u64 + 1)]);
+        faulty[device].heal();
+        (number + 5..number + 30).for_each(|number| write_and_fsync(&fs, number));
+        number += 30;
+        wait_until_current(&fs);
+    }
+    // The last superblock that each of them got says so.
+    fs.sync().unwrap();
+    let cut = inner.each_ref().map(|device| Arc::new(device.fork()));
+    fs.close().unwrap();
+    for device in &cut {
+        let fs = alone(device);
+        (0..number).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 20_000));
+    }
+    assert_clean(&shared(&inner), "in the end");
+}
+
+/// Overwrites the sectors that are as the first of a file's content, wherever they are.
+fn spoil(fs: &Filesystem, devices: &[Arc<OverlayDevice>], content: &[u8]) {
+    fs.sync().unwrap();
+    let sector = 4096;
+    for device in devices {
+        let bytes = device.to_bytes();
+        let found: Vec<usize> = bytes
+            .chunks_exact(sector)
+            .enumerate()
+            .filter(|(_, it)| *it == &content[..sector])
+            .map(|(at, _)| at)
+            .collect();
+        for at in found {
+            let at = ubtrfs_format::Physical((at * sector) as u64);
+            device
+                .submit(vec![DeviceWrite { at, data: Buffer::from(&vec![0x55; sector][..]).share() }])
+                .wait()
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_no_device_has_keeps_none_behind() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write(&fs, "before", 1, 20_000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&devices[0]);
+    write(&fs, "lost", 2, 20_000).unwrap();
+    write(&fs, "missed", 3, 20_000).unwrap();
+    spoil(&fs, &devices, &pattern(2, 20_000));
+    fs.close().unwrap();
+    drop(fs);
+    let fs = open(shared(&devices)).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    fs.close().unwrap();
+    drop(fs);
+    // What the first one has can be lost now.
+    let fs = alone(&devices[1]);
+    assert_holds(&fs, "before", 1, 20_000);
+    assert_holds(&fs, "missed", 3, 20_000);
+    let lost = fs.lookup(root(), b"lost").unwrap();
+    assert!(fs.read(lost, 0, 20_000).is_err(), "it is wrong everywhere");
+    assert!(fs.read(lost, 4096, 4096).unwrap() == pattern(2, 20_000)[4096..8192]);
+}
+
+/// Nothing would say that what is old is old.
+#[test]
+fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    let file = write(&fs, "in place", 1, 0).unwrap();
+    fs.set_flags(file, InodeFlags::NODATACOW).unwrap();
+    fs.write(file, ubtrfs::WriteAt::Offset(0), &pattern(1, 20_000), false).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&devices[0]);
+    let file = fs.lookup(root(), b"in place").unwrap();
+    fs.write(file, ubtrfs::WriteAt::Offset(0), &pattern(2, 20_000), false).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let faulty = Arc::new(FaultyDevice::new(devices[0].clone()));
+    let fs = open(vec![faulty.clone(), devices[1].clone()]).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    fs.volume().level_superblocks().unwrap();
+    faulty.fail(Operation::Read, 0, EIO, Lasting::Forever);
+    match fs.catch_up(&mut |_| true) {
+        Ok(caught_up) => assert_eq!(caught_up, []),
+        Err(error) => assert!(!matches!(error, Error::Posix(Errno::CANCELED)), "{error}"),
+    }
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    faulty.heal();
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    fs.close().unwrap();
+    drop(fs);
+    assert_holds(&alone(&devices[1]), "in place", 2, 20_000);
+}
