@@ -319,14 +319,20 @@ impl Superblock {
         (self.log_root.0 != 0 && number > 0 && transaction == self.generation.next().0 as u32).then_some(number)
     }
 
+    /// Its place in the order in which superblocks are written: the commit, whether a log follows,
+    /// and which one. Of two logs without numbers nothing tells which one is the newer.
+    pub fn moment(&self) -> (Generation, bool, u32) {
+        (self.generation, self.log_root.0 != 0, self.log_number().unwrap_or(0))
+    }
+
     /// Numbers the log as the next one after that of the superblock that was written before.
     pub fn number_log_after(&mut self, before: &Self) {
+        if self.log_root.0 == 0 {
+            return self.drop_log();
+        }
         let last = if before.generation == self.generation { before.log_number().unwrap_or(0) } else { 0 };
         let transaction = u64::from(self.generation.next().0 as u32);
         self.log_root_transid = transaction << 32 | u64::from(last.saturating_add(1));
-        if self.log_root.0 == 0 {
-            self.log_root_transid = 0;
-        }
     }
 
     /// Refers to no log any more.

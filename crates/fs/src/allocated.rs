@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::file::csums::ChecksumTree;
 
 /// Bytes of data that are shown at a time.
-const AT_ONCE: u64 = 1 << 20;
+pub(crate) const AT_ONCE: u64 = 1 << 20;
 
 /// Something that is allocated.
 pub(crate) enum Allocated {
@@ -21,7 +21,7 @@ pub(crate) enum Allocated {
 }
 
 /// Bytes after which no further extent is shown.
-const MOST_BYTES: u64 = 16 << 20;
+pub(crate) const MOST_BYTES: u64 = 16 << 20;
 
 /// Shows what is allocated from `from` to `end`, at most `most` extents, and few bytes: as long as
 /// it takes, `committed` holds back what later commits free. Returns where to go on; `None` if
@@ -53,11 +53,7 @@ pub(crate) fn visit(
         bytes += len;
         let extent = ExtentItem::parse(&key, &item)?;
         if is_node || extent.flags & ExtentFlags::TREE_BLOCK != 0 {
-            let level = match extent.tree_block {
-                Some((_, level)) => level,
-                None => u8::try_from(key.offset).unwrap_or(u8::MAX),
-            };
-            show(Allocated::Node { at, level, generation: extent.generation })?;
+            show(Allocated::Node { at, level: extent.level(&key), generation: extent.generation })?;
         } else {
             show(Allocated::Extent)?;
             let mut done = 0;

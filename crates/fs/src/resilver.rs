@@ -11,19 +11,16 @@ use ubtrfs_format::items::{CsumItem, ExtentFlags, ExtentItem};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, objectid};
 use ubtrfs_volume::{ParityScrub, ScrubScope, Scrubbed, Volume};
 
+use crate::allocated::{AT_ONCE, MOST_BYTES};
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::file::csums::{ChecksumTree, Checksums as _};
 use crate::file::error::DataError;
 use crate::scrub_progress::ScrubProgress;
 
-/// The most items that a step looks at, and extents that it compares; and bytes after which it takes
-/// no further one.
+/// The most items that a step looks at, and extents that it compares.
 const ITEMS: usize = 8192;
 const EXTENTS: usize = 256;
-const BYTES: u64 = 16 << 20;
-/// Bytes of data that are compared at a time.
-const AT_ONCE: u64 = 1 << 20;
 
 /// What is compared, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +94,7 @@ impl Resilver {
             if extent.generation <= self.has || extent.flags & ExtentFlags::TREE_BLOCK == 0 {
                 continue;
             }
-            let level = extent.tree_block.map_or(key.offset, |(_, level)| level.into());
-            let level = u8::try_from(level).unwrap_or(u8::MAX);
+            let level = extent.level(&key);
             let mut parity = ParityScrub::default();
             let at = Logical(key.objectid);
             let found = step.volume.scrub_node(at, Some(level), extent.generation, self.scope, &mut parity)?;
@@ -183,7 +179,7 @@ impl Step<'_> {
     /// Whether it is over before a further item; else it looks at that.
     fn takes_no_more(&mut self) -> bool {
         self.items += 1;
-        self.items > ITEMS || self.extents >= EXTENTS || self.bytes >= BYTES
+        self.items > ITEMS || self.extents >= EXTENTS || self.bytes >= MOST_BYTES
     }
 
     fn took(&mut self, found: Scrubbed) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ubtrfs_format::items::BlockGroupFlags;
-use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{ALIGNMENT, Device, DeviceWrite, Fate, OverlayDevice, RecordingDevice, SharedBuffer};
 
 use crate::mounting::{forks, open_volume};
@@ -92,12 +92,11 @@ fn at_event(recording: &RecordingDevice, device: usize, event: usize) -> Overlay
     recording.crash_states(event, &mut |_| Fate::Whole).swap_remove(device)
 }
 
-/// The commit that a device's superblock is of, and which of its logs.
-fn moment(device: &OverlayDevice) -> Option<(u64, u32)> {
+/// When a device's superblock was written.
+fn moment(device: &OverlayDevice) -> Option<(Generation, bool, u32)> {
     let mut bytes = [0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
-    let superblock = Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok()?;
-    Some((superblock.generation.0, superblock.log_number().unwrap_or(0)))
+    Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.moment())
 }
 
 /// Overwrites blocks of a device with noise: of chunks that have other copies, one copy alone where

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::TARGET;
-use crate::staleness::{apart_from, behind, is_of_one_commit, missed, newest_of};
+use crate::staleness::{is_of_one_commit, missed};
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -44,12 +44,12 @@ pub(crate) struct Found {
 
 impl Found {
     /// Whether other volumes are made from that of the device.
-    pub(crate) fn is_seed(&self) -> bool {
+    fn is_seed(&self) -> bool {
         self.superblock.flags.contains(SuperblockFlags::SEEDING)
     }
 
     /// Whether the device may be one of a seed, from which the volume of this id was made.
-    pub(crate) fn may_be_seed_of(&self, fsid: Uuid) -> bool {
+    fn may_be_seed_of(&self, fsid: Uuid) -> bool {
         self.is_seed() && self.superblock.fsid != fsid
     }
 }
@@ -377,8 +377,29 @@ fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Resu
     Ok(found)
 }
 
+/// The newest superblock of some devices. A seed beside another volume's device is a part of that
+/// volume.
+fn newest_of<'a>(found: impl Iterator<Item = &'a FoundDevice>) -> Option<Superblock> {
+    let newest = found.max_by_key(|(_, found)| (!found.is_seed(), found.superblock.moment()));
+    newest.map(|(_, found)| found.superblock.clone())
+}
+
+/// How many superblocks each device has missed up to this one; a seed misses none.
+fn behind(found: &[FoundDevice], newest: &Superblock) -> Vec<(DeviceId, u64)> {
+    let of = |(_, found): &FoundDevice| (found.superblock.dev_item.devid, missed(newest, &found.superblock));
+    found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
+}
+
+/// The devices of which the newest commit is another one than that of this superblock: both have
+/// one number, and refer to different trees. Logs are of the commit before them.
+fn apart_from(found: &[FoundDevice], newest: &Superblock) -> Vec<DeviceId> {
+    let own = found.iter().map(|(_, found)| &found.superblock).filter(|own| own.fsid == newest.fsid);
+    let apart = own.filter(|own| own.generation == newest.generation && !is_of_one_commit(own, newest));
+    apart.map(|own| own.dev_item.devid).collect()
+}
+
 /// A device, and the superblock that it is opened by.
-pub(crate) type FoundDevice = (Arc<dyn Device>, Found);
+type FoundDevice = (Arc<dyn Device>, Found);
 
 /// The same as a device of the volume.
 fn member_of((device, found): FoundDevice) -> Arc<Member> {

@@ -2,10 +2,7 @@
 
 use ubtrfs_format::Generation;
 
-use crate::chunk_map::MappedRange;
 use crate::member::Member;
-use crate::read::place_of;
-use crate::volume::Volume;
 
 /// What tells whether a copy is the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +31,5 @@ impl Proof {
                 Self::Checksums | Self::Block(None) => true,
                 Self::Block(generation) => member.is_missing() || member.has_all_of() >= generation,
             }
-    }
-}
-
-impl Volume {
-    /// Whether a copy may be believed, if this says that it is right.
-    pub(crate) fn is_believed(&self, pieces: &[MappedRange], copy: usize, proof: Proof) -> bool {
-        let member = |piece: &MappedRange| place_of(piece, copy).and_then(|place| self.member(place.devid).ok());
-        pieces.iter().filter_map(member).all(|member| proof.suffices_for(&member))
     }
 }

@@ -65,10 +65,11 @@ impl Volume {
     /// that all it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
-    /// shows, and the log its number; those in `superblock` are ignored. If the primary isn't the one that was read or
-    /// written last, another process writes this volume: [`Error::ForeignWriter`] (a commit always
-    /// checks, log writes at first and once a second). After that or any other error the volume is
-    /// read-only, since it is not known which superblock a crash would leave.
+    /// shows, and the log its number; those in `superblock` are ignored. If the primary isn't the
+    /// one that was read or written last, another process writes this volume:
+    /// [`Error::ForeignWriter`] (a commit always checks, log writes at first and once a second).
+    /// After that or any other error the volume is read-only, since it is not known which
+    /// superblock a crash would leave.
     ///
     /// # Panics
     ///

@@ -233,6 +233,12 @@ impl Volume {
         Ok(pieces)
     }
 
+    /// Whether a copy may be believed, if this says that it is right.
+    fn is_believed(&self, pieces: &[MappedRange], copy: usize, proof: Proof) -> bool {
+        let member = |piece: &MappedRange| place_of(piece, copy).and_then(|place| self.member(place.devid).ok());
+        pieces.iter().filter_map(member).all(|member| proof.suffices_for(&member))
+    }
+
     /// Counts a copy that could not be read or is damaged.
     pub(crate) fn note_bad_copy(&self, pieces: &[MappedRange], copy: usize, error: &Error) {
         self.checksum_errors.fetch_add(1, Ordering::Relaxed);

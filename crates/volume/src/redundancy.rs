@@ -55,8 +55,8 @@ impl Volume {
         set.members.iter().filter(|member| member.lags() && !member.is_missing()).map(|member| member.devid()).collect()
     }
 
-    /// The commit of which a device that lags has everything; `None` if that is not known, since its
-    /// superblock may be of another history than the volume's.
+    /// The commit of which a device that lags has everything; `None` if that is not known, since
+    /// its superblock may be of another history than the volume's.
     pub fn has_all_of(&self, devid: DeviceId) -> Option<Generation> {
         self.member(devid).ok().filter(|member| member.shares_history()).and_then(|member| member.has_all_of())
     }

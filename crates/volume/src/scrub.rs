@@ -54,8 +54,8 @@ impl Volume {
             }
             start = start.plus(piece.len);
         }
-        if found.read_errors + found.checksum_errors > 0 {
-            let bad = found.read_errors + found.checksum_errors;
+        let bad = found.read_errors + found.checksum_errors;
+        if bad > 0 {
             found.settle(bad, if scope.read_only { Repaired::Unknown } else { self.repair_node(&expected) });
         }
         Ok(found)

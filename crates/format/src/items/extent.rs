@@ -192,6 +192,11 @@ pub struct ExtentItem {
 }
 
 impl ExtentItem {
+    /// The level of the tree block that the item with this key describes.
+    pub fn level(&self, key: &Key) -> u8 {
+        self.tree_block.map_or(u8::try_from(key.offset).unwrap_or(u8::MAX), |(_, level)| level)
+    }
+
     /// Reads the item with this key.
     pub fn parse(key: &Key, item: &[u8]) -> Result<Self> {
         const WHAT: &str = "extent item";
