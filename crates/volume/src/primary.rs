@@ -1,9 +1,10 @@
 //! What is known of a device's primary superblock (of invariants 12 and 34).
 
+use std::collections::VecDeque;
+
 use ubtrfs_format::{CHECKSUM_FIELD, Generation, SUPERBLOCK_COPIES, Superblock};
 
 use crate::buffer::{Buffer, SharedBuffer};
-use crate::staleness::missed;
 
 /// The primary superblock as it was read or written last, and what may be there as well since then:
 /// one whose write has failed, or a damaged one.
@@ -11,21 +12,34 @@ use crate::staleness::missed;
 pub(crate) struct Primary {
     bytes: Buffer,
     perhaps: Vec<SharedBuffer>,
+    /// Those that were there before, the oldest first.
+    before: VecDeque<Buffer>,
 }
+
+/// So many are remembered. A device that has lost more is taken for one that somebody else writes.
+const REMEMBERED: usize = 8;
 
 fn generation(bytes: &[u8]) -> Option<Generation> {
     Superblock::parse(bytes, SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.generation)
 }
 
+fn has_same_bytes(ours: &[u8], found: &[u8]) -> bool {
+    ours.get(CHECKSUM_FIELD..) == found.get(CHECKSUM_FIELD..)
+}
+
 impl Primary {
     /// As it was read.
     pub(crate) fn new(bytes: Buffer) -> Self {
-        Self { bytes, perhaps: Vec::new() }
+        Self { bytes, perhaps: Vec::new(), before: VecDeque::new() }
     }
 
     /// It was written.
     pub(crate) fn has_become(&mut self, bytes: &[u8]) {
-        self.bytes.copy_from_slice(bytes);
+        let before = std::mem::replace(&mut self.bytes, Buffer::from(bytes));
+        if self.before.len() == REMEMBERED {
+            self.before.pop_front();
+        }
+        self.before.push_back(before);
         self.perhaps.clear();
     }
 
@@ -42,17 +56,16 @@ impl Primary {
     }
 
     /// Whether the superblock that was written last must have been lost where this is: no
-    /// superblock, or one that the volume had before.
+    /// superblock, or one that was there before, byte for byte. An older one that is none of these
+    /// is another writer's (invariant 12).
     pub(crate) fn is_lost_by(&self, found: &[u8]) -> bool {
-        let Ok(found) = Superblock::parse(found, SUPERBLOCK_COPIES[0]) else { return true };
-        self.superblock().is_some_and(|own| found.fsid == own.fsid && missed(&own, &found) > 0)
+        generation(found).is_none() || self.before.iter().any(|before| has_same_bytes(before, found))
     }
 
     /// Whether this may be what we wrote last. The field of the checksum does not matter: most of
     /// it is unused, and covered by nothing.
     pub(crate) fn may_be(&self, found: &[u8]) -> bool {
-        let is = |ours: &[u8]| ours.get(CHECKSUM_FIELD..) == found.get(CHECKSUM_FIELD..);
-        is(&self.bytes) || self.perhaps.iter().any(|other| is(other))
+        has_same_bytes(&self.bytes, found) || self.perhaps.iter().any(|other| has_same_bytes(other, found))
     }
 
     /// As it was read or written last; `None` if there is none.

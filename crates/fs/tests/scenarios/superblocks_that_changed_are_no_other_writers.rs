@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Filesystem, ScrubOptions};
-use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES};
+use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES, Superblock};
 use ubtrfs_volume::{Buffer, Device, DeviceWrite};
 
 use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
@@ -92,6 +92,26 @@ fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
         assert_clean(&shared(&devices), "brought up");
         let fs = open(shared(&devices)).unwrap();
         (1..=4).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+    }
+}
+
+/// Whatever its generation is: what is on the device may be somebody's (invariant 12).
+#[test]
+fn a_superblock_that_was_never_there_is_another_writers() {
+    for commits in 0..3 {
+        let devices = pair();
+        let fs = open(shared(&devices)).unwrap();
+        (1..=4).for_each(|number| write_and_sync(&fs, number));
+        let mut theirs = Superblock::parse(&superblock_of(&devices[1]), SUPERBLOCK_COPIES[0]).unwrap();
+        theirs.generation.0 -= commits;
+        theirs.chunk_root_generation = theirs.chunk_root_generation.min(theirs.generation);
+        theirs.label[0] = b'x';
+        let theirs = theirs.to_bytes().unwrap();
+        overwrite(&devices[1], SUPERBLOCK_COPIES[0], &theirs[..]);
+        write(&fs, "file 5", 5, 50_000).unwrap();
+        fs.sync().unwrap_err();
+        assert!(fs.is_read_only() && superblock_of(&devices[1]) == theirs[..], "{commits} commits older");
+        assert!(fs.volume().lagging_devices().is_empty());
     }
 }
 
