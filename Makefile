@@ -2,7 +2,7 @@
 
 help:
 	@echo 'make demo    build, make a volume, mount it, do some real work on it, unmount, check'
-	@echo 'make test    lint, build and run all tests (15 minutes on 2 cores at the most)'
+	@echo 'make test    lint, build and run all tests (20 minutes on 2 cores at the most)'
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
 	@echo 'make kernels the checks of ubtrfs on kernels of Debian, emulated by qemu: 6.1, 6.12 and 6.17 (docs/kernels.md)'
 	@echo 'make suites  the test suites of coreutils, SQLite and git on a mount, compared with the kernel (SUITES="git …", FULL=1)'
