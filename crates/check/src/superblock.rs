@@ -115,7 +115,7 @@ fn may_be_seed_of(superblock: &Superblock, current: &Superblock) -> bool {
 }
 
 /// Whether two copies are equal except for fields of the copy or device. Only primaries refer to a
-/// log.
+/// log, and an epoch may begin with one.
 fn agree(one: &Superblock, other: &Superblock) -> bool {
     let one = Superblock {
         bytenr: other.bytenr,
@@ -123,6 +123,7 @@ fn agree(one: &Superblock, other: &Superblock) -> bool {
         log_root_level: other.log_root_level,
         log_root_transid: other.log_root_transid,
         dev_item: other.dev_item,
+        epochs: other.epochs.clone(),
         ..one.clone()
     };
     one == *other

@@ -161,6 +161,10 @@ pub struct Mount {
     /// Stay in the foreground, and log to the standard error stream.
     #[arg(short, long)]
     pub foreground: bool,
+    /// Give up what this device of the volume has, by its number or path: it is made as the others
+    /// are. For devices that were each written without the other one.
+    #[arg(long, value_name = "DEVICE")]
+    pub discard_device: Vec<String>,
     /// This is the server in the background.
     #[arg(long, hide = true)]
     pub server: bool,

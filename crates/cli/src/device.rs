@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs_format::Physical;
+use ubtrfs_format::items::Timespec;
 use ubtrfs_mkfs::existing_signature;
 use ubtrfs_volume::{
-    Device, DevicePart, Error, OpenMode, OpenOptions as VolumeOptions, PartitionTable, Volume, WindowDevice,
+    Device, DevicePart, Error, Half, OpenMode, OpenOptions as VolumeOptions, PartitionTable, Volume, WindowDevice,
     open_to_look,
 };
 
@@ -21,6 +22,7 @@ use crate::host::sources::Sources;
 use crate::members::with_others;
 use crate::other_contents::{instead_of_btrfs, overwritten};
 use crate::remedy::{OF_DAMAGE, about_device};
+use crate::show;
 
 /// Whether the path is a block device.
 pub fn is_block(path: &Path) -> bool {
@@ -198,13 +200,7 @@ pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> 
         (Error::MissingDevices { .. }, _) => Some("; 'ubtrfs info' describes what is there".into()),
         (Error::Seed, _) if window.of_mount => Some("; mount it with -o ro".into()),
         (Error::ForeignDevice { .. }, _) => Some(those(paths, window, |_| true)),
-        (Error::Apart(one, other), _) => {
-            let devices = those(paths, window, |superblock| [*one, *other].contains(&superblock.dev_item.devid));
-            Some(format!(
-                "{devices}; wipe the one that is to be given up ('wipefs --all'), mount the other one with -o degraded, \
-                 and replace the device that it misses"
-            ))
-        }
+        (Error::Apart(halves), _) => Some(about_halves(halves, paths, window)),
         (Error::DuplicateDevice(devid) | Error::WrongDevice(devid) | Error::UnlistedDevice(devid), _) => {
             Some(those(paths, window, |superblock| superblock.dev_item.devid == *devid))
         }
@@ -231,6 +227,27 @@ fn without_superblock(paths: &[PathBuf], window: Window) -> Option<&PathBuf> {
     let is_without =
         |path: &&PathBuf| part_to_look_at(path, window).is_some_and(|device| !Volume::has_primary_superblock(&*device));
     paths.iter().find(is_without)
+}
+
+/// Where devices are that were written without each other, since when, and the ways out.
+fn about_halves(halves: &[Half; 2], paths: &[PathBuf], window: Window) -> String {
+    let describe = |half: &Half| {
+        let is_it = |path: &&PathBuf| superblock_on(path, window).is_some_and(|own| own.dev_item.devid == half.devid);
+        let path = paths.iter().find(is_it).map_or_else(String::new, |path| path.display().to_string());
+        let since = half.since.map(|(_, sec)| format!(" since {}", show::seconds(Timespec { sec, nsec: 0 })));
+        format!("device {} is {path}{}", half.devid, since.unwrap_or_default())
+    };
+    let [one, other] = halves;
+    format!(
+        " ({}; {}); 'ubtrfs mount --discard-device {}' takes what device {} has and makes the other one as it is, \
+         --discard-device {} takes what device {} has; -o ro shows the first of them",
+        describe(one),
+        describe(other),
+        other.devid,
+        one.devid,
+        one.devid,
+        other.devid
+    )
 }
 
 /// The devices whose superblock is meant, and their volumes, as the end of a sentence.

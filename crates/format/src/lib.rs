@@ -7,6 +7,7 @@
 
 mod check_item;
 mod checksum;
+mod epochs;
 mod error;
 mod ids;
 mod key;
@@ -19,6 +20,7 @@ pub mod items;
 
 pub use check_item::{ItemContext, ItemFault, check_chunk, check_header, check_item, check_leaf};
 pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE};
+pub use epochs::{EPOCHS_MAX, Epoch, Epochs, NotContained};
 pub use error::{Error, Result};
 pub use ids::{DeviceId, DirIndex, Generation, Ino, Logical, Physical, TreeId, Uuid};
 pub use key::{ItemType, Key, KeyBytes, objectid};

@@ -3,6 +3,7 @@
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::epochs::{Epochs, EpochsBytes};
 use crate::items::{DevItem, DevItemBytes};
 use crate::{CHECKSUM_FIELD, ChecksumType, Error, Generation, Logical, MAX_LEVEL, Physical, Result, Uuid};
 
@@ -228,7 +229,8 @@ struct SuperblockBytes {
     reserved: [U64; 27],
     sys_chunk_array: [u8; SYS_CHUNK_ARRAY_MAX],
     super_roots: [BackupRootBytes; 4],
-    padding: [u8; 565],
+    padding: [u8; 61],
+    epochs: EpochsBytes,
 }
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_SIZE);
@@ -301,6 +303,8 @@ pub struct Superblock {
     pub sys_chunk_array: Vec<u8>,
     /// Roots of the last four commits.
     pub backup_roots: [BackupRoot; 4],
+    /// Since when devices were left out.
+    pub epochs: Epochs,
 }
 
 impl Superblock {
@@ -319,10 +323,23 @@ impl Superblock {
         (self.log_root.0 != 0 && number > 0 && transaction == self.generation.next().0 as u32).then_some(number)
     }
 
+    /// Whether ubtrfs has written it, or an earlier one of the same commit, and no kernel a later
+    /// log. Of volumes of several devices alone.
+    pub fn is_of_ubtrfs(&self) -> bool {
+        self.epochs.of_ubtrfs() == self.generation && (self.log_root.0 == 0 || self.log_number().is_some())
+    }
+
     /// Its place in the order in which superblocks are written: the commit, whether a log follows,
     /// and which one. Of two logs without numbers nothing tells which one is the newer.
     pub fn moment(&self) -> (Generation, bool, u32) {
         (self.generation, self.log_root.0 != 0, self.log_number().unwrap_or(0))
+    }
+
+    /// Tells this superblock from others, whichever device or copy it is of.
+    pub fn fingerprint(&self) -> u64 {
+        let own = Self { bytenr: Physical(0), dev_item: DevItem::default(), ..self.clone() };
+        let sum = own.to_bytes().map(|bytes| ChecksumType::XxHash64.compute(&bytes[CHECKSUM_FIELD..]));
+        sum.map_or(0, |sum| u64::from_le_bytes(std::array::from_fn(|at| sum.0[at])))
     }
 
     /// Numbers the log as the next one after that of the superblock that was written before.
@@ -393,6 +410,7 @@ impl Superblock {
             nr_global_roots: raw.nr_global_roots.get(),
             sys_chunk_array: sys_chunk_array.to_vec(),
             backup_roots: raw.super_roots.map(Into::into),
+            epochs: Epochs::parse(&raw.epochs, Generation(raw.generation.get())),
         };
         superblock.check(at)?;
         Ok(superblock)
@@ -501,6 +519,7 @@ impl Superblock {
             .ok_or(Error::NoRoom { size: self.sys_chunk_array.len() })?
             .copy_from_slice(&self.sys_chunk_array);
         raw.super_roots = self.backup_roots.map(Into::into);
+        raw.epochs = self.epochs.to_bytes();
         let mut bytes = Box::new([0; SUPERBLOCK_SIZE]);
         bytes.copy_from_slice(raw.as_bytes());
         let sum = self.checksum.compute(&bytes[CHECKSUM_FIELD..]);

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use ubtrfs_format::items::{DevItem, encode_sys_chunk};
 use ubtrfs_format::{
-    BackupRoot, CompatRo, Generation, Incompat, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
-    SuperblockFlags, TreeId, Uuid,
+    BackupRoot, CompatRo, Epochs, Generation, Incompat, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE,
+    Superblock, SuperblockFlags, TreeId, Uuid,
 };
 
 use crate::blocks::{Geometry, PlacedTree, block_count, encode};
@@ -220,6 +220,10 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
     let mut backup_roots = [BackupRoot::default(); 4];
     backup_roots[(GENERATION.0 as usize - 1) % 4] =
         BackupRoot { trees: backed_up, total_bytes: options.usable_bytes(), bytes_used, num_devices };
+    let mut epochs = Epochs::default();
+    if num_devices > 1 {
+        epochs.set_of_ubtrfs(GENERATION);
+    }
     Ok(Superblock {
         fsid: options.fsid,
         bytenr: SUPERBLOCK_COPIES[0],
@@ -255,5 +259,6 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         nr_global_roots: 0,
         sys_chunk_array,
         backup_roots,
+        epochs,
     })
 }

@@ -63,9 +63,16 @@ impl DeviceFault {
         Self::Gone(device)
     }
 
-    /// A device of which some blocks are noise.
-    pub fn garbage(random: &mut Random, devices: usize) -> Self {
-        Self::Garbage { device: random.below(devices as u64) as usize, seed: random.number() }
+    /// A device of which some blocks are noise. Where others have an older log, nobody knows
+    /// whether a block there is of that log or of the newer one: then it is one of these.
+    pub fn garbage(random: &mut Random, crashed: &[OverlayDevice]) -> Self {
+        let moments: Vec<_> = crashed.iter().map(moment).collect();
+        let newest = moments.iter().max().copied().flatten();
+        let behind: Vec<usize> = (0..crashed.len()).filter(|device| moments[*device] < newest).collect();
+        let all: Vec<usize> = (0..crashed.len()).collect();
+        let has_log = newest.is_some_and(|(_, has_log, _)| has_log);
+        let device = random.pick(if has_log && !behind.is_empty() { &behind } else { &all }).copied();
+        Self::Garbage { device: device.unwrap_or_default(), seed: random.number() }
     }
 
     /// The device.

@@ -26,8 +26,19 @@ pub struct DeviceSurvey {
     pub garbage: usize,
     /// States in which a device had refused requests before the crash.
     pub failed: usize,
+    /// States whose devices were used without each other.
+    pub apart: usize,
     /// Volumes that were mended, and had all copies afterwards.
     pub mended: usize,
+}
+
+/// How the devices of a volume are surveyed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceHabits {
+    /// A device that refused requests, and may lack what the others have.
+    pub failed: Option<usize>,
+    /// Epochs are removed from superblocks, so that nothing tells devices that were used apart.
+    pub forgets_epochs: bool,
 }
 
 impl DeviceSurvey {
@@ -41,6 +52,7 @@ impl DeviceSurvey {
             stale: self.stale + other.stale,
             garbage: self.garbage + other.garbage,
             failed: self.failed + other.failed,
+            apart: self.apart + other.apart,
             mended: self.mended + other.mended,
         }
     }
@@ -48,14 +60,14 @@ impl DeviceSurvey {
 
 impl Recorded {
     /// Examines about `budget` crash states of a volume with these profiles, and some of them with
-    /// one device at fault. `failed` is a device that refused requests, and may lack what the
-    /// others have.
+    /// one device at fault, or with devices that are used without each other.
     pub fn survey_devices(
         &self,
         profiles: Profiles,
         budget: usize,
-        failed: Option<usize>,
+        habits: DeviceHabits,
     ) -> Result<DeviceSurvey, Failure> {
+        let failed = habits.failed;
         let mut random = Random::new(self.seed ^ 0xde71);
         let mut sum = DeviceSurvey::default();
         for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
@@ -77,7 +89,11 @@ impl Recorded {
             if random.one_in(FAULT_EVERY) {
                 let is_redundant = profiles.are_redundant();
                 let trial = Trial { judge: &self.judge, event: point.event, seed: random.number(), is_redundant };
-                if failed.is_some() && random.one_in(2) {
+                if failed.is_none() && profiles.are_on_each_device() && random.one_in(3) {
+                    let (place, keeps_one) = (random.below(profiles.devices) as usize, random.one_in(2));
+                    trial.take_apart(&devices, place, keeps_one, habits.forgets_epochs).map_err(fail)?;
+                    (one.apart, one.mended) = (1, 1);
+                } else if failed.is_some() && random.one_in(2) {
                     trial.endure(&devices, None).map_err(fail)?;
                     one.mended = 1;
                 } else if let Some(fault) = self.fault(&mut random, profiles, point, &devices, &found, failed) {
@@ -109,7 +125,7 @@ impl Recorded {
         let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));
         let is_garbage = is_proven && profiles.metadata.copies() > 1 && random.one_in(3);
         match profiles.data {
-            _ if is_garbage => Some(DeviceFault::garbage(random, devices.len())),
+            _ if is_garbage => Some(DeviceFault::garbage(random, devices)),
             Profile::Raid0 => Some(DeviceFault::Gone(random.below(devices.len() as u64) as usize)),
             _ if profiles.are_redundant() => Some(DeviceFault::lost(random, &self.recording, point, devices)),
             _ => None,

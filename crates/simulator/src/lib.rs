@@ -17,6 +17,7 @@
 //!   files.
 //! * [`LyingDevice`] breaks the rules of devices: what the simulator must notice.
 
+mod apart;
 mod compare;
 mod content;
 mod crash;
@@ -54,7 +55,7 @@ pub use compare::{Compare, compare};
 pub use content::Content;
 pub use crash::{CrashPoint, Crashes, Fates, window_at};
 pub use device_fault::DeviceFault;
-pub use device_survey::DeviceSurvey;
+pub use device_survey::{DeviceHabits, DeviceSurvey};
 pub use examine::{Found, Judge, check, examine, examine_devices};
 pub use failure::Failure;
 pub use generate::{Generator, Habits};

@@ -69,7 +69,7 @@ impl Trial<'_> {
     }
 
     /// Mounts a volume, works there, and unmounts. Returns what it holds then.
-    fn work(&self, devices: &[OverlayDevice], found: &Model) -> Result<(Model, Vec<OverlayDevice>), String> {
+    pub(crate) fn work(&self, devices: &[OverlayDevice], found: &Model) -> Result<(Model, Vec<OverlayDevice>), String> {
         let (recording, recorded) = record(devices);
         let options = self.judge.options.clone();
         let tolerance = Tolerance { no_space: true, faults: false };
@@ -96,7 +96,12 @@ impl Trial<'_> {
 
     /// Brings devices that lag up to the others, and mends all else. Then all copies are right, and
     /// what is left without any one device shows the same. `lagging` is known to lag.
-    fn mend(&self, devices: &[OverlayDevice], model: &Model, lagging: Option<DeviceId>) -> Result<(), String> {
+    pub(crate) fn mend(
+        &self,
+        devices: &[OverlayDevice],
+        model: &Model,
+        lagging: Option<DeviceId>,
+    ) -> Result<(), String> {
         let (recording, recorded) = record(devices);
         let fs = open(recorded, self.judge.options.clone())?;
         // Data without checksums that was being written is not the same on all current devices.

@@ -92,6 +92,11 @@ impl Profiles {
         Self { devices, data, metadata }
     }
 
+    /// Whether each device has everything.
+    pub fn are_on_each_device(&self) -> bool {
+        self.are_redundant() && [self.data, self.metadata].iter().all(|profile| profile.copies() == self.devices)
+    }
+
     /// Whether any one device can be lost.
     pub fn are_redundant(&self) -> bool {
         let is_kept = |profile: Profile| profile != Profile::Dup && profile.copies() > 1;

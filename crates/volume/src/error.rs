@@ -9,6 +9,27 @@ use crate::device_user::User;
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// One of two devices that were written without each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half {
+    /// The device.
+    pub devid: DeviceId,
+    /// Its last commit.
+    pub generation: Generation,
+    /// The commit before those that are its own, and when they began in seconds since 1970; `None`
+    /// if that was not noted.
+    pub since: Option<(Generation, u64)>,
+}
+
+impl std::fmt::Display for Half {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.since {
+            Some((before, _)) => write!(f, "device {} after commit {} up to {}", self.devid, before, self.generation),
+            None => write!(f, "device {} up to commit {}", self.devid, self.generation),
+        }
+    }
+}
+
 /// Why a volume can't be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -112,13 +133,13 @@ pub enum Error {
     /// Two devices claim the same number: one is probably a copy of the other.
     #[error("two devices both say they are device {0} of the volume")]
     DuplicateDevice(DeviceId),
-    /// Devices were written without each other, and made equally many commits: none of them lags,
-    /// and each has what the other one lacks.
+    /// Devices were written without each other: each has what the other one lacks.
     #[error(
-        "devices {0} and {1} were each written without the other one, and have commits of one number that differ: \
-         nothing says which of them counts, so the volume is only read"
+        "devices {} and {} were each written without the other one, {} and {}: nothing says which of them counts, so \
+         the volume is only read",
+        .0[0].devid, .0[1].devid, .0[0], .0[1]
     )]
-    Apart(DeviceId, DeviceId),
+    Apart(Box<[Half; 2]>),
     /// The volume has more devices than were given.
     #[error("the volume has {need} devices, {have} given: name all of them{}", list_missing(.missing))]
     MissingDevices {

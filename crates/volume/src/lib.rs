@@ -81,7 +81,7 @@ pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrite
 pub use device_part::DevicePart;
 pub use device_user::User;
 pub use direct_read::DirectRead;
-pub use error::{DeviceFault, Error, Result, WriteError};
+pub use error::{DeviceFault, Error, Half, Result, WriteError};
 pub use exclusive::{check_unmounted, claim, open_exclusively, open_part_exclusively, patiently};
 #[cfg(feature = "testing")]
 pub use faulty_device::{FaultyDevice, Lasting, Operation};

@@ -17,6 +17,7 @@ use crate::absent_device::AbsentDevice;
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::primary::Primary;
+use crate::staleness::Descent;
 
 /// One device of the volume.
 #[derive(Debug)]
@@ -32,8 +33,11 @@ pub(crate) struct Member {
     /// The commit from which on it has none any more.
     leaves: AtomicU64,
     lag: AtomicU8,
-    /// Its superblock is not known to be one of the volume's own.
-    is_of_another_history: AtomicBool,
+    history: AtomicU8,
+    /// The commit after the one that it has, if its blocks are believed, too; or 0.
+    has_blocks_of: AtomicU64,
+    /// It is given up, and its superblock does not say so yet.
+    is_given_up: AtomicBool,
     /// Reads that are under way.
     reads: AtomicUsize,
     errors: [AtomicU64; 5],
@@ -46,6 +50,13 @@ const CURRENT: u8 = 0;
 const LAG_UNKNOWN: u8 = 1;
 /// It lags, and its superblock is older than the others'.
 const LAG_DURABLE: u8 = 2;
+
+/// Its superblock is one that the volume had.
+const SHARED: u8 = 0;
+/// That is likely, and not certain.
+const UNPROVEN: u8 = 1;
+/// It was written without the others, or is given up.
+const APART: u8 = 2;
 
 /// What a device failed at, in the order of the counters in `DEV_STATS` items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +127,9 @@ impl Member {
             joins: AtomicU64::new(0),
             leaves: AtomicU64::new(u64::MAX),
             lag: AtomicU8::new(CURRENT),
-            is_of_another_history: AtomicBool::new(false),
+            history: AtomicU8::new(SHARED),
+            has_blocks_of: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
             reads: AtomicUsize::new(0),
             errors: Default::default(),
             saved_errors: Mutex::with_default(Rank::MemberErrors),
@@ -211,15 +224,36 @@ impl Member {
         self.lag.fetch_max(if is_durable { LAG_DURABLE } else { LAG_UNKNOWN }, Ordering::AcqRel);
     }
 
-    /// Nothing tells whether its superblock is one that the volume had: it may have been used
-    /// without the others.
-    pub(crate) fn set_of_another_history(&self) {
-        self.is_of_another_history.store(true, Ordering::Release);
+    /// What is known of its superblock.
+    pub(crate) fn set_descent(&self, descent: Descent) {
+        let history = match descent {
+            Descent::Proven => SHARED,
+            Descent::Plausible => UNPROVEN,
+            Descent::Apart => APART,
+        };
+        self.history.store(history, Ordering::Release);
     }
 
     /// Whether its superblock is one that the volume had.
     pub(crate) fn shares_history(&self) -> bool {
-        !self.is_of_another_history.load(Ordering::Acquire)
+        self.history.load(Ordering::Acquire) == SHARED
+    }
+
+    /// What only it has is given up: before the first write it gets a superblock that says so.
+    pub(crate) fn give_up(&self) {
+        self.set_descent(Descent::Apart);
+        self.set_lagging(true);
+        self.is_given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether it is given up, and its superblock does not say so yet.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
+    }
+
+    /// Its superblock says that it is given up.
+    pub(crate) fn set_given_up_on_disk(&self) {
+        self.is_given_up.store(false, Ordering::Release);
     }
 
     /// The newest generation that its superblock may have; `None` if it has none.
@@ -227,9 +261,22 @@ impl Member {
         self.primary.lock().newest_generation()
     }
 
-    /// The commit that its superblock is of, and of which it has everything; `None` if it has none.
+    /// The commit that its superblock is of, and of which it has everything; `None` if it has none,
+    /// or one of another history than the volume's.
     pub(crate) fn has_all_of(&self) -> Option<Generation> {
-        self.primary.lock().superblock().map(|superblock| superblock.generation)
+        let superblock = self.primary.lock().superblock().filter(|_| self.history.load(Ordering::Acquire) != APART);
+        superblock.map(|superblock| superblock.generation)
+    }
+
+    /// It lacks nothing of this commit but the superblock, as far as anybody knows.
+    pub(crate) fn set_has_blocks_of(&self, generation: Generation) {
+        self.has_blocks_of.store(generation.0, Ordering::Release);
+    }
+
+    /// The last commit of which its tree blocks are believed; `None` if none are.
+    pub(crate) fn has_blocks_of(&self) -> Option<Generation> {
+        let later = Generation(self.has_blocks_of.load(Ordering::Acquire));
+        self.has_all_of().map(|generation| generation.max(later))
     }
 
     /// It has all that the others have, and gets superblocks again, also where its own is damaged.
@@ -241,7 +288,7 @@ impl Member {
         if self.device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).is_ok() {
             self.primary.lock().may_be_written_over(&bytes);
         }
-        self.is_of_another_history.store(false, Ordering::Release);
+        self.history.store(SHARED, Ordering::Release);
         self.lag.store(CURRENT, Ordering::Release);
     }
 

@@ -13,10 +13,10 @@ use ubtrfs_format::{
 use crate::buffer::Buffer;
 use crate::chunk_map::ChunkMap;
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, Half, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::TARGET;
-use crate::staleness::{is_of_one_commit, missed};
+use crate::staleness::{Descent, descent, is_next, missed};
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -62,21 +62,37 @@ impl Volume {
     /// then by its log: a crash can leave some of them one superblock behind. But the one before it
     /// counts if it is certain that a crash came before the newest was acknowledged, and not that
     /// all devices have what it refers to.
+    ///
+    /// Devices that were each written without the other one are not joined: [`Error::Apart`].
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
-        Self::open_some(devices, options, false)
+        Self::open_some(devices, options, false, &[])
     }
 
     /// Opens the volume on those of its devices that are there. What only the others have, and does
     /// not follow by parity, can't be read. For writing the devices must have all data:
     /// [`Error::MissingData`].
     pub fn open_degraded(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
-        Self::open_some(devices, options, true)
+        Self::open_some(devices, options, true, &[])
     }
 
-    fn open_some(devices: Vec<Arc<dyn Device>>, options: OpenOptions, degraded: bool) -> Result<Self> {
+    /// The same for writing, with devices of which nothing counts, whatever their superblocks say:
+    /// they lag, and what only they have is lost when they are brought up to the others.
+    /// `degraded`: others may be missing.
+    pub fn open_giving_up(given_up: &[DeviceId], devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self> {
+        Self::open_some(devices, OpenOptions { read_only: false }, degraded, given_up)
+    }
+
+    fn open_some(
+        devices: Vec<Arc<dyn Device>>,
+        options: OpenOptions,
+        degraded: bool,
+        given_up: &[DeviceId],
+    ) -> Result<Self> {
         let (mut found, target) = sort_out(find_superblocks(devices.clone(), options)?)?;
-        let mut newest = newest_of(found.iter()).ok_or(Error::NoDevice)?;
+        let counts = |(_, found): &&FoundDevice| !given_up.contains(&found.superblock.dev_item.devid);
+        let mut newest = newest_of(found.iter().filter(counts)).ok_or(Error::NoDevice)?;
         let mut apart = apart_from(&found, &newest);
+        apart.retain(|devid| !given_up.contains(devid));
         if !apart.is_empty()
             && let Some(without) = Self::without_its_rivals(&devices, &found, options)?
         {
@@ -85,11 +101,15 @@ impl Volume {
             found.retain(|(_, found)| !rivals.contains(&found.superblock.dev_item.devid));
             (newest, apart) = (without, Vec::new());
         }
-        let behind = behind(&found, &newest);
-        if let (Some(other), false) = (apart.first(), options.read_only) {
-            return Err(Error::Apart(newest.dev_item.devid, *other));
-        }
+        let behind = behind(&found, &newest, given_up);
+        let both = apart.first().map(|other| halves(&found, &newest, *other));
         let volume = match Self::open_by(found, newest.clone(), options, degraded) {
+            Err(_)
+                if !options.read_only
+                    && let Some(both) = both =>
+            {
+                return Err(Error::Apart(both.into()));
+            }
             Err(Error::MissingDevices { have, need, .. }) if !degraded && have < need => {
                 let others = Self::open_degraded(devices, OpenOptions { read_only: true });
                 let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
@@ -97,18 +117,28 @@ impl Volume {
             }
             opened => opened?,
         };
+        // What is no device of the volume any more is left out, whatever it has.
+        apart.retain(|devid| volume.member(*devid).is_ok());
+        if let (Some(both), false, false) = (both, apart.is_empty(), options.read_only) {
+            return Err(Error::Apart(both.into()));
+        }
         for devid in apart {
-            tracing::warn!(device = devid.0, "its commit is another one than that of device {}", newest.dev_item.devid);
+            tracing::warn!(
+                device = devid.0,
+                "it was written without device {}, and that without it",
+                newest.dev_item.devid
+            );
             let member = volume.member(devid)?;
-            member.set_of_another_history();
+            member.set_descent(Descent::Apart);
             member.set_lagging(true);
         }
         let behind = volume.without_removed(behind);
         if !volume.is_unfinished(&behind) {
             volume.judge_stale_devices(&behind)?;
+            volume.give_up(given_up);
             return Ok(volume.with_target(target));
         }
-        let is_older = |(_, found): &FoundDevice| missed(&newest, &found.superblock) > 0;
+        let is_older = |found: &FoundDevice| counts(&found) && missed(&newest, &found.1.superblock) > 0;
         let (before, others): (Vec<_>, Vec<_>) = find_superblocks(devices, options)?.into_iter().partition(is_older);
         let older = newest_of(before.iter()).ok_or(Error::NoDevice)?;
         // By the commit that does not count they have replaced devices, which are still there.
@@ -117,12 +147,20 @@ impl Volume {
         };
         let (replacements, others): (Vec<_>, Vec<_>) = others.into_iter().partition(replaces);
         let (found, _) = sort_out(before.into_iter().chain(others).collect())?;
-        let behind = self::behind(&found, &older);
+        let behind = self::behind(&found, &older, given_up);
         let volume = Self::open_by(found, older, options, degraded)?;
         volume.about_to_join.lock().extend(replacements.into_iter().map(member_of));
         let behind = volume.without_removed(behind);
         volume.judge_stale_devices(&behind)?;
+        volume.give_up(given_up);
         Ok(volume.with_target(target))
+    }
+
+    fn give_up(&self, given_up: &[DeviceId]) {
+        for member in given_up.iter().filter_map(|devid| self.member(*devid).ok()) {
+            tracing::warn!(device = member.devid().0, "what only it has is given up");
+            member.give_up();
+        }
     }
 
     /// The superblock of the newest commit, where several exclude each other and one of them is of
@@ -209,8 +247,12 @@ impl Volume {
             tracing::warn!(device = devid.0, "the other devices have written {missed} superblocks since its own");
             let member = self.member(*devid)?;
             let own = member.primary.lock().superblock();
-            if !own.is_some_and(|own| is_of_one_commit(&counts, &own)) {
-                member.set_of_another_history();
+            if own.as_ref().is_some_and(|own| *missed == 1 && is_next(&counts, own)) {
+                member.set_has_blocks_of(counts.generation);
+            }
+            // One without a superblock has nothing.
+            if member.shares_history() {
+                member.set_descent(own.map_or(Descent::Plausible, |own| descent(&counts, &own)));
             }
             member.set_lagging(true);
         }
@@ -384,18 +426,34 @@ fn newest_of<'a>(found: impl Iterator<Item = &'a FoundDevice>) -> Option<Superbl
     newest.map(|(_, found)| found.superblock.clone())
 }
 
-/// How many superblocks each device has missed up to this one; a seed misses none.
-fn behind(found: &[FoundDevice], newest: &Superblock) -> Vec<(DeviceId, u64)> {
-    let of = |(_, found): &FoundDevice| (found.superblock.dev_item.devid, missed(newest, &found.superblock));
+/// How many superblocks each device has missed up to this one; a seed misses none, and one that is
+/// given up all.
+fn behind(found: &[FoundDevice], newest: &Superblock, given_up: &[DeviceId]) -> Vec<(DeviceId, u64)> {
+    let of = |(_, found): &FoundDevice| {
+        let devid = found.superblock.dev_item.devid;
+        (devid, if given_up.contains(&devid) { u64::MAX } else { missed(newest, &found.superblock) })
+    };
     found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
 }
 
-/// The devices of which the newest commit is another one than that of this superblock: both have
-/// one number, and refer to different trees. Logs are of the commit before them.
+/// The devices that were written without the one of this superblock, which is the newest, and that
+/// without them: they have commits of one number that differ, or were left out at different times.
 fn apart_from(found: &[FoundDevice], newest: &Superblock) -> Vec<DeviceId> {
     let own = found.iter().map(|(_, found)| &found.superblock).filter(|own| own.fsid == newest.fsid);
-    let apart = own.filter(|own| own.generation == newest.generation && !is_of_one_commit(own, newest));
+    let apart = own.filter(|own| own.moment() <= newest.moment() && descent(newest, own) == Descent::Apart);
     apart.map(|own| own.dev_item.devid).collect()
+}
+
+/// What is known of this superblock's device and of another one, which are apart.
+fn halves(found: &[FoundDevice], newest: &Superblock, other: DeviceId) -> [Half; 2] {
+    let is_other = |(_, found): &&FoundDevice| found.superblock.dev_item.devid == other;
+    let other = found.iter().find(is_other).map_or(newest, |(_, found)| &found.superblock);
+    let half = |of: &Superblock, than: &Superblock| Half {
+        devid: of.dev_item.devid,
+        generation: of.generation,
+        since: of.epochs.without(&than.epochs).map(|epoch| (epoch.before.0, epoch.time)),
+    };
+    [half(newest, other), half(other, newest)]
 }
 
 /// A device, and the superblock that it is opened by.

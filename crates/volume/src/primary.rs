@@ -73,6 +73,12 @@ impl Primary {
         Superblock::parse(&self.bytes, SUPERBLOCK_COPIES[0]).ok()
     }
 
+    /// What may be there, as far as it is a superblock.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = Superblock> {
+        let all = std::iter::once(&self.bytes[..]).chain(self.perhaps.iter().map(|other| &other[..]));
+        all.filter_map(|bytes| Superblock::parse(bytes, SUPERBLOCK_COPIES[0]).ok())
+    }
+
     /// The newest generation that it may have; `None` if there is none.
     pub(crate) fn newest_generation(&self) -> Option<Generation> {
         let perhaps = self.perhaps.iter().filter_map(|other| generation(other)).max();

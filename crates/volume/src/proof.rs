@@ -13,7 +13,8 @@ pub(crate) enum Proof {
     Checksums,
     /// The checksum within a tree block, which blocks that were here before have, too: those of
     /// earlier logs, and of an attempt at the same commit that a crash has ended. They may have the
-    /// same generation. What is of this generation is only on devices that have its commit.
+    /// same generation. What is of this generation is only on devices that have its commit, or
+    /// lack nothing of it but the superblock.
     Block(Option<Generation>),
 }
 
@@ -29,7 +30,7 @@ impl Proof {
             || match self {
                 Self::Nothing => false,
                 Self::Checksums | Self::Block(None) => true,
-                Self::Block(generation) => member.is_missing() || member.has_all_of() >= generation,
+                Self::Block(generation) => member.is_missing() || member.has_blocks_of() >= generation,
             }
     }
 }

@@ -3,15 +3,18 @@
 //! Here is the end of invariant 1: a superblock takes the proof that all it refers to is durable,
 //! and gives the proof that it is itself, which those ask for who drop what came before. And here
 //! is invariant 12: the primary is read again first, so that no other writer's is overwritten; and
-//! invariant 70: before the first write all devices have one superblock.
+//! invariant 70: before the first write all devices have one superblock. An epoch begins where a
+//! device gets none any more (invariant 59).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use ubtrfs_format::items::DevItem;
-use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_format::{
+    DeviceId, Epoch, Epochs, Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
+};
 use ubtrfs_threads::atomic::Ordering;
-use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::time::{self, Instant};
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
@@ -65,8 +68,8 @@ impl Volume {
     /// that all it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
-    /// shows, and the log its number; those in `superblock` are ignored. If the primary isn't the
-    /// one that was read or written last, another process writes this volume:
+    /// shows, the log its number, and the volume its epochs; those in `superblock` are ignored. If
+    /// the primary isn't the one that was read or written last, another process writes this volume:
     /// [`Error::ForeignWriter`] (a commit always checks, log writes at first and once a second).
     /// After that or any other error the volume is read-only, since it is not known which
     /// superblock a crash would leave.
@@ -84,7 +87,7 @@ impl Volume {
             );
         }
         let _under_way = self.begin()?;
-        let _turn = self.publishing.lock();
+        let mut left_out = self.publishing.lock();
         if self.is_read_only() {
             return Err(Error::ReadOnly);
         }
@@ -95,9 +98,11 @@ impl Volume {
             *self.last_look.lock() = Some(Instant::now());
         }
         let ours = if has_looked { Ok(()) } else { self.require_ours(copies) };
-        let mut numbered = superblock.clone();
-        numbered.number_log_after(&self.superblock.read());
-        let result = ours.and_then(|()| self.publish(&numbered, copies));
+        let before = self.superblock();
+        let mut next = superblock.clone();
+        next.number_log_after(&before);
+        next.epochs = before.epochs.clone();
+        let result = ours.and_then(|()| self.publish(next, copies, &mut left_out));
         if result.is_err() {
             self.set_read_only();
         }
@@ -121,11 +126,20 @@ impl Volume {
             .current()
             .filter(|member| member.primary.lock().superblock().is_none_or(|own| !is_same(&own, &counts)))
             .collect();
-        if !others.is_empty() || !about_to_join.is_empty() {
+        let given_up: Vec<&Arc<Member>> = set.members.iter().filter(|member| member.is_given_up()).collect();
+        if !others.is_empty() || !about_to_join.is_empty() || !given_up.is_empty() {
             self.look_at_superblocks()?;
+        }
+        if !others.is_empty() || !about_to_join.is_empty() {
             tracing::info!("a crash has left devices with another superblock: they get the one that counts");
             about_to_join.drain(..).for_each(|member| forget_volume(&member));
             self.write_to(&items(&others), &counts, Copies::All)?;
+        }
+        if !given_up.is_empty() {
+            self.write_to(&items(&given_up), &before_all_others(&counts), Copies::All)?;
+            for member in given_up {
+                member.set_given_up_on_disk();
+            }
         }
         self.is_level.store(true, Ordering::Release);
         Ok(())
@@ -174,10 +188,40 @@ impl Volume {
         if looked { Ok(()) } else { failed }
     }
 
-    fn publish(&self, superblock: &Superblock, copies: Copies) -> Result<Published> {
+    /// Begins an epoch with this superblock if one of the devices that do not get it may have the
+    /// present one, and is not known to have been left out before (invariant 59).
+    fn begin_epoch(&self, lagging: &[&Arc<Member>], next: &mut Superblock, left_out: &mut Vec<DeviceId>) {
+        let before = self.superblock();
+        let has = |member: &Arc<Member>, epochs: &Epochs| {
+            member.primary.lock().candidates().any(|own| epochs.after(own.epochs.last()) == Ok(None))
+        };
+        let may_have = |member: &Arc<Member>| {
+            let is_unknown = member.primary.lock().candidates().next().is_none();
+            has(member, &before.epochs) || is_unknown && !left_out.contains(&member.devid())
+        };
+        if lagging.iter().any(|member| may_have(member)) {
+            let (generation, _, log) = before.moment();
+            let time = time::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let (id, _) = uuid::Uuid::new_v4().as_u64_pair();
+            next.epochs.begin(Epoch { before: (generation, log), id, time, fingerprint: before.fingerprint() });
+        }
+        *left_out = lagging.iter().map(|member| member.devid()).collect();
+        for member in lagging {
+            let devid = member.devid();
+            assert!(!has(member, &next.epochs), "invariant 59: device {devid} is left out, and has the present epoch");
+        }
+    }
+
+    fn publish(&self, mut superblock: Superblock, copies: Copies, left_out: &mut Vec<DeviceId>) -> Result<Published> {
         let generation = superblock.generation;
         let set = self.devices.load_full();
-        let lagging: Vec<&Arc<Member>> = set.members.iter().filter(|member| member.lags()).collect();
+        let lagging: Vec<&Arc<Member>> =
+            set.members.iter().filter(|member| member.lags() && member.belongs_to(generation)).collect();
+        self.begin_epoch(&lagging, &mut superblock, left_out);
+        if superblock.num_devices > 1 {
+            superblock.epochs.set_of_ubtrfs(generation);
+        }
+        let superblock = &superblock;
         // By this commit others need those that join it, which have theirs before any other says
         // so.
         let joins = |member: &&Arc<Member>| copies == Copies::All && member.joins_by(generation);
@@ -311,6 +355,17 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// A superblock that is older than any other one of the volume: its device has missed all commits.
+fn before_all_others(counts: &Superblock) -> Superblock {
+    let mut first = counts.clone();
+    first.drop_log();
+    (first.generation, first.chunk_root_generation, first.epochs) = (Generation(0), Generation(0), Epochs::default());
+    if first.cache_generation.0 != u64::MAX {
+        first.cache_generation = Generation(0);
+    }
+    first
 }
 
 /// Devices with their items of now.

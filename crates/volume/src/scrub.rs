@@ -15,8 +15,10 @@ use crate::volume::Volume;
 impl Volume {
     /// Compares the copies of a tree block, of which level and generation are known. What a device
     /// that lags has may be of an attempt at that commit before a crash, with all of that right; so
-    /// it is compared with what the others have. Blocks and data come in the order of their
-    /// addresses; `parity` has the row that they are in.
+    /// it is compared with what the others have. Copies on devices that do not lag are compared
+    /// with each other: if two differ, and each is right by itself, the devices were written apart,
+    /// which superblocks do not always show, and both stay. Blocks and data come in the order of
+    /// their addresses; `parity` has the row that they are in.
     pub fn scrub_node(
         &self,
         at: Logical,
@@ -31,6 +33,7 @@ impl Volume {
         let pieces = self.map.read().pieces(at, self.node_size().into())?;
         let mut found = Scrubbed::default();
         let mut block = Buffer::for_reading(self.node_size() as usize);
+        let (mut first, mut differing): (Option<Buffer>, u64) = (None, 0);
         for copy in self.present_copies(&pieces, scope) {
             found.bytes += block.len() as u64;
             match self.read_node_copy(&expected, &pieces, copy, &mut block) {
@@ -42,7 +45,21 @@ impl Volume {
                     let right = self.read_node(&expected)?;
                     found.checksum_errors += u64::from(*right != *block);
                 }
-                Ok(()) => {}
+                Ok(()) => {
+                    let first = first.get_or_insert_with(|| Buffer::from(&block[..]));
+                    if **first != *block {
+                        let devid = pieces.first().and_then(|piece| place_of(piece, copy)).map(|place| place.devid.0);
+                        tracing::error!(
+                            device = devid,
+                            "tree block {at}: another device has another one, and both are right by themselves: they \
+                             were written apart, and the volume has to be mounted without one ('mount \
+                             --discard-device')"
+                        );
+                        found.checksum_errors += 1;
+                        found.uncorrectable += 1;
+                        differing += 1;
+                    }
+                }
             }
         }
         let mut start = at;
@@ -54,7 +71,7 @@ impl Volume {
             }
             start = start.plus(piece.len);
         }
-        let bad = found.read_errors + found.checksum_errors;
+        let bad = found.read_errors + found.checksum_errors - differing;
         if bad > 0 {
             found.settle(bad, if scope.read_only { Repaired::Unknown } else { self.repair_node(&expected) });
         }

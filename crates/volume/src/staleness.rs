@@ -1,5 +1,5 @@
-//! The order of superblocks: which of several devices' counts, and how many the others have missed
-//! (invariant 34).
+//! The order of superblocks: which of several devices' counts, how many the others have missed, and
+//! whether they have missed them at all or have a history of their own (invariant 34).
 //!
 //! A superblock is written for each commit, and for each log that follows it. All logs of a commit
 //! have its generation, and so have all their nodes, of which later logs write over those of
@@ -9,9 +9,51 @@ use std::collections::HashSet;
 
 use ubtrfs_format::{Generation, Superblock};
 
+/// What two superblocks of different devices say of an older one's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Descent {
+    /// It is a part of the newer one's.
+    Proven,
+    /// Nothing says that it is none. Kernels note nothing when they write a volume without some of
+    /// its devices.
+    Plausible,
+    /// It has what the newer one lacks: the devices were written without each other.
+    Apart,
+}
+
+/// Whether the history of `newest` goes through `own`, which is not newer.
+pub(crate) fn descent(newest: &Superblock, own: &Superblock) -> Descent {
+    if is_of_one_commit(newest, own) && newest.epochs.last() == own.epochs.last() {
+        return Descent::Proven;
+    }
+    let (generation, _, log) = own.moment();
+    match newest.epochs.after(own.epochs.last()) {
+        Err(_) => Descent::Apart,
+        // Whatever ubtrfs writes without a device is of another epoch. So this is what a crash has
+        // left while superblocks were written, on this device alone: it was not acknowledged.
+        Ok(Some(next)) if (generation, log) > next.before && own.is_of_ubtrfs() => Descent::Plausible,
+        Ok(Some(next)) if (generation, log) > next.before => Descent::Apart,
+        Ok(Some(next)) if next.fingerprint == own.fingerprint() => Descent::Proven,
+        Ok(_) if is_of_one_commit(newest, own) => Descent::Proven,
+        Ok(_) if generation >= newest.generation => Descent::Apart,
+        // Kernels do not number logs.
+        Ok(Some(next)) if (generation, log) == next.before && own.log_root.0 == 0 => Descent::Apart,
+        Ok(_) => Descent::Plausible,
+    }
+}
+
 /// Whether two superblocks are one, but for what is each device's own.
 pub(crate) fn is_same(one: &Superblock, other: &Superblock) -> bool {
     Superblock { bytenr: other.bytenr, dev_item: other.dev_item, ..one.clone() } == *other
+}
+
+/// Whether this commit came when the device of `own`, which has missed its superblock alone, was
+/// not left out: then a crash came before that superblock, and after all that it refers to; or the
+/// device lost power before the others did. Blocks of that generation which it has are of that
+/// commit all the same. Those of a log are not known so: a later one may have written over it.
+pub(crate) fn is_next(newest: &Superblock, own: &Superblock) -> bool {
+    let is_known = newest.is_of_ubtrfs() && own.is_of_ubtrfs() && newest.epochs.last() == own.epochs.last();
+    is_known && newest.log_root.0 == 0
 }
 
 /// How many superblocks came after `own`, up to `newest`: those of commits, and those of the logs

@@ -73,8 +73,8 @@ pub struct Volume {
     /// Shared by submitters of writes; a repair holds it exclusively, so that it never undoes a
     /// newer write.
     pub(crate) submissions: RwLock<()>,
-    /// Held while superblocks are written.
-    pub(crate) publishing: Mutex<()>,
+    /// Held while superblocks are written. The devices that have not got the last one.
+    pub(crate) publishing: Mutex<Vec<DeviceId>>,
     /// Held while it is decided whether a device can be done without.
     pub(crate) giving_up: Mutex<()>,
     /// When the superblocks on the devices were last compared with ours.
@@ -129,7 +129,7 @@ impl Volume {
             about_to_join: Mutex::with_default(Rank::LevelingSuperblocks),
             in_flight: Arc::default(),
             submissions: RwLock::new(Rank::Submissions, ()),
-            publishing: Mutex::new(Rank::VolumePublishing, ()),
+            publishing: Mutex::with_default(Rank::VolumePublishing),
             giving_up: Mutex::new(Rank::GivingUp, ()),
             last_look: Mutex::with_default(Rank::LastLook),
             checksum_errors: AtomicU64::new(0),

@@ -41,6 +41,9 @@ pub fn start(options: &[String], job: &Job) -> Result<()> {
     if let Some(process) = job.tied_to {
         command.arg(format!("--tied-to={process}"));
     }
+    for device in &job.request.given_up {
+        command.arg(format!("--discard-device={device}"));
+    }
     command.args(&job.devices).arg(&job.directory);
     if std::env::var_os(PURGE_DELAY).is_none() {
         command.env(PURGE_DELAY, "10");

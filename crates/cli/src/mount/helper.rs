@@ -105,6 +105,7 @@ fn run(mut arguments: Arguments) -> Result<()> {
     super::run(&args::Mount {
         options: arguments.options,
         foreground: false,
+        discard_device: Vec::new(),
         server: false,
         tied_to: None,
         watcher: false,

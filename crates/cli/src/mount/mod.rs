@@ -42,11 +42,16 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         return remount::run(&arguments.options, directory);
     }
     let mut request = MountRequest::parse(&arguments.options)?;
+    request.given_up =
+        arguments.discard_device.iter().map(|device| number_or_absolute(device)).collect::<Result<_>>()?;
     let [devices @ .., directory] = &*arguments.places else {
         return Err(Failure::new("a device and a directory are needed: ubtrfs mount DEVICE DIR").with_status(2));
     };
     if devices.is_empty() {
         return Err(Failure::new("a device and a directory are needed: ubtrfs mount DEVICE DIR").with_status(2));
+    }
+    if request.read_only && !request.given_up.is_empty() {
+        return Err(Failure::new("--discard-device makes a device as the others are, which takes a mount that writes"));
     }
     if let (Some(option), false) = (request.security.first(), Path::new(SELINUX).exists()) {
         return Err(Failure::new(format!("mount option '{option}' is not possible: SELinux is not on in this kernel")));
@@ -115,6 +120,12 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     }
 }
 
+/// A device by its number or its absolute path.
+fn number_or_absolute(device: &str) -> Result<String> {
+    let is_number = device.parse::<u64>().is_ok();
+    if is_number { Ok(device.into()) } else { Ok(absolute(Path::new(device))?.display().to_string()) }
+}
+
 fn absolute(path: &Path) -> Result<PathBuf> {
     ubtrfs_volume::absolute_name(path).map_err(|error| Failure::of(&error))
 }
@@ -133,6 +144,7 @@ mod tests {
         let arguments = args::Mount {
             options: Vec::new(),
             foreground: false,
+            discard_device: Vec::new(),
             server: false,
             tied_to: None,
             watcher: false,

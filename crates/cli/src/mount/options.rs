@@ -49,6 +49,9 @@ pub struct MountRequest {
     pub transport: Transport,
     /// More devices of the volume.
     pub devices: Vec<PathBuf>,
+    /// Devices of which nothing counts, by their numbers or paths. No option says so: in an fstab
+    /// it would be done again and again.
+    pub given_up: Vec<String>,
     /// Where on its device the volume begins.
     pub offset: u64,
     /// Bytes of it, if less than all that follows.

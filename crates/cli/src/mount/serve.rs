@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, InodeId, Options, Rescue};
-use ubtrfs_format::TreeId;
+use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
 use ubtrfs_fuse::{Device as FuseDevice, Notifier, Session, Way};
 use ubtrfs_server::{MountFacts, Server, Shared, config};
@@ -340,8 +340,12 @@ fn descriptor(open: &File) -> PathBuf {
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
     if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
         let how = OpenOptions { read_only: options.read_only };
-        let opened =
-            if job.request.degraded { Volume::open_degraded(devices, how) } else { Volume::open(devices, how) };
+        let given_up = given_up(job, &devices)?;
+        let opened = match (&*given_up, job.request.degraded) {
+            ([], false) => Volume::open(devices, how),
+            ([], true) => Volume::open_degraded(devices, how),
+            (given_up, degraded) => Volume::open_giving_up(given_up, devices, degraded),
+        };
         let volume = opened.map_err(|error| about_volume_within(&job.devices, job.request.window(), &error))?;
         return open_engine(job, Arc::new(volume), options);
     }
@@ -365,6 +369,18 @@ fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> R
         }
     }
     Err(failure)
+}
+
+/// The devices of which nothing counts.
+fn given_up(job: &Job, devices: &[Arc<dyn Device>]) -> Result<Vec<DeviceId>> {
+    let numbers = paths_by_number(job, devices);
+    let number = |wanted: &String| {
+        let number = wanted.parse().ok().filter(|number| numbers.contains_key(number));
+        let is_named = |(number, path): (&u64, &String)| (path == wanted).then_some(*number);
+        let number = number.or_else(|| numbers.iter().find_map(is_named));
+        number.map(DeviceId).ok_or_else(|| Failure::new(format!("{wanted} is none of the devices of the volume")))
+    };
+    job.request.given_up.iter().map(number).collect()
 }
 
 fn engine_options(request: &MountRequest) -> Options {
@@ -433,7 +449,10 @@ pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) ->
 
 /// Whether a volume that is mounted with these options may be mounted more than once.
 pub fn can_be_shared(request: &MountRequest) -> bool {
-    request.generation.is_none() && request.rescue == options::Rescue::default() && request.checks_permissions()
+    request.given_up.is_empty()
+        && request.generation.is_none()
+        && request.rescue == options::Rescue::default()
+        && request.checks_permissions()
 }
 
 /// Mounts on a directory, or everything nowhere yet.

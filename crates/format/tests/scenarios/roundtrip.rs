@@ -207,6 +207,11 @@ proptest! {
         let sector = |word: u64| Logical(word & !4095);
         let mut whole_label = [0; 256];
         whole_label[..32].copy_from_slice(&label);
+        let mut epochs = Epochs::default();
+        for number in 0..words[0] % 5 {
+            let before = (Generation(0), number as u32);
+            epochs.begin(Epoch { before, id: words[1] ^ number, time: words[2], fingerprint: words[3] });
+        }
         let superblock = Superblock {
             fsid: ids.0, bytenr: SUPERBLOCK_COPIES[1], flags: SuperblockFlags(words[0]),
             generation: Generation(words[1]), root: sector(words[2]), chunk_root: sector(words[3]),
@@ -220,6 +225,7 @@ proptest! {
             label: whole_label, cache_generation: Generation(u64::MAX), uuid_tree_generation: Generation(words[13]),
             metadata_uuid: ids.1, nr_global_roots: words[12], sys_chunk_array: array,
             backup_roots: [backups.0, backups.1, backups.2, backups.3],
+            epochs,
         };
         let mut bytes = *superblock.to_bytes().unwrap();
         prop_assert_eq!(Superblock::parse(&bytes, SUPERBLOCK_COPIES[1]), Ok(superblock));

@@ -1,24 +1,29 @@
-//! Each of two mirrored devices was written without the other: the one that has fewer commits lags
-//! behind the other one, whatever it has, until it has been brought up to it (invariant 34). Where
-//! both have as many, nothing is written.
+//! Each of two mirrored devices was written without the other: nothing is written together, however
+//! many commits each has, until what only one of them has is given up (invariants 34 and 59). A
+//! device that was not written meanwhile only lags.
 
 use std::sync::Arc;
 
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::OverlayDevice;
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Filesystem, Options, ScrubOptions};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
-use ubtrfs_format::{DeviceId, Generation};
-use ubtrfs_volume::{Device, Error, OpenOptions, Volume};
+use ubtrfs_format::{DeviceId, Generation, SUPERBLOCK_COPIES, Superblock};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, Error, Half, OpenOptions, Volume};
 
 use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
 
+const EIO: i32 = 5;
 /// As many small files as fill some leaves.
 const MANY: u64 = 200;
 
+fn options() -> Options {
+    Options { background_commits: false, ..Options::default() }
+}
+
 fn open_alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
     let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
-    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
+    Filesystem::open(Arc::new(volume), options()).unwrap()
 }
 
 /// Two mirrored devices, on each of which commits of so many files were made without the other.
@@ -48,6 +53,55 @@ fn assert_as_first(fs: &Filesystem, commits: &[u64]) {
     }
 }
 
+fn both(devices: &[Arc<OverlayDevice>; 2]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| device.clone() as _).collect()
+}
+
+/// The devices are not written together, and the error says what each of them has.
+fn assert_not_joined(devices: &[Arc<OverlayDevice>; 2]) -> [Half; 2] {
+    let before = devices.each_ref().map(|device| device.to_bytes());
+    let mut found = None;
+    for order in [[0, 1], [1, 0]] {
+        let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
+        for open in [Volume::open, Volume::open_degraded] {
+            match open(both.clone(), OpenOptions::default()).unwrap_err() {
+                Error::Apart(mut halves) => {
+                    halves.sort_by_key(|half| half.devid);
+                    assert_eq!(*found.get_or_insert(halves.clone()), halves);
+                }
+                error => panic!("{error}"),
+            }
+        }
+    }
+    assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
+    *found.unwrap()
+}
+
+fn assert_as_second(fs: &Filesystem, commits: &[u64]) {
+    (0..MANY).for_each(|file| assert_holds(fs, &format!("common {file}"), file, 1000));
+    for (commit, files) in commits.iter().enumerate() {
+        (0..*files).for_each(|file| assert_holds(fs, &format!("1 {commit} {file}"), file, 1000));
+    }
+}
+
+/// Gives up what this device has, and brings it up to the other one.
+fn give_up(devices: &[Arc<OverlayDevice>; 2], devid: DeviceId, bring_up: impl Fn(&Filesystem)) {
+    let volume = Volume::open_giving_up(&[devid], both(devices), false).unwrap();
+    let fs = Filesystem::open(Arc::new(volume), options()).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [devid]);
+    write(&fs, "after", 7, 1000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    // Where it ends there, it goes on by itself.
+    let fs = open(both(devices)).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [devid]);
+    bring_up(&fs);
+    assert_eq!(fs.volume().lagging_devices(), []);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&both(devices), "together");
+}
+
 /// Writes to one of two mirrored devices without the other one, which is removed from the volume
 /// then, and goes on up to a commit of this generation.
 fn without_the_other(device: &Arc<OverlayDevice>, other: DeviceId, name: &str, last: Generation) {
@@ -74,15 +128,7 @@ fn devices_that_were_each_left_alone_are_only_read_together() {
     let devices = apart([&[], &[]]);
     without_the_other(&devices[0], DeviceId(2), "first", Generation(100));
     without_the_other(&devices[1], DeviceId(1), "second", Generation(100));
-    let before = devices.each_ref().map(|device| device.to_bytes());
-    for order in [[0, 1], [1, 0]] {
-        let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
-        for open in [Volume::open, Volume::open_degraded] {
-            let error = open(both.clone(), OpenOptions::default()).unwrap_err();
-            assert!(matches!(error, Error::Apart(..) | Error::MissingDevices { .. }), "{error}");
-        }
-    }
-    assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
+    assert_not_joined(&devices);
     for (device, name) in devices.iter().zip(["first", "second"]) {
         assert_holds(&open(vec![device.clone()]).unwrap(), name, 5, 1 << 20);
     }
@@ -93,16 +139,11 @@ fn devices_that_were_each_left_alone_are_only_read_together() {
 fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
     let commits = [MANY, MANY, 1, 1, 1, 1, 1, 1, 1];
     let devices = apart([&commits, &[1, 1, 1, 3 * MANY]]);
-    let both: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
-    let fs = open(both.clone()).unwrap();
-    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
-    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
-    assert!(found.trees.corrected > 0 && found.uncorrectable() == 0, "{found:?}");
-    assert_eq!(fs.volume().lagging_devices(), []);
-    assert_as_first(&fs, &commits);
-    fs.close().unwrap();
-    drop(fs);
-    assert_clean(&both, "together");
+    assert_not_joined(&devices);
+    give_up(&devices, DeviceId(2), |fs| {
+        let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+        assert!(found.trees.corrected > 0 && found.uncorrectable() == 0, "{found:?}");
+    });
     // The device that lagged has all of it.
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
@@ -113,26 +154,146 @@ fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
 fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
     let commits = [3, 3, 1];
     let devices = apart([&commits, &[3, 3]]);
-    let both: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
-    let fs = open(both.clone()).unwrap();
+    let [first, second] = assert_not_joined(&devices);
+    let began = |half: Half| half.since.map(|(generation, _)| generation);
+    assert!(began(first).is_some() && began(first) == began(second), "{first} {second}");
+    assert_eq!(first.generation.0, second.generation.0 + 1);
+    give_up(&devices, DeviceId(2), |fs| assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]));
+    assert_as_first(&open_alone(&devices[1]), &commits);
+}
+
+/// The one that has more commits, too.
+#[test]
+fn what_either_device_has_can_be_given_up() {
+    for (commits, given_up) in [([&[3, 3, 1][..], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 2)] {
+        let devices = apart(commits);
+        give_up(&devices, DeviceId(given_up), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+        match given_up {
+            1 => assert_as_second(&open_alone(&devices[0]), commits[1]),
+            _ => assert_as_first(&open_alone(&devices[1]), commits[0]),
+        }
+    }
+}
+
+/// Nobody takes it for what it was.
+#[test]
+fn a_device_that_is_given_up_is_no_volume_alone() {
+    let devices = apart([&[3, 3], &[3, 3]]);
+    let volume = Volume::open_giving_up(&[DeviceId(2)], both(&devices), false).unwrap();
+    let fs = Filesystem::open(Arc::new(volume), options()).unwrap();
+    write(&fs, "after", 7, 1000).unwrap();
+    fs.sync().unwrap();
+    drop(fs);
+    let alone = Volume::open_degraded(vec![devices[1].clone()], OpenOptions::default());
+    assert!(alone.is_err(), "its superblock is of no commit");
+    for order in [[0, 1], [1, 0]] {
+        let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
+        let volume = Volume::open(both, OpenOptions { read_only: true }).unwrap();
+        assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
+    }
+}
+
+/// The kernel mounts such devices, and gives both one superblock: of two tree blocks that are both
+/// right, none is written over the other.
+#[test]
+fn a_scrub_finds_devices_that_were_joined_all_the_same() {
+    let commits = [3, 3];
+    let devices = apart([&commits, &commits]);
+    let superblock = |device: &OverlayDevice| {
+        let mut bytes = vec![0; 4096];
+        device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).unwrap();
+        Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).unwrap()
+    };
+    let (first, second) = (superblock(&devices[0]), superblock(&devices[1]));
+    let joined = Superblock { dev_item: second.dev_item, ..first }.to_bytes().unwrap();
+    let data = Buffer::from(&joined[..]).share();
+    devices[1].submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data }]).wait().unwrap();
+    let fs = open(both(&devices)).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), []);
+    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    assert!(found.trees.uncorrectable > 0, "{found:?}");
+    let again = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    assert_eq!((again.trees.uncorrectable, again.trees.corrected), (found.trees.uncorrectable, 0));
+    fs.close().unwrap();
+    drop(fs);
+    give_up(&devices, DeviceId(2), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+    assert_as_first(&open_alone(&devices[1]), &commits);
+}
+
+/// However often the other one was used without it.
+#[test]
+fn a_device_that_was_only_missing_is_brought_up() {
+    let devices = apart([&[MANY], &[]]);
+    for mount in 0..20 {
+        let fs = open_alone(&devices[0]);
+        write(&fs, &format!("mount {mount}"), mount, 1000).unwrap();
+        fs.close().unwrap();
+    }
+    let fs = open(both(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
-    assert_clean(&both, "together");
-    assert_as_first(&open_alone(&devices[1]), &commits);
+    assert_clean(&both(&devices), "together");
+    (0..20).for_each(|mount| assert_holds(&open_alone(&devices[1]), &format!("mount {mount}"), mount, 1000));
+}
+
+/// The devices take turns, and each is brought up by the other one in between.
+#[test]
+fn devices_that_are_missing_in_turns_are_brought_up() {
+    let devices = apart([&[1], &[]]);
+    for turn in 0..16 {
+        let fs = open(both(&devices)).unwrap();
+        fs.catch_up(&mut |_| true).unwrap();
+        assert_eq!(fs.volume().lagging_devices(), []);
+        fs.close().unwrap();
+        drop(fs);
+        let fs = open_alone(&devices[turn as usize % 2]);
+        write(&fs, &format!("turn {turn}"), turn, 1000).unwrap();
+        fs.close().unwrap();
+    }
+    let fs = open(both(&devices)).unwrap();
+    (0..16).for_each(|turn| assert_holds(&fs, &format!("turn {turn}"), turn, 1000));
+}
+
+/// One device fails while the volume is used; both are then used alone.
+#[test]
+fn a_device_that_failed_and_was_used_alone_is_not_joined() {
+    let devices = apart([&[1], &[]]);
+    let fs = open(both(&devices)).unwrap();
+    fs.catch_up(&mut |_| true).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let failing = Arc::new(FaultyDevice::new(devices[1].clone()));
+    let fs = open(vec![devices[0].clone(), failing.clone()]).unwrap();
+    write(&fs, "both", 1, 1000).unwrap();
+    fs.sync().unwrap();
+    failing.fail(Operation::Write, 0, EIO, Lasting::Forever);
+    for number in 0..4 {
+        write(&fs, &format!("first {number}"), number, 1000).unwrap();
+        fs.sync().unwrap();
+    }
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    drop(fs);
+    // It has none of its own yet: it lags.
+    let volume = Volume::open(both(&devices), OpenOptions::default()).unwrap();
+    assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
+    drop(volume);
+    let fs = open_alone(&devices[1]);
+    write(&fs, "second", 1, 1000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_not_joined(&devices);
 }
 
 #[test]
 fn devices_with_as_many_commits_are_only_read_together() {
     let commits = [MANY, 1];
     let devices = apart([&commits, &[1, 2 * MANY]]);
-    let before = devices.each_ref().map(|device| device.to_bytes());
+    assert_not_joined(&devices);
     for order in [[0, 1], [1, 0]] {
         let both: Vec<Arc<dyn Device>> = order.iter().map(|at| devices[*at].clone() as _).collect();
         for open in [Volume::open, Volume::open_degraded] {
-            let error = open(both.clone(), OpenOptions::default()).unwrap_err();
-            assert!(matches!(error, Error::Apart(DeviceId(2), DeviceId(1))), "{error}");
             let volume = open(both.clone(), OpenOptions { read_only: true }).unwrap();
             assert_eq!(volume.lagging_devices(), [DeviceId(1)]);
             let fs = Filesystem::open(Arc::new(volume), Options::default()).unwrap();
@@ -140,7 +301,6 @@ fn devices_with_as_many_commits_are_only_read_together() {
             (0..2 * MANY).for_each(|file| assert_holds(&fs, &format!("1 1 {file}"), file, 1000));
         }
     }
-    assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
     // Each of them is whole.
     assert_as_first(&open_alone(&devices[0]), &commits);
 }

@@ -1,11 +1,12 @@
 //! Volumes of several devices: a crash takes from each device what it had not flushed, whatever the
 //! others keep. Where any device can be lost, one that is gone, stale, damaged or that refuses
 //! requests takes nothing away that was promised, no program sees an error, and afterwards the
-//! volume has all its copies again (invariant 34).
+//! volume has all its copies again (invariant 34). Devices that were each used without the others
+//! are not joined before it is said which one counts (invariant 59).
 
 use std::sync::{Arc, OnceLock};
 
-use ubtrfs_simulator::{DeviceSurvey, Failure, History, Profiles, Random};
+use ubtrfs_simulator::{DeviceHabits, DeviceSurvey, Failure, History, Profiles, Random};
 use ubtrfs_testkit::seeds::{many_seeds, soaks};
 use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice};
 
@@ -42,10 +43,10 @@ fn each_device_loses_what_it_had_not_flushed() {
         let history = History::on_devices(seed, profiles);
         let in_profiles = |failure: Failure| Failure { what: format!("{profiles:?}: {}", failure.what), ..failure };
         let recorded = history.run(history.length()).map_err(in_profiles)?;
-        recorded.survey_devices(profiles, budget(), None).map_err(in_profiles)
+        recorded.survey_devices(profiles, budget(), DeviceHabits::default()).map_err(in_profiles)
     });
     let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
-    assert!(!is_usual || (sum.gone > 5 && sum.stale > 5 && sum.garbage > 5), "{sum:?}");
+    assert!(!is_usual || (sum.gone > 5 && sum.stale > 5 && sum.garbage > 5 && sum.apart > 5), "{sum:?}");
 }
 
 /// A history in which one device of several begins to refuse requests of one kind. Nobody notices
@@ -89,7 +90,7 @@ fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {
     // Without redundancy a device that has nothing alone can be done without, too.
     let is_given_up = recorded.aborted.is_none() && recorded.tolerated == 0 && kind != Operation::Read;
     let failed = (has_failed && (profiles.are_redundant() || is_given_up)).then_some(device);
-    recorded.survey_devices(profiles, budget(), failed).map_err(in_story)
+    recorded.survey_devices(profiles, budget(), DeviceHabits { failed, ..DeviceHabits::default() }).map_err(in_story)
 }
 
 #[test]
@@ -97,4 +98,17 @@ fn a_device_that_refuses_requests_takes_nothing_away() {
     let sum = run_all("refused requests", &many_seeds(63, 10), &one_refuses);
     let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
     assert!(!is_usual || (sum.failed > 50 && sum.mended > 5), "{sum:?}");
+}
+
+/// Of invariant 59: without epochs nothing tells that devices were used apart.
+#[test]
+fn devices_that_were_used_apart_are_joined_without_epochs() {
+    let joined = |seed: &u64| {
+        let (history, profiles) = (History::on_devices(*seed, Profiles::ALL[0]), Profiles::ALL[0]);
+        let recorded = history.run(history.length()).unwrap_or_else(|failure| panic!("{failure}"));
+        let habits = DeviceHabits { forgets_epochs: true, ..DeviceHabits::default() };
+        recorded.survey_devices(profiles, 24, habits).is_err_and(|failure| failure.what.contains("are joined"))
+    };
+    let found = (1..=12).filter(joined).count();
+    assert!(found > 2, "{found} of 12");
 }

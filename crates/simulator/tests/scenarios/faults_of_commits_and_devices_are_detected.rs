@@ -9,7 +9,7 @@ use ubtrfs::testing::LogFault;
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
-use ubtrfs_simulator::{Body, History, Lie, LyingDevice, Model, Operation, Profiles, Random, Stage};
+use ubtrfs_simulator::{Body, DeviceHabits, History, Lie, LyingDevice, Model, Operation, Profiles, Random, Stage};
 use ubtrfs_volume::{Device, RecordingDevice};
 
 /// Runs histories on lying devices. Returns how many of them lied, and how many of those were found
@@ -88,7 +88,8 @@ fn found_out_of_several(lie: Lie) -> (usize, usize) {
             lying
         };
         let history = History::on_devices(seed, profiles);
-        let failure = history.run_on(40, &wrap).and_then(|it| it.survey_devices(profiles, 60, None)).err();
+        let failure =
+            history.run_on(40, &wrap).and_then(|it| it.survey_devices(profiles, 60, DeviceHabits::default())).err();
         lied += usize::from(device.lock().unwrap().as_ref().is_some_and(|device| device.has_lied()));
         noticed += usize::from(failure.is_some());
         let what = failure.map_or("not noticed".into(), |failure| failure.what);

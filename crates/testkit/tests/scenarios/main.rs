@@ -11,6 +11,7 @@ mod devices_are_found;
 mod devices_are_removed_and_resized;
 mod du_shows_what_files_share;
 mod fixtures_through_the_mount;
+mod halves_of_a_mirror;
 mod harness_detects_faults;
 mod harness_keeps_promises;
 mod harness_runs_real_programs;

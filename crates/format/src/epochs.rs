@@ -1,0 +1,188 @@
+//! The epochs of a volume of several devices, in the unused end of the superblock.
+//!
+//! An epoch begins with the first superblock that a device does not get which has got all of them
+//! before. So two devices that were each written without the other one have epochs that the other
+//! one lacks, though their commits have the same numbers. Only ubtrfs begins epochs. Kernels and
+//! btrfs-progs write this part of the superblock as they have found it (seen with Linux 6.18 and
+//! btrfs-progs 6.2).
+
+use zerocopy::byteorder::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Generation;
+
+/// So many are remembered.
+pub const EPOCHS_MAX: usize = 12;
+/// Before the list.
+const MAGIC: [u8; 8] = *b"ubEpochs";
+
+/// One epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// The last superblock before it: the commit, and the number of the log; 0 without one.
+    pub before: (Generation, u32),
+    /// A random number.
+    pub id: u64,
+    /// When it began, in seconds since 1970.
+    pub time: u64,
+    /// The fingerprint of that superblock: [`crate::Superblock::fingerprint`].
+    pub fingerprint: u64,
+}
+
+/// The epochs of a volume. There is none before the first device was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Epochs {
+    /// The oldest first.
+    list: Vec<Epoch>,
+    /// The commit of the last superblock that ubtrfs has written: those that follow are of kernels,
+    /// which begin no epochs. 0 on volumes of one device.
+    of_ubtrfs: Generation,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct EpochBytes {
+    generation: U64,
+    log: U32,
+    unused: U32,
+    id: U64,
+    time: U64,
+    fingerprint: U64,
+}
+
+/// As they are on disk (504 bytes).
+#[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct EpochsBytes {
+    magic: [u8; 8],
+    count: U32,
+    unused: U32,
+    of_ubtrfs: U64,
+    epochs: [EpochBytes; EPOCHS_MAX],
+}
+
+impl Epochs {
+    /// The epochs, the oldest first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Epoch> {
+        self.list.iter()
+    }
+
+    /// The commit of the last superblock that ubtrfs has written.
+    pub fn of_ubtrfs(&self) -> Generation {
+        self.of_ubtrfs
+    }
+
+    /// ubtrfs writes a superblock of this commit.
+    pub fn set_of_ubtrfs(&mut self, generation: Generation) {
+        self.of_ubtrfs = generation;
+    }
+
+    /// The one that lasts; `None` before the first.
+    pub fn last(&self) -> Option<&Epoch> {
+        self.list.last()
+    }
+
+    /// The one that followed on this one of them (`None`: on the time before the first); an error
+    /// if this is none of them.
+    pub fn after(&self, before: Option<&Epoch>) -> std::result::Result<Option<&Epoch>, NotContained> {
+        let place = |before: &Epoch| self.list.iter().position(|epoch| epoch.id == before.id).ok_or(NotContained);
+        let next = before.map_or(Ok(0), |before| place(before).map(|place| place + 1))?;
+        Ok(self.list.get(next))
+    }
+
+    /// The first one that others lack.
+    pub fn without(&self, others: &Self) -> Option<&Epoch> {
+        self.list.iter().find(|epoch| others.list.iter().all(|other| other.id != epoch.id))
+    }
+
+    /// Begins another one. The second of a full list is forgotten: the first one says for good
+    /// since when a device may be behind that was never left out before.
+    pub fn begin(&mut self, epoch: Epoch) {
+        if self.list.len() == EPOCHS_MAX {
+            self.list.remove(1);
+        }
+        self.list.push(epoch);
+    }
+
+    /// No list, or one that nobody has written so, is as none: other programs may use the place.
+    pub(crate) fn parse(bytes: &EpochsBytes, generation: Generation) -> Self {
+        let count = bytes.count.get() as usize;
+        if bytes.magic != MAGIC || count > EPOCHS_MAX {
+            return Self::default();
+        }
+        let epoch = |bytes: &EpochBytes| Epoch {
+            before: (Generation(bytes.generation.get()), bytes.log.get()),
+            id: bytes.id.get(),
+            time: bytes.time.get(),
+            fingerprint: bytes.fingerprint.get(),
+        };
+        let mut epochs: Vec<Epoch> = bytes.epochs.iter().take(count).map(epoch).collect();
+        if !epochs.is_sorted_by_key(|epoch| epoch.before) {
+            return Self::default();
+        }
+        // Those of commits that were given up.
+        epochs.retain(|epoch| epoch.before.0 <= generation);
+        Self { list: epochs, of_ubtrfs: Generation(bytes.of_ubtrfs.get()) }
+    }
+
+    pub(crate) fn to_bytes(&self) -> EpochsBytes {
+        let mut bytes = EpochsBytes::new_zeroed();
+        if *self == Self::default() {
+            return bytes;
+        }
+        (bytes.magic, bytes.count) = (MAGIC, (self.list.len() as u32).into());
+        bytes.of_ubtrfs = self.of_ubtrfs.0.into();
+        for (slot, epoch) in bytes.epochs.iter_mut().zip(&self.list) {
+            let (generation, log) = (epoch.before.0.0.into(), epoch.before.1.into());
+            let (id, time, fingerprint) = (epoch.id.into(), epoch.time.into(), epoch.fingerprint.into());
+            *slot = EpochBytes { generation, log, unused: U32::ZERO, id, time, fingerprint };
+        }
+        bytes
+    }
+}
+
+/// An epoch is none of another history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotContained;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(number: u64) -> Epoch {
+        Epoch { before: (Generation(10 + number), 0), id: 1000 + number, time: 5, fingerprint: 7 }
+    }
+
+    #[test]
+    fn what_was_written_is_read_again() {
+        let mut epochs = Epochs::default();
+        epochs.set_of_ubtrfs(Generation(20));
+        for number in 0..20 {
+            assert_eq!(Epochs::parse(&epochs.to_bytes(), Generation(40)), epochs);
+            epochs.begin(epoch(number));
+        }
+        let ids: Vec<u64> = epochs.iter().map(|epoch| epoch.id).collect();
+        assert_eq!((ids.len(), ids[0], ids[1], ids[11]), (EPOCHS_MAX, 1000, 1009, 1019));
+        assert_eq!(epochs.after(None), Ok(Some(&epoch(0))));
+        assert_eq!(epochs.after(Some(&epoch(9))), Ok(Some(&epoch(10))));
+        assert_eq!(epochs.after(Some(&epoch(19))), Ok(None));
+        assert_eq!(epochs.after(Some(&epoch(8))), Err(NotContained));
+    }
+
+    #[test]
+    fn what_nobody_writes_so_is_no_list() {
+        let mut epochs = Epochs::default();
+        (0..3).for_each(|number| epochs.begin(epoch(number)));
+        let whole = epochs.to_bytes();
+        let changed = |change: &dyn Fn(&mut EpochsBytes)| {
+            let mut bytes = whole.clone();
+            change(&mut bytes);
+            Epochs::parse(&bytes, Generation(12))
+        };
+        assert_eq!(changed(&|_| ()), epochs);
+        assert_eq!(changed(&|bytes| bytes.magic[0] += 1), Epochs::default());
+        assert_eq!(changed(&|bytes| bytes.count = 13.into()), Epochs::default());
+        assert_eq!(changed(&|bytes| bytes.epochs[0].generation = 12.into()), Epochs::default());
+        assert_eq!(changed(&|bytes| bytes.epochs[2].generation = 13.into()).iter().count(), 2);
+    }
+}

@@ -1,0 +1,82 @@
+//! Volumes whose devices were used without each other after a crash: they are not written together
+//! before it is said which of them counts (invariant 59).
+
+use std::sync::Arc;
+
+use ubtrfs_format::{DeviceId, Epochs, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_volume::{Device as _, DeviceWrite, Error, OpenOptions, OverlayDevice, SharedBuffer, Volume};
+
+use crate::examine::examine_as_it_is;
+use crate::look;
+use crate::mounting::{forks, mount};
+use crate::redundancy::{Trial, record};
+
+impl Trial<'_> {
+    /// One device is the volume, and so are the others: both are worked on, and then all of them
+    /// are opened. `keeps_one` says of which everything is there in the end. If it
+    /// `forgets_epochs`, nothing shows it.
+    pub(crate) fn take_apart(
+        &self,
+        devices: &[OverlayDevice],
+        one: usize,
+        keeps_one: bool,
+        forgets_epochs: bool,
+    ) -> Result<(), String> {
+        let mut rest: Vec<OverlayDevice> = devices.iter().map(OverlayDevice::fork).collect();
+        let alone = vec![rest.remove(one)];
+        let half = |devices: &[OverlayDevice], seed: u64| {
+            let found = examine_as_it_is(self.judge, devices, self.event, None)?;
+            let (model, devices) = Trial { seed, ..*self }.work(devices, &found.model)?;
+            if forgets_epochs {
+                devices.iter().try_for_each(forget_epochs)?;
+            }
+            Ok::<_, String>((model, devices))
+        };
+        let (mut alone, rest) = (half(&alone, self.seed)?, half(&rest, !self.seed)?);
+        let mut all: Vec<OverlayDevice> = rest.1.iter().map(OverlayDevice::fork).collect();
+        all.insert(one, alone.1.remove(0));
+        for open in [Volume::open, Volume::open_degraded] {
+            match open(forks(&all), OpenOptions::default()) {
+                Err(Error::Apart(_)) => {}
+                Err(error) => {
+                    return Err(format!("devices that were used apart are refused for another reason: {error}"));
+                }
+                Ok(_) => return Err("devices that were used apart are joined".into()),
+            }
+        }
+        let numbers = (1..=all.len() as u64).map(DeviceId);
+        let (kept, given_up): (_, Vec<DeviceId>) = if keeps_one {
+            (alone.0, numbers.filter(|devid| devid.0 != one as u64 + 1).collect())
+        } else {
+            (rest.0, vec![DeviceId(one as u64 + 1)])
+        };
+        let (recording, recorded) = record(&all);
+        let volume = Volume::open_giving_up(&given_up, recorded, false)
+            .map_err(|error| format!("devices {given_up:?} can't be given up: {error}"))?;
+        let fs = mount(Arc::new(volume), self.judge.options.clone())?;
+        let shows = |when: &str| match kept.difference(&look(&fs)?) {
+            Some(difference) => Err(format!("{when} devices {given_up:?} are given up: {difference}")),
+            None => Ok(()),
+        };
+        shows("when")?;
+        let brought_up = fs.catch_up(&mut |_| true).map_err(|error| format!("mending failed: {error}"))?;
+        // Others may have lagged since the crash.
+        if !given_up.iter().all(|devid| brought_up.contains(devid)) {
+            return Err(format!("devices {brought_up:?} are brought up, and {given_up:?} are given up"));
+        }
+        shows("after")?;
+        fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
+        self.mend(&recording.all_current(), &kept, None)
+    }
+}
+
+/// As if a kernel had written the superblock.
+fn forget_epochs(device: &OverlayDevice) -> Result<(), String> {
+    let at = SUPERBLOCK_COPIES[0];
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
+    let superblock = Superblock::parse(&bytes, at).map_err(|error| error.to_string())?;
+    let without = Superblock { epochs: Epochs::default(), ..superblock }.to_bytes();
+    let data = SharedBuffer::from(without.map_err(|error| error.to_string())?.to_vec());
+    device.submit(vec![DeviceWrite { at, data }]).wait().map_err(|error| error.to_string())
+}
