@@ -1,4 +1,5 @@
-//! What is in flight: writes, with their addresses, and discards.
+//! What is in flight: writes, with their addresses, discards, and repairs. What is being repaired is
+//! not written meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -17,11 +18,13 @@ pub(crate) struct InFlight {
     state: Mutex<State>,
     /// Nothing is in flight any more.
     emptied: Condvar,
+    /// A repair has ended.
+    repaired: Condvar,
 }
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self { state: Mutex::with_default(Rank::VolumeInFlight), emptied: Condvar::new() }
+        Self { state: Mutex::with_default(Rank::VolumeInFlight), emptied: Condvar::new(), repaired: Condvar::new() }
     }
 }
 
@@ -32,6 +35,40 @@ struct State {
     /// The data in flight by the addresses at which readers look it up, with the number of the
     /// registration.
     nodes: BTreeMap<u64, (u64, SharedBuffer)>,
+    /// What is being repaired.
+    repairs: Vec<Range<u64>>,
+}
+
+impl State {
+    fn touches(&self, range: &Range<u64>) -> bool {
+        self.ranges.values().flatten().any(|other| overlap(other, range))
+    }
+
+    fn repairs(&self, range: &Range<u64>) -> bool {
+        self.repairs.iter().any(|other| overlap(other, range))
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+/// Keeps writes from a range, and who gives up devices waiting, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Repairing {
+    range: Range<u64>,
+    under_way: Registration,
+}
+
+impl Drop for Repairing {
+    fn drop(&mut self) {
+        let in_flight = &self.under_way.in_flight;
+        let mut state = in_flight.state.lock();
+        if let Some(place) = state.repairs.iter().position(|range| *range == self.range) {
+            state.repairs.swap_remove(place);
+        }
+        in_flight.repaired.notify_all();
+    }
 }
 
 /// Keeps its ranges in flight until it is dropped.
@@ -42,8 +79,12 @@ pub(crate) struct Registration {
 }
 
 impl InFlight {
+    /// Waits while any of it is being repaired.
     pub(crate) fn register(self: &Arc<Self>, ranges: Vec<Range<u64>>) -> Registration {
         let mut state = self.state.lock();
+        while ranges.iter().any(|range| state.repairs(range)) {
+            self.repaired.wait(&mut state);
+        }
         let number = state.next;
         state.next += 1;
         state.ranges.insert(number, ranges);
@@ -61,6 +102,25 @@ impl InFlight {
     /// The same for what needs the devices, though nobody looks for the addresses.
     pub(crate) fn register_unaddressed(self: &Arc<Self>) -> Registration {
         self.register(Vec::new())
+    }
+
+    /// From here on nothing is written to these `len` bytes until the result is dropped; `None` if
+    /// something is on its way there. Waits for other repairs of them.
+    pub(crate) fn begin_repair(self: &Arc<Self>, at: Logical, len: u64) -> Option<Repairing> {
+        let range = at.0..at.0.saturating_add(len);
+        let under_way = self.register_unaddressed();
+        let mut state = self.state.lock();
+        while state.repairs(&range) {
+            self.repaired.wait(&mut state);
+        }
+        if state.touches(&range) {
+            // Not while it is locked.
+            drop(state);
+            return None;
+        }
+        state.repairs.push(range.clone());
+        drop(state);
+        Some(Repairing { range, under_way })
     }
 
     /// Waits until nothing is in flight, at most for this time; whether that is so.
@@ -82,9 +142,7 @@ impl InFlight {
 
     /// Whether any write in flight touches these `len` bytes.
     pub(crate) fn touches(&self, at: Logical, len: u64) -> bool {
-        let end = at.0.saturating_add(len);
-        let state = self.state.lock();
-        state.ranges.values().flatten().any(|range| range.start < end && at.0 < range.end)
+        self.state.lock().touches(&(at.0..at.0.saturating_add(len)))
     }
 }
 
@@ -124,6 +182,27 @@ mod tests {
         assert!(in_flight.touches(Logical(10), 6) && !in_flight.touches(Logical(10), 5));
         drop(two);
         assert!(!in_flight.touches(Logical(0), u64::MAX));
+    }
+
+    #[test]
+    fn nothing_is_written_to_what_is_being_repaired() {
+        let in_flight = Arc::new(InFlight::default());
+        let write = in_flight.register(vec![10..20]);
+        assert!(in_flight.begin_repair(Logical(19), 1).is_none());
+        let repair = in_flight.begin_repair(Logical(20), 10).unwrap();
+        drop(write);
+        assert!(!in_flight.is_empty_within(Duration::ZERO), "a repair needs the devices");
+        let beside = in_flight.register(vec![0..20, 30..40]);
+        std::thread::scope(|scope| {
+            let write = scope.spawn(|| in_flight.register(vec![100..110, 29..30]));
+            let other = scope.spawn(|| in_flight.begin_repair(Logical(25), 1).is_some());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!write.is_finished() && !other.is_finished());
+            drop(repair);
+            drop((write.join().unwrap(), other.join().unwrap()));
+        });
+        drop(beside);
+        assert!(in_flight.is_empty_within(Duration::ZERO));
     }
 
     #[test]

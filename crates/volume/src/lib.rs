@@ -52,6 +52,7 @@ mod rebuild;
 mod recording_device;
 mod redundancy;
 mod remove_device;
+mod repair_run;
 mod replace;
 mod replacing;
 mod rescue;

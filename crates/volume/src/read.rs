@@ -234,7 +234,7 @@ impl Volume {
     }
 
     /// Whether a copy may be believed, if this says that it is right.
-    fn is_believed(&self, pieces: &[MappedRange], copy: usize, proof: Proof) -> bool {
+    pub(crate) fn is_believed(&self, pieces: &[MappedRange], copy: usize, proof: Proof) -> bool {
         let member = |piece: &MappedRange| place_of(piece, copy).and_then(|place| self.member(place.devid).ok());
         pieces.iter().filter_map(member).all(|member| proof.suffices_for(&member))
     }
@@ -299,15 +299,13 @@ impl Volume {
         examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
     ) -> Repaired {
         // By it `release` waits for the repair, or has come before.
-        let _under_way = self.in_flight.register_unaddressed();
+        let Some(_alone) = self.in_flight.begin_repair(at, len as u64) else { return Repaired::Unknown };
         if !self.may_repair() {
             return Repaired::Unknown;
         }
-        let _alone = self.submissions.write();
+        let _not_while_devices_change = self.submissions.read();
         let pieces = match self.pieces_to_read(at, len as u64, Proof::Checksums) {
-            Ok(pieces) if !self.in_flight.touches(at, len as u64) && pieces.iter().all(|piece| piece.writable) => {
-                pieces
-            }
+            Ok(pieces) if pieces.iter().all(|piece| piece.writable) => pieces,
             _ => return Repaired::Unknown,
         };
         let mut right = Buffer::for_reading(len);

@@ -1,6 +1,8 @@
 //! Comparing all copies of what is allocated with what they should be, and rewriting those that are
 //! wrong.
 
+use std::ops::Range;
+
 use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation};
 
 use crate::buffer::Buffer;
@@ -8,6 +10,7 @@ use crate::chunk_map::MappedRange;
 use crate::error::{Error, Result};
 use crate::open::read_copy;
 use crate::read::{State, place_of};
+use crate::repair_run::Run;
 use crate::scrub_parity::ParityScrub;
 use crate::scrubbed::{Repaired, ScrubScope, Scrubbed};
 use crate::volume::Volume;
@@ -131,6 +134,11 @@ impl Volume {
                 let is_right = |(bytes, sum)| is_read && self.is_right(bytes, Some(sum));
                 parity.note(self, (&row, scope), start, sectors.map(is_right));
             }
+            if !scope.read_only {
+                self.settle_runs(&mut found, (start, sector), &mut wrong, |run: &Range<usize>| {
+                    sums.and_then(|sums| sums.get((first + run.start) * sum_size..(first + run.end) * sum_size))
+                });
+            }
             for (number, wrong) in wrong.into_iter().enumerate().filter(|(_, wrong)| *wrong > 0) {
                 let at = start.plus((number * sector) as u64);
                 let sum = sums.and_then(|sums| sums.get((first + number) * sum_size..(first + number + 1) * sum_size));
@@ -139,6 +147,30 @@ impl Volume {
             }
         }
         Ok(found)
+    }
+
+    /// Rewrites runs of sectors at once, as far as that can be, and counts them. `wrong` has of each
+    /// sector how many copies are wrong, and then how many of those that are left.
+    fn settle_runs<'a>(
+        &self,
+        found: &mut Scrubbed,
+        (start, sector): (Logical, usize),
+        wrong: &mut [usize],
+        sums: impl Fn(&Range<usize>) -> Option<&'a [u8]>,
+    ) {
+        let mut next = 0;
+        while let Some(first) = (next..wrong.len()).find(|number| wrong[*number] > 0) {
+            next = (first..wrong.len()).find(|number| wrong[*number] == 0).unwrap_or(wrong.len());
+            let sectors = first..next;
+            if sectors.len() == 1 {
+                continue;
+            }
+            let (at, len) = (start.plus((first * sector) as u64), sectors.len() * sector);
+            let Some(left) = self.repair_run(&Run { at, len, sums: sums(&sectors) }) else { continue };
+            let bad = wrong[sectors.clone()].iter().sum::<usize>() as u64;
+            found.settle(bad, Repaired::Left(left as usize));
+            wrong[sectors].fill(0);
+        }
     }
 
     /// Counts the copies of a device's superblock that are damaged; none of a device that is

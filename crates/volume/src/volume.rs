@@ -70,8 +70,7 @@ pub struct Volume {
     pub(crate) about_to_join: Mutex<Vec<Arc<Member>>>,
     /// Writes that have been submitted and not yet waited for.
     pub(crate) in_flight: Arc<InFlight>,
-    /// Shared by submitters of writes; a repair holds it exclusively, so that it never undoes a
-    /// newer write.
+    /// Shared by what is written and repaired; held exclusively while devices come or go.
     pub(crate) submissions: RwLock<()>,
     /// Held while superblocks are written. The devices that have not got the last one.
     pub(crate) publishing: Mutex<Vec<DeviceId>>,

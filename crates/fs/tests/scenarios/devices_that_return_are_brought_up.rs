@@ -160,3 +160,37 @@ fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind()
     drop(fs);
     assert_holds(&alone(&devices[1]), "in place", 2, 20_000);
 }
+
+/// A device that was away gets what it has missed in few requests, and nothing else is looked at.
+#[test]
+fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
+    const MIB: usize = 1 << 20;
+    for is_nodatacow in [false, true] {
+        let devices = pair();
+        let fs = open(shared(&devices)).unwrap();
+        if is_nodatacow {
+            fs.set_flags(root(), InodeFlags::NODATACOW).unwrap();
+        }
+        write(&fs, "both have it", 1, 24 * MIB).unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        let fs = alone(&devices[0]);
+        write(&fs, "missed", 2, 8 * MIB).unwrap();
+        fs.close().unwrap();
+        drop(fs);
+        let counted = devices.each_ref().map(|device| Arc::new(FaultyDevice::new(device.clone())));
+        let fs = open(shared(&counted)).unwrap();
+        let asked = |kind| counted.each_ref().map(|device| device.asked(kind));
+        let (reads, writes) = (asked(Operation::Read), asked(Operation::Write));
+        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+        let (reads, writes) = (asked(Operation::Read)[1] - reads[1], asked(Operation::Write)[1] - writes[1]);
+        assert!(writes < 100, "{writes} writes");
+        assert!(reads < if is_nodatacow { 250 } else { 150 }, "{reads} reads");
+        fs.close().unwrap();
+        drop(fs);
+        let fs = alone(&devices[1]);
+        assert_holds(&fs, "both have it", 1, 24 * MIB);
+        assert_holds(&fs, "missed", 2, 8 * MIB);
+        assert_clean(&shared(&devices), "in the end");
+    }
+}

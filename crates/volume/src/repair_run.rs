@@ -1,0 +1,131 @@
+//! Rewriting many sectors of data at once, as a device needs it that is brought up to the others:
+//! one read of each copy, and one write for each run of sectors that are wrong.
+
+use ubtrfs_format::Logical;
+use ubtrfs_threads::atomic::Ordering;
+
+use crate::buffer::{Buffer, SharedBuffer};
+use crate::chunk_map::{IoStripe, MappedRange};
+use crate::device::DeviceWrite;
+use crate::member::DeviceErrorKind;
+use crate::proof::Proof;
+use crate::read::place_of;
+use crate::volume::Volume;
+
+/// Sectors of data that follow each other, and their checksums.
+pub(crate) struct Run<'a> {
+    pub(crate) at: Logical,
+    /// In bytes.
+    pub(crate) len: usize,
+    pub(crate) sums: Option<&'a [u8]>,
+}
+
+impl Volume {
+    /// Rewrites the sectors of these that are wrong on some copy from one that has all of them
+    /// right. Returns how many are wrong still, counted for each copy; `None` if no copy has all of
+    /// them right, if they are not in one piece, or if they could not be compared, and nothing was
+    /// done.
+    pub(crate) fn repair_run(&self, run: &Run<'_>) -> Option<u64> {
+        // By it `release` waits for the repair, or has come before.
+        let _alone = self.in_flight.begin_repair(run.at, run.len as u64)?;
+        if !self.may_repair() {
+            return None;
+        }
+        let _not_while_devices_change = self.submissions.read();
+        let proof = Proof::of_sums(run.sums);
+        let pieces = self.pieces_to_read(run.at, run.len as u64, Proof::Checksums).ok()?;
+        let [piece] = &pieces[..] else { return None };
+        if !piece.writable {
+            return None;
+        }
+        let mut right = Buffer::for_reading(run.len);
+        let is_good = |copy: &usize| {
+            self.is_believed(&pieces, *copy, proof)
+                && self.read_copy(&pieces, *copy, &mut right).is_ok()
+                && self.sectors_of(run, &right).all(|(_, is_right)| is_right)
+        };
+        let good = (0..piece.copies.len()).find(is_good)?;
+        let mut left = 0;
+        let right = right.share();
+        let mut found = Buffer::for_reading(run.len);
+        for copy in (0..piece.copies.len()).filter(|copy| *copy != good) {
+            let wrong = match self.read_copy(&pieces, copy, &mut found) {
+                Ok(()) => self.wrong_sectors(run, &pieces, copy, (&found, &right)),
+                Err(_) => vec![0..run.len],
+            };
+            for bytes in wrong {
+                let sectors = (bytes.len() / self.sector_size() as usize) as u64;
+                let data = right.slice(bytes.clone());
+                if !self.rewrite(piece, copy, (run.at, bytes.start as u64), data, sectors) {
+                    left += sectors;
+                }
+            }
+        }
+        Some(left)
+    }
+
+    /// The sectors, and whether each has the checksum that it should have.
+    fn sectors_of<'a>(&self, run: &'a Run<'_>, found: &'a [u8]) -> impl Iterator<Item = (&'a [u8], bool)> {
+        let (sector, size) = (self.sector_size() as usize, self.checksum().size());
+        let sum = move |number: usize| run.sums.and_then(|sums| sums.get(number * size..(number + 1) * size));
+        found.chunks_exact(sector).enumerate().map(move |(number, bytes)| (bytes, self.is_right(bytes, sum(number))))
+    }
+
+    /// The runs of bytes that are to be rewritten: what is wrong, and on a device that lags what
+    /// differs.
+    fn wrong_sectors(
+        &self,
+        run: &Run<'_>,
+        pieces: &[MappedRange],
+        copy: usize,
+        (found, right): (&[u8], &[u8]),
+    ) -> Vec<std::ops::Range<usize>> {
+        let (sector, lags) = (self.sector_size() as usize, self.has_laggard(pieces, copy));
+        let mut wrong: Vec<std::ops::Range<usize>> = Vec::new();
+        for (number, (bytes, is_right)) in self.sectors_of(run, found).enumerate() {
+            let at = number * sector;
+            if is_right && !(lags && right.get(at..at + sector) != Some(bytes)) {
+                continue;
+            }
+            match wrong.last_mut() {
+                Some(last) if last.end == at => last.end += sector,
+                _ => wrong.push(at..at + sector),
+            }
+        }
+        wrong
+    }
+
+    /// Writes a part of one copy anew; whether it is there.
+    fn rewrite(
+        &self,
+        piece: &MappedRange,
+        copy: usize,
+        (start, offset): (Logical, u64),
+        data: SharedBuffer,
+        sectors: u64,
+    ) -> bool {
+        let Some(IoStripe { devid, at }) = place_of(piece, copy) else { return false };
+        let Ok(member) = self.member(devid) else { return false };
+        if !member.is_written() {
+            return member.is_missing();
+        }
+        let (place, from) = (at.plus(offset), start.plus(offset));
+        match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
+            Ok(()) => {
+                self.repairs.fetch_add(sectors, Ordering::Relaxed);
+                tracing::warn!(device = devid.0, offset = place.0, sectors, "data {from}: a bad copy was rewritten");
+                true
+            }
+            Err(error) => {
+                member.note_error(DeviceErrorKind::Write);
+                tracing::warn!(
+                    device = devid.0,
+                    offset = place.0,
+                    sectors,
+                    "data {from}: bad copy not rewritten: {error}"
+                );
+                false
+            }
+        }
+    }
+}
