@@ -79,8 +79,8 @@ impl Server {
         let begun = self.engine().begin_read(self.inode(node)?, what.offset, buffer, seen);
         let begun = begun.map_err(|error| errno(&error))?;
         let read = |part: &DeferredRead| {
-            let DirectRead { file, at } = part.from.clone();
-            FileRead { file, at, range: part.range.clone() }
+            let DirectRead { file, at, .. } = &part.from;
+            FileRead { file: Arc::clone(file), at: *at, range: part.range.clone() }
         };
         let (length, reads) = (begun.len, begun.missing.iter().map(read).collect());
         let shared = Arc::clone(self.shared());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::Logical;
 
 use crate::chunk_map::IoStripe;
+use crate::member::Reading;
 use crate::proof::Proof;
 use crate::read::place_of;
 use crate::volume::Volume;
@@ -18,18 +19,21 @@ pub struct DirectRead {
     pub file: Arc<File>,
     /// The physical address of the range in it, in bytes.
     pub at: u64,
+    /// Counts as one of the device's reads until it is dropped: others go to other copies.
+    _reading: Arc<Reading>,
 }
 
 impl Volume {
-    /// Where the first copy of `len` bytes of data at `at` is, for a caller that reads them by
-    /// itself, and counts as read. `None` where only [`Volume::read_data`] can read it: on several
-    /// devices, at no multiples of 4096, from a device that is no file.
+    /// Where `len` bytes of data at `at` are on the device that has the fewest reads under way, for
+    /// a caller that reads them by itself. `None` where only [`Volume::read_data`] can read it: on
+    /// several devices, at no multiples of 4096, from a device that is no file.
     pub fn direct_read(&self, at: Logical, len: usize) -> Option<DirectRead> {
         let pieces = self.pieces_to_read(at, len as u64, Proof::Nothing).ok()?;
         let [piece] = &pieces[..] else { return None };
         let IoStripe { devid, at } = place_of(piece, 0)?;
-        let file = self.member(devid).ok()?.device.file_to_read(at, len)?;
-        Some(DirectRead { file, at: at.0 })
+        let member = self.member(devid).ok()?;
+        let file = member.device.file_to_read(at, len)?;
+        Some(DirectRead { file, at: at.0, _reading: Arc::new(member.begin_read()) })
     }
 
     /// Whether whole sectors of data have these checksums, one after the other.

@@ -1,5 +1,5 @@
-//! What is in flight: writes, with their addresses, discards, and repairs. What is being repaired is
-//! not written meanwhile.
+//! What is in flight: writes, with their addresses, discards, and repairs. What is being repaired
+//! is not written meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

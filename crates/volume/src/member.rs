@@ -39,7 +39,7 @@ pub(crate) struct Member {
     /// It is given up, and its superblock does not say so yet.
     is_given_up: AtomicBool,
     /// Reads that are under way.
-    reads: AtomicUsize,
+    reads: Arc<AtomicUsize>,
     errors: [AtomicU64; 5],
     /// The counters as the volume keeps them.
     saved_errors: Mutex<DeviceErrors>,
@@ -107,9 +107,10 @@ impl DeviceErrors {
 }
 
 /// Counts a read as long as it lives.
-pub(crate) struct Reading<'a>(&'a AtomicUsize);
+#[derive(Debug)]
+pub(crate) struct Reading(Arc<AtomicUsize>);
 
-impl Drop for Reading<'_> {
+impl Drop for Reading {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -130,7 +131,7 @@ impl Member {
             history: AtomicU8::new(SHARED),
             has_blocks_of: AtomicU64::new(0),
             is_given_up: AtomicBool::new(false),
-            reads: AtomicUsize::new(0),
+            reads: Arc::default(),
             errors: Default::default(),
             saved_errors: Mutex::with_default(Rank::MemberErrors),
         }
@@ -293,9 +294,9 @@ impl Member {
     }
 
     /// Counts a read until the result is dropped.
-    pub(crate) fn begin_read(&self) -> Reading<'_> {
+    pub(crate) fn begin_read(&self) -> Reading {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        Reading(&self.reads)
+        Reading(Arc::clone(&self.reads))
     }
 
     /// Reads that are under way.

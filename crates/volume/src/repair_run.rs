@@ -95,7 +95,7 @@ impl Volume {
         wrong
     }
 
-    /// Writes a part of one copy anew; whether it is there.
+    /// Rewrites a part of one copy; whether it is there.
     fn rewrite(
         &self,
         piece: &MappedRange,

@@ -149,8 +149,8 @@ impl Volume {
         Ok(found)
     }
 
-    /// Rewrites runs of sectors at once, as far as that can be, and counts them. `wrong` has of each
-    /// sector how many copies are wrong, and then how many of those that are left.
+    /// Rewrites runs of sectors at once, as far as that can be, and counts them. `wrong` has of
+    /// each sector how many copies are wrong, and then how many of those that are left.
     fn settle_runs<'a>(
         &self,
         found: &mut Scrubbed,

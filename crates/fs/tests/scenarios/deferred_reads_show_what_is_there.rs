@@ -12,6 +12,7 @@ use ubtrfs::volume::{Buffer, DirectRead};
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
 use ubtrfs_mkfs::MkfsOptions;
 use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
 use crate::common::{image, pattern};
 
@@ -54,7 +55,7 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 /// Does the caller's part. `None`: the read has to be done again.
 fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8>> {
     for part in &begun.missing {
-        let DirectRead { file, at } = &part.from;
+        let DirectRead { file, at, .. } = &part.from;
         let mut sectors = Buffer::for_reading(part.range.len());
         file.read_exact_at(&mut sectors, *at).unwrap();
         buffer[part.range.clone()].copy_from_slice(&sectors);
@@ -143,8 +144,8 @@ fn what_takes_the_place_of_an_extent_is_not_shown() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
-    let DirectRead { at, .. } = begun.missing[0].from;
-    overwrite(&path, at, &pattern(2, 4 * SECTOR as usize));
+    let DirectRead { at, .. } = &begun.missing[0].from;
+    overwrite(&path, *at, &pattern(2, 4 * SECTOR as usize));
     assert!(end(&fs, &begun, &mut buffer).is_none(), "other content would have been shown");
     fs.close().unwrap();
 }
@@ -158,7 +159,7 @@ fn damaged_copies_are_left_to_the_engine() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
-    let DirectRead { at, .. } = begun.missing[0].from;
+    let DirectRead { at, .. } = &begun.missing[0].from;
     overwrite(&path, at + SECTOR, &[0x5A; 100]);
     assert!(end(&fs, &begun, &mut buffer).is_none());
     assert!(fs.read(file, 0, 4 * SECTOR as usize).unwrap() == pattern(1, 4 * SECTOR as usize));
@@ -178,5 +179,39 @@ fn files_without_checksums_are_not_left_to_callers() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     assert!(begin(&fs, file, 0, &mut buffer).is_none());
+    fs.close().unwrap();
+}
+
+/// Reads of mirrored data that are under way at the same time are spread over the devices.
+#[test]
+fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
+    let dir = scratch_dir();
+    let paths = ["one", "two"].map(|name| dir.path().join(name));
+    let mut options = MkfsOptions::new(SIZE);
+    options.data_profile = Some(ubtrfs_mkfs::Profile::Raid1);
+    options.more_devices.push(ubtrfs_mkfs::NewDevice { total_bytes: SIZE, uuid: ubtrfs_mkfs::random_uuid() });
+    let [mut one, mut two] = paths.each_ref().map(|path| {
+        let file = std::fs::File::create_new(path).unwrap();
+        file.set_len(SIZE).unwrap();
+        file
+    });
+    ubtrfs_mkfs::layout(&options).unwrap().write(&mut [&mut one, &mut two]).unwrap();
+    let device = |path: &PathBuf| Arc::new(FileDevice::open(path, OpenMode::ReadWrite, Exclusive::Yes).unwrap()) as _;
+    let volume = Volume::open(paths.iter().map(device).collect(), OpenOptions::default()).unwrap();
+    let options = Options { background_commits: false, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+    let file = create(&fs, "file");
+    write(&fs, file, 0, 1, SECTORS * SECTOR);
+    fs.sync().unwrap();
+    let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::for_reading(SECTOR as usize)).collect();
+    let begin = |number: u64, buffer| begin(&fs, file, number * SECTOR, buffer).unwrap();
+    let begun: Vec<_> = buffers.iter_mut().zip(0..).map(|(buffer, number)| begin(number, buffer)).collect();
+    let of = |begun: &BegunRead| {
+        let file = &begun.missing[0].from.file;
+        std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap())
+    };
+    let first = begun.iter().filter(|read| of(read) == of(&begun[0])).count();
+    assert_eq!((begun.len(), first), (8, 4));
+    drop(begun);
     fs.close().unwrap();
 }
