@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
-use ubtrfs_volume::{ALIGNMENT, Device, DeviceWrite, Fate, OverlayDevice, RecordingDevice, SharedBuffer};
+use ubtrfs_volume::{ALIGNMENT, Device, DeviceWrite, Event, Fate, OverlayDevice, RecordingDevice, SharedBuffer};
 
 use crate::mounting::{forks, open_volume};
 use crate::{CrashPoint, Random};
@@ -30,12 +30,24 @@ pub enum DeviceFault {
         /// Determines which blocks, and the noise.
         seed: u64,
     },
+    /// Some writes came to nothing, though it has said that they were durable: what was there
+    /// before is read, which was right once.
+    Lost {
+        /// The device.
+        device: usize,
+        /// Events before the crash.
+        event: usize,
+        /// Determines which writes.
+        seed: u64,
+    },
 }
 
 /// Attempts to find an older state of a device.
 const TRIES: usize = 12;
 /// So many events are mostly of one commit and its logs.
 const SOON: u64 = 300;
+/// The most writes that a device loses.
+const MOST_LOST: u64 = 12;
 
 impl DeviceFault {
     /// A device that is gone or stale, of those that a crash left.
@@ -75,10 +87,18 @@ impl DeviceFault {
         Self::Garbage { device: device.unwrap_or_default(), seed: random.number() }
     }
 
+    /// A device that has lost writes.
+    pub fn lost_writes(random: &mut Random, point: CrashPoint, devices: usize) -> Self {
+        Self::Lost { device: random.below(devices as u64) as usize, event: point.event, seed: random.number() }
+    }
+
     /// The device.
     pub fn device(self) -> usize {
         match self {
-            Self::Gone(device) | Self::Stale { device, .. } | Self::Garbage { device, .. } => device,
+            Self::Gone(device)
+            | Self::Stale { device, .. }
+            | Self::Garbage { device, .. }
+            | Self::Lost { device, .. } => device,
         }
     }
 
@@ -89,9 +109,35 @@ impl DeviceFault {
             Self::Gone(device) => drop(devices.remove(device)),
             Self::Stale { device, event } => devices[device] = at_event(recording, device, event),
             Self::Garbage { device, seed } => spoil(&devices, device, seed)?,
+            Self::Lost { device, event, seed } => lose_writes(recording, &devices[device], (device, event), seed)?,
         }
         Ok(devices)
     }
+}
+
+/// Undoes some of the last writes to a device, as far as a crash has left them.
+fn lose_writes(
+    recording: &RecordingDevice,
+    crashed: &OverlayDevice,
+    (device, event): (usize, usize),
+    seed: u64,
+) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let events = recording.events();
+    let soon = event.saturating_sub(SOON as usize)..event.min(events.len());
+    let write = |at: usize| match &events[at] {
+        (of, Event::Write(write)) if *of == device => Some((at, write.at, write.size())),
+        _ => None,
+    };
+    let writes: Vec<(usize, Physical, usize)> = soon.filter_map(write).collect();
+    for _ in 0..=random.below(MOST_LOST) {
+        let Some((before, at, size)) = random.pick(&writes).copied() else { return Ok(()) };
+        let mut bytes = vec![0; size];
+        at_event(recording, device, before).read_at(at, &mut bytes).map_err(|error| error.to_string())?;
+        let written = crashed.submit(vec![DeviceWrite { at, data: SharedBuffer::from(bytes) }]).wait();
+        written.map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// What a device has after so many events, all of them whole.

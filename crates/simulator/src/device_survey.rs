@@ -24,6 +24,8 @@ pub struct DeviceSurvey {
     pub stale: usize,
     /// States with a device that returned noise.
     pub garbage: usize,
+    /// States with a device that had lost writes.
+    pub lost: usize,
     /// States in which a device had refused requests before the crash.
     pub failed: usize,
     /// States whose devices were used without each other.
@@ -51,6 +53,7 @@ impl DeviceSurvey {
             gone: self.gone + other.gone,
             stale: self.stale + other.stale,
             garbage: self.garbage + other.garbage,
+            lost: self.lost + other.lost,
             failed: self.failed + other.failed,
             apart: self.apart + other.apart,
             mended: self.mended + other.mended,
@@ -124,7 +127,10 @@ impl Recorded {
         // Nothing tells what is right of data without checksums.
         let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));
         let is_garbage = is_proven && profiles.metadata.copies() > 1 && random.one_in(3);
+        // A block of an older log at the same address is right by itself.
+        let is_lost = is_proven && !found.has_log && profiles.are_redundant() && random.one_in(4);
         match profiles.data {
+            _ if is_lost => Some(DeviceFault::lost_writes(random, point, devices.len())),
             _ if is_garbage => Some(DeviceFault::garbage(random, devices)),
             Profile::Raid0 => Some(DeviceFault::Gone(random.below(devices.len() as u64) as usize)),
             _ if profiles.are_redundant() => Some(DeviceFault::lost(random, &self.recording, point, devices)),
@@ -145,6 +151,7 @@ impl Recorded {
             DeviceFault::Gone(_) => survey.gone = 1,
             DeviceFault::Stale { .. } => survey.stale = 1,
             DeviceFault::Garbage { .. } => survey.garbage = 1,
+            DeviceFault::Lost { .. } => survey.lost = 1,
         }
         let broken = fault.of(&self.recording, devices)?;
         if profiles.data == Profile::Raid0 {

@@ -63,7 +63,7 @@ impl Trial<'_> {
         if let Some((DeviceFault::Gone(place), back)) = fault {
             devices.insert(place, back.fork());
         }
-        let lagging = fault.filter(|(fault, _)| !matches!(fault, DeviceFault::Garbage { .. }));
+        let lagging = fault.filter(|(fault, _)| matches!(fault, DeviceFault::Gone(_) | DeviceFault::Stale { .. }));
         self.mend(&devices, &model, lagging.map(|(fault, _)| DeviceId(fault.device() as u64 + 1)))?;
         Ok(seen)
     }

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, Half, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::TARGET;
-use crate::staleness::{Descent, descent, is_next, missed};
+use crate::staleness::{Descent, descent, has_blocks_of, missed};
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -247,8 +247,8 @@ impl Volume {
             tracing::warn!(device = devid.0, "the other devices have written {missed} superblocks since its own");
             let member = self.member(*devid)?;
             let own = member.primary.lock().superblock();
-            if own.as_ref().is_some_and(|own| *missed == 1 && is_next(&counts, own)) {
-                member.set_has_blocks_of(counts.generation);
+            if let Some(generation) = own.as_ref().and_then(|own| has_blocks_of(&counts, own)) {
+                member.set_has_blocks_of(generation);
             }
             // One without a superblock has nothing.
             if member.shares_history() {

@@ -47,13 +47,22 @@ pub(crate) fn is_same(one: &Superblock, other: &Superblock) -> bool {
     Superblock { bytenr: other.bytenr, dev_item: other.dev_item, ..one.clone() } == *other
 }
 
-/// Whether this commit came when the device of `own`, which has missed its superblock alone, was
-/// not left out: then a crash came before that superblock, and after all that it refers to; or the
-/// device lost power before the others did. Blocks of that generation which it has are of that
+/// The commit of which a device has tree blocks that are believed, though it has missed the
+/// superblock of it alone: a crash came before that superblock, and after all that it refers to; or
+/// the device lost power before the others did. Blocks of that generation which it has are of that
 /// commit all the same. Those of a log are not known so: a later one may have written over it.
-pub(crate) fn is_next(newest: &Superblock, own: &Superblock) -> bool {
-    let is_known = newest.is_of_ubtrfs() && own.is_of_ubtrfs() && newest.epochs.last() == own.epochs.last();
-    is_known && newest.log_root.0 == 0
+pub(crate) fn has_blocks_of(newest: &Superblock, own: &Superblock) -> Option<Generation> {
+    if !own.is_of_ubtrfs() {
+        return None;
+    }
+    // What came without the device is of another epoch.
+    let (last, log) = match newest.epochs.after(own.epochs.last()).ok()? {
+        Some(next) => (next.before.0, next.before.1 > 0),
+        None if newest.is_of_ubtrfs() => (newest.generation, newest.log_root.0 != 0),
+        None => return None,
+    };
+    // A generation may have been left out.
+    (!log && last > own.generation && last.0 - own.generation.0 <= 2).then_some(last)
 }
 
 /// How many superblocks came after `own`, up to `newest`: those of commits, and those of the logs

@@ -46,7 +46,10 @@ fn each_device_loses_what_it_had_not_flushed() {
         recorded.survey_devices(profiles, budget(), DeviceHabits::default()).map_err(in_profiles)
     });
     let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
-    assert!(!is_usual || (sum.gone > 5 && sum.stale > 5 && sum.garbage > 5 && sum.apart > 5), "{sum:?}");
+    assert!(
+        !is_usual || (sum.gone > 5 && sum.stale > 5 && sum.garbage > 5 && sum.lost > 5 && sum.apart > 5),
+        "{sum:?}"
+    );
 }
 
 /// A history in which one device of several begins to refuse requests of one kind. Nobody notices
