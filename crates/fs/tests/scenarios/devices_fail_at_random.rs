@@ -1,6 +1,6 @@
 //! Programs that work for long on volumes whose devices fail at random, one at a time, and are
-//! scrubbed, replaced, removed and added meanwhile: no error reaches a program, each reads what it
-//! wrote, and in the end the volume is whole (invariant 34).
+//! scrubbed, replaced, removed and added meanwhile, and lose power one after the other: no error
+//! reaches a program, each reads what it wrote, and in the end the volume is whole (invariant 34).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use ubtrfs::{SetAttributes, WriteAt};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem};
 use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_testkit::seeds::{seeds, soaks};
-use ubtrfs_volume::{Device, OpenOptions, SplitMix64, Volume};
+use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, SplitMix64, Volume};
 
 use crate::common::failing::{FailingDevice, Health};
 use crate::common::pattern;
-use crate::common::volumes::{assert_clean, blank, root, volume};
+use crate::common::volumes::{assert_clean, assert_holds, blank, root, volume, write};
 
 const PROGRAMS: u64 = 3;
 const MOST_FILES: u64 = 10;
@@ -145,6 +145,7 @@ struct Machine {
     programs: Vec<Program>,
     fs: Option<Arc<Filesystem>>,
     snapshots: u64,
+    cuts: u64,
     /// Devices that a chunk needs.
     needs: usize,
 }
@@ -167,7 +168,7 @@ impl Machine {
         let devices = volume(count, data, metadata).into_iter();
         let devices = devices.map(|device| FailingDevice::new(device, random.next_u64())).collect();
         let programs = (1..=PROGRAMS).map(|number| Program::new(number, seed)).collect();
-        let mut machine = Self { random, devices, programs, fs: None, snapshots: 0, needs };
+        let mut machine = Self { random, devices, programs, fs: None, snapshots: 0, cuts: 0, needs };
         machine.mount();
         (machine, format!("seed {seed}: {count} devices, data {data:?}, metadata {metadata:?}"))
     }
@@ -216,9 +217,9 @@ impl Machine {
 
     /// One round: a device becomes ill, something is done meanwhile, it is mended, and all is well.
     fn round(&mut self) -> String {
-        let healths = [Health::Flaky, Health::Lying, Health::Dead];
+        let healths = [Health::Flaky, Health::Lying, Health::Dead, Health::Glitching];
         let (ill, health) =
-            (self.random.below(self.devices.len() as u64) as usize, healths[self.random.below(3) as usize]);
+            (self.random.below(self.devices.len() as u64) as usize, healths[self.random.below(4) as usize]);
         let care = self.random.below(7);
         let story = format!("device {} {health:?}, care {care}", ill + 1);
         let steps = 10 + self.random.below(30);
@@ -243,7 +244,44 @@ impl Machine {
         }
         self.heal(ill);
         self.programs.iter().for_each(|program| program.verify_all(self.fs()));
-        story
+        if self.random.below(3) > 0 {
+            return story;
+        }
+        let first = self.random.below(self.devices.len() as u64) as usize;
+        self.lose_power(first);
+        self.programs.iter().for_each(|program| program.verify_all(self.fs()));
+        format!("{story}, device {} loses power first", first + 1)
+    }
+
+    /// One device loses power, and the others some fsyncs later: these have been acknowledged.
+    fn lose_power(&mut self, first: usize) {
+        let fs = self.fs.take().unwrap();
+        fs.sync().unwrap();
+        self.cuts += 1;
+        let cuts = self.cuts;
+        let file = |number: u64| (format!("cut {cuts}, file {number}"), cuts * 1000 + number);
+        let (early, late) = (self.random.below(8), 8 + self.random.below(8));
+        let mut cut: Vec<Option<OverlayDevice>> = self.devices.iter().map(|_| None).collect();
+        for number in 0..late {
+            if number == early {
+                cut[first] = Some(self.devices[first].inner.fork());
+            }
+            let (name, seed) = file(number);
+            let new = write(&fs, &name, seed, 20_000).unwrap();
+            fs.fsync(new).unwrap();
+            fs.forget(new, 1);
+        }
+        let devices = self.devices.iter().zip(cut).map(|(device, cut)| cut.unwrap_or_else(|| device.inner.fork()));
+        let devices: Vec<_> = devices.map(|device| FailingDevice::new(device, self.random.next_u64())).collect();
+        fs.close().unwrap();
+        self.devices = devices;
+        self.mount();
+        (0..late).map(file).for_each(|(name, seed)| assert_holds(self.fs(), &name, seed, 20_000));
+        for (name, _) in (0..late).map(file) {
+            self.fs().unlink(root(), name.as_bytes()).unwrap();
+        }
+        self.fs().scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+        assert_eq!(self.fs().volume().lagging_devices(), []);
     }
 
     /// The device is well again, or back, and gets what it lacks.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
@@ -11,6 +12,8 @@ use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, SplitMix6
 const EIO: i32 = 5;
 /// Of so many requests one fails while a device is flaky.
 const ONE_OF: u64 = 40;
+/// After so many requests a device that glitches is gone, or back.
+const GLITCH: u64 = 60;
 
 /// How a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub enum Health {
     Well,
     /// Some requests fail.
     Flaky,
+    /// All requests fail for a while, and then none does for a while.
+    Glitching,
     /// Some reads return other bytes.
     Lying,
     /// All requests fail.
@@ -29,6 +34,8 @@ pub struct FailingDevice {
     pub inner: Arc<OverlayDevice>,
     faulty: FaultyDevice,
     state: Mutex<(Health, SplitMix64)>,
+    /// Since it began to glitch.
+    requests: AtomicU64,
 }
 
 impl FailingDevice {
@@ -36,7 +43,12 @@ impl FailingDevice {
     pub fn new(inner: OverlayDevice, seed: u64) -> Arc<Self> {
         let inner = Arc::new(inner);
         let faulty = FaultyDevice::new(inner.clone());
-        Arc::new(Self { inner, faulty, state: Mutex::new((Health::Well, SplitMix64::new(seed))) })
+        Arc::new(Self {
+            inner,
+            faulty,
+            state: Mutex::new((Health::Well, SplitMix64::new(seed))),
+            requests: AtomicU64::new(0),
+        })
     }
 
     pub fn health(&self) -> Health {
@@ -47,6 +59,7 @@ impl FailingDevice {
         let mut state = self.state.lock();
         state.0 = health;
         self.faulty.heal();
+        self.requests.store(0, Ordering::Relaxed);
         if health == Health::Dead {
             for operation in [Operation::Read, Operation::Write, Operation::Flush, Operation::Discard] {
                 self.faulty.fail(operation, 0, EIO, Lasting::Forever);
@@ -57,6 +70,13 @@ impl FailingDevice {
     /// So many requests of a kind are to come, of which some may fail.
     fn draw(&self, operation: Operation, requests: usize) {
         let (health, random) = &mut *self.state.lock();
+        if *health == Health::Glitching {
+            let before = self.requests.fetch_add(requests as u64, Ordering::Relaxed);
+            let is_gone = |request: &u64| (before + request) / GLITCH % 2 == 0;
+            for after in (0..requests as u64).filter(is_gone) {
+                self.faulty.fail(operation, after, EIO, Lasting::Once);
+            }
+        }
         if *health != Health::Flaky {
             return;
         }
