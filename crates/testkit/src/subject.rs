@@ -227,3 +227,15 @@ fn tear_down(dir: &Path) {
         run(command("fusermount3", &["-u", "-z"]).arg(dir));
     }
 }
+
+/// Returns when the image is not locked any more: the kernel completes the I/O of a killed server,
+/// which holds the lock until then.
+#[track_caller]
+pub fn settle(image: &Path) {
+    let file = std::fs::File::open(image).expect("open an image");
+    let start = std::time::Instant::now();
+    while let Err(error) = rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        assert!(start.elapsed() < Duration::from_secs(120), "{}: {error}", image.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

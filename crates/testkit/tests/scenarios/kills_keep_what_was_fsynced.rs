@@ -10,9 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use rustix::fs::FlockOperation;
+use std::time::Duration;
 
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::load::{Database, JOURNALS, Journal, Programs, Repository, bench};
@@ -24,7 +22,7 @@ use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::seeds::{seeds, soaks};
-use ubtrfs_testkit::subject::{Mount, Subject};
+use ubtrfs_testkit::subject::{Mount, Subject, settle};
 
 const SIZE: u64 = 3 << 30;
 
@@ -68,18 +66,6 @@ fn killed_after(dir: &Path, prepare: impl FnOnce(&Path), work: impl FnOnce(&Path
     mount.unmount();
     settle(&image);
     image
-}
-
-/// Returns when the image is not locked any more: the kernel completes the I/O of a killed server,
-/// which holds the lock until then.
-#[track_caller]
-fn settle(image: &Path) {
-    let file = File::open(image).expect("open an image");
-    let start = Instant::now();
-    while let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        assert!(start.elapsed() < Duration::from_secs(120), "{}: {error}", image.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn sync_all(place: &Path) {

@@ -20,6 +20,7 @@ mod kills_keep_what_was_fsynced;
 mod limits_are_the_kernels;
 mod logs_keep_what_kernels_made;
 mod mirrors_on_two_servers;
+mod mirrors_take_turns;
 mod nbd_servers;
 mod network_volumes;
 mod ordinary_users;
