@@ -58,6 +58,11 @@ impl Failure {
         }
     }
 
+    /// What a person reads; nothing where all has been said.
+    pub fn sentence(&self) -> &str {
+        if let Self::Sentence(sentence, _) = self { sentence } else { "" }
+    }
+
     /// Fails because writing the output failed.
     pub fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {

@@ -14,7 +14,7 @@ use ubtrfs_tree::Snapshot;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args;
-use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
+use crate::device::{Seen, about_volume_within, all_of_volume, open_what_can_be_seen};
 use crate::failure::{Failure, Result};
 use crate::output::{as_json, say};
 use crate::partitions::Partitions;
@@ -91,7 +91,7 @@ struct Subvolume {
 /// `ubtrfs info`
 pub fn run(arguments: &args::Info) -> Result<()> {
     let paths = all_of_volume(&arguments.devices, arguments.window)?;
-    let devices = open_for_a_glance(&paths, arguments.window)?;
+    let (Seen { paths, devices }, away) = open_what_can_be_seen(&paths, arguments.window)?;
     if let ([path], [device], true) = (&*paths, &*devices, arguments.window.is_whole())
         && Volume::superblock_of(&**device).is_none()
         && let Ok(Some(partitions)) = Partitions::of(path)
@@ -112,11 +112,11 @@ pub fn run(arguments: &args::Info) -> Result<()> {
         Ok(info) => (info, missing),
         Err(failure) => match at_a_glance(&devices) {
             Some(info) => (info, missing.or(Some(failure))),
-            None => return Err(failure),
+            None => return Err(away.unwrap_or(failure)),
         },
     };
     say(&if arguments.json { as_json(&info)? } else { as_text(&info) })?;
-    failure.map_or(Ok(()), Err)
+    away.or(failure).map_or(Ok(()), Err)
 }
 
 /// What superblocks alone say of a volume that can't be opened.

@@ -1,7 +1,9 @@
 //! The ubtrfs command.
 
+mod about_volume;
 mod add;
 mod args;
+mod away;
 mod balance;
 mod browse;
 mod check;
@@ -25,6 +27,7 @@ mod host;
 mod info;
 mod ioctls;
 mod label;
+mod looking;
 mod members;
 mod merge;
 mod mkfs;

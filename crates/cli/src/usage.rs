@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use ubtrfs_format::items::DevItem;
-use ubtrfs_volume::{Device, Error as VolumeError, OpenOptions, Volume};
+use ubtrfs_volume::{Device, Error as VolumeError, OpenMode, OpenOptions, Volume};
 
 use crate::args::Window;
+use crate::away::{Chosen, LeftOut, choose};
 use crate::control;
 use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
 use crate::failure::Result;
@@ -73,6 +74,8 @@ impl Glance {
             }
             _ => (places.to_vec(), window),
         };
+        let Chosen { paths, left_out } = choose(&paths, window, OpenMode::ReadOnly, None)?;
+        left_out.iter().for_each(LeftOut::say);
         let paths = all_of_volume(&paths, window)?;
         let devices = open_for_a_glance(&paths, window)?;
         let read_only = || OpenOptions { read_only: true };

@@ -10,7 +10,8 @@ use ubtrfs_format::DeviceId;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args::Window;
-use crate::device::{Opened, about_volume_within, open_for_writing, superblock_on};
+use crate::away::{LeftOut, about_left_out};
+use crate::device::{Opened, about_volume_within, open_what_is_there, superblock_on};
 use crate::failure::{Failure, Result};
 use crate::ioctls::Mounted;
 use crate::place::is_same;
@@ -50,22 +51,30 @@ pub struct Unmounted {
     _claims: Vec<File>,
 }
 
-/// Opens a volume without devices that are missing, if each of them is one that `may_miss`.
+/// Opens a volume without devices that are missing, if each of them is one that `may_miss`; also
+/// without those that are named, and are away or hold nothing of the volume.
 pub fn open_without(
     paths: &[PathBuf],
     window: Window,
     may_miss: impl Fn(&Volume, DeviceId) -> bool,
 ) -> Result<Unmounted> {
-    let Opened { devices, claims, .. } = open_for_writing(paths, window)?;
+    let (Opened { devices, claims, .. }, left_out) = open_what_is_there(paths, window)?;
     let volume = match Volume::open(devices.clone(), OpenOptions::default()) {
         Err(error @ VolumeError::MissingDevices { .. }) => {
             let volume = Volume::open_degraded(devices, OpenOptions::default());
             let is_wanted = |volume: &Volume| volume.missing_devices().iter().all(|item| may_miss(volume, item.devid));
             volume.and_then(|volume| if is_wanted(&volume) { Ok(volume) } else { Err(error) })
         }
+        // None of them is missed: who has named them meant something else.
+        Ok(_) if !left_out.is_empty() => return Err(about_left_out(&left_out)),
         opened => opened,
     };
-    let volume = volume.map_err(|error| about_volume_within(paths, window, &error))?;
+    let volume = volume.map_err(|error| {
+        let failure = about_volume_within(paths, window, &error);
+        let why = about_left_out(&left_out);
+        failure.map_sentence(|sentence| if left_out.is_empty() { sentence } else { sentence + "\n" + why.sentence() })
+    })?;
+    left_out.iter().for_each(LeftOut::say);
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
     Ok(Unmounted { fs, _claims: claims })

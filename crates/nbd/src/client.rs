@@ -46,7 +46,7 @@ pub struct Client {
 impl Client {
     /// Connects to an export.
     pub fn open(uri: Uri, options: &Options) -> Result<Self, Error> {
-        let mut link = connect(&uri, PATIENT)?;
+        let mut link = connect(&uri, PATIENT.min(options.timeout))?;
         let export = link.export;
         let is_read_only = has(export.flags, READ_ONLY);
         if export.smallest_block > BLOCK {

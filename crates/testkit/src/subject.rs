@@ -80,6 +80,14 @@ impl Mount {
         }
     }
 
+    /// What the mount has said on the standard error stream; nothing of the kernel's.
+    pub fn said(&self) -> &str {
+        match self {
+            Self::Kernel(_) => "",
+            Self::Ubtrfs(mount) => &mount.said,
+        }
+    }
+
     /// Unmounts. Fails the test if that fails, and if the kernel's btrfs complained of the volume.
     #[track_caller]
     pub fn unmount(self) {
@@ -98,6 +106,7 @@ impl Mount {
 pub struct FuseMount {
     dir: tempfile::TempDir,
     binary: PathBuf,
+    said: String,
     watchdog: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
@@ -110,7 +119,7 @@ impl FuseMount {
             line.arg("-o").arg(options);
         }
         let outcome = run_within(line.args(images).arg(dir.path()), TIMEOUT);
-        let mut mount = Self { dir, binary: binary.to_owned(), watchdog: None };
+        let mut mount = Self { dir, binary: binary.to_owned(), said: outcome.stderr.clone(), watchdog: None };
         if !outcome.success() {
             return Err(outcome);
         }

@@ -82,6 +82,16 @@ impl Volume {
         Self::open_some(devices, OpenOptions { read_only: false }, degraded, given_up)
     }
 
+    /// The superblock by which a volume would be opened that has this device.
+    ///
+    /// # Errors
+    ///
+    /// Why the device can't be used so: [`Error::NotBtrfs`], [`Error::SuperblockUnread`],
+    /// [`Error::Superblock`] and [`Error::PrimarySuperblock`].
+    pub fn superblock_to_open(device: &dyn Device, options: OpenOptions) -> Result<Superblock> {
+        find_superblock(device, options).map(|found| found.superblock)
+    }
+
     fn open_some(
         devices: Vec<Arc<dyn Device>>,
         options: OpenOptions,
@@ -413,8 +423,11 @@ impl Walk<'_> {
 fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
-        let superblock = find_superblock(&*device, options)?;
-        found.push((device, superblock));
+        let own = find_superblock(&*device, options)?;
+        if own.superblock.bytenr != SUPERBLOCK_COPIES[0] {
+            tracing::warn!(copy = own.superblock.bytenr.0, "the primary superblock is damaged: a copy is used");
+        }
+        found.push((device, own));
     }
     Ok(found)
 }
@@ -508,10 +521,7 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
         (Some(found), Error::NotBtrfs) => {
             Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: FormatError::BadMagic })
         }
-        (Some(found), damage) if options.read_only && !is_of_another(device, &found.superblock) => {
-            tracing::warn!(copy = found.superblock.bytenr.0, "using a copy of the superblock: {damage}");
-            Ok(found)
-        }
+        (Some(found), _) if options.read_only && !is_of_another(device, &found.superblock) => Ok(found),
         (Some(found), Error::Superblock(source)) => {
             Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source })
         }

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use ubtrfs_volume::is_remote;
 
 use crate::args;
-use crate::device::{all_of_volume, is_seed, superblock_on};
+use crate::device::{all_of_volume, all_that_is_there, is_seed, superblock_on};
 use crate::failure::{Failure, Result};
 use crate::members::add_of_options;
 use options::{MountRequest, each};
@@ -63,7 +63,11 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         add_of_options(&mut devices, all_absolute(&request.devices)?);
     }
     let window = request.window();
-    let devices = if arguments.server { devices } else { all_of_volume(&devices, window)? };
+    let devices = match &request {
+        _ if arguments.server => devices,
+        MountRequest { degraded: true, timeout, .. } => all_that_is_there(&devices, window, *timeout)?,
+        _ => all_of_volume(&devices, window)?,
+    };
     let mut options = arguments.options.clone();
     if !request.read_only && !arguments.server && is_seed(&devices, window) {
         eprintln!("ubtrfs: the volume is a seed, which is only read: it is mounted with ro");
@@ -73,9 +77,11 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
     let directory = absolute(directory)?;
     let is_own_process = arguments.server || arguments.foreground || arguments.tied_to.is_some();
     let may_be_shared = rustix::process::geteuid().is_root() && !is_own_process && serve::can_be_shared(&request);
-    let first = devices.first().filter(|_| may_be_shared);
     // No server is asked what its export is: that is known by its name.
-    let superblock = first.filter(|device| !is_remote(device)).and_then(|device| superblock_on(device, window));
+    let superblock_of = |device: &PathBuf| if is_remote(device) { None } else { superblock_on(device, window) };
+    let is_there = |device: &&PathBuf| !request.degraded || is_remote(device) || superblock_of(device).is_some();
+    let first = devices.iter().find(is_there).filter(|_| may_be_shared);
+    let superblock = first.and_then(superblock_of);
     let may_be_again = superblock.is_some() || first.is_some_and(is_remote);
     let mut turns = Vec::new();
     if may_be_again {

@@ -29,20 +29,24 @@ use super::syncs::Syncs;
 use super::tied::Tied;
 use super::watcher::{Lifeline, Watcher};
 use super::{aborted, again, ending, notify, protect};
+use crate::away::{Chosen, LeftOut, choose, modes_of, open_each};
 use crate::commits::with_generation;
 use crate::connection::Connection;
-use crate::device::{
-    about_volume_within, check_unmounted, claim, is_block, is_seed, modes_of, occupied_by, part_of, within,
-};
+use crate::device::{about_volume_within, claim, is_block, is_seed, occupied_by, within};
 use crate::failure::{Failure, Result};
+use crate::looking::{NotOpened, find_part};
 use crate::process;
-use crate::remedy::{OF_DAMAGE, about_device};
+use crate::remedy::OF_DAMAGE;
 use crate::resource_limits;
 
+/// What to do where devices of several are away.
+const WITHOUT_THEM: &str = "; with -o degraded the volume is mounted without them, as far as it has all data on the others \
+     (or ro,degraded)";
 /// Of an open file that is a place and nothing else.
 const PLACE: i32 = OFlags::PATH.union(OFlags::CLOEXEC).bits() as i32;
 
 /// What is to be mounted where, by absolute paths.
+#[derive(Clone)]
 pub struct Job {
     pub devices: Vec<PathBuf>,
     pub directory: PathBuf,
@@ -51,6 +55,13 @@ pub struct Job {
     pub request: MountRequest,
     /// The process that the mount ends with.
     pub tied_to: Option<u32>,
+}
+
+impl Job {
+    /// The same of these devices.
+    fn of_devices(&self, devices: Vec<PathBuf>) -> Self {
+        Self { devices, ..self.clone() }
+    }
 }
 
 /// Mounts, says that it is ready, and serves until it is unmounted and the last commit is durable.
@@ -67,6 +78,8 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
         None => open(job, &engine_options(&job.request), root)?,
     };
     let devices = std::mem::take(&mut opened.devices);
+    // From here on it is of those that are used.
+    let job = &job.of_devices(std::mem::take(&mut opened.paths));
 
     let mut mount_options = mount_options(&job.devices, &job.request, root);
     let syncs = Syncs::prepare(&mut mount_options, root, may_write);
@@ -246,7 +259,8 @@ fn watch(lifeline: &Lifeline, mount: &Mount, syncs: &Syncs) -> Option<Watcher> {
 /// Opens the devices, and the file system on them.
 fn open(job: &Job, options: &Options, root: bool) -> Result<(Opened, Arc<Filesystem>)> {
     let opened = open_devices(job, root, options.read_only)?;
-    let engine = open_volume(job, opened.devices.clone(), options)?;
+    let job = job.of_devices(opened.paths.clone());
+    let engine = open_volume(&job, opened.devices.clone(), options)?;
     Ok((opened, engine))
 }
 
@@ -268,37 +282,51 @@ fn open_at_rest(job: &Job) -> Option<(Opened, Arc<Filesystem>)> {
 
 /// Devices, and claims on those that are block devices.
 struct Opened {
+    /// By the paths of those that are used.
+    paths: Vec<PathBuf>,
     devices: Vec<Arc<dyn Device>>,
     claims: Vec<File>,
     /// The block devices that are claimed, as places.
     blocks: Vec<File>,
 }
 
-/// Opens the devices exclusively. For root the kernel must be able to claim block devices for the
-/// mount, so they are claimed separately from being opened.
+/// Opens the devices exclusively: those that are named, or with `degraded` those of them that are
+/// there. For root the kernel must be able to claim block devices for the mount, so they are
+/// claimed separately from being opened.
 fn open_devices(job: &Job, root: bool, read_only: bool) -> Result<Opened> {
-    let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let mut opened = Opened { devices: Vec::new(), claims: Vec::new(), blocks: Vec::new() };
-    let modes = modes_of(&job.devices, job.request.window(), mode);
-    for (path, mode) in job.devices.iter().zip(modes) {
-        let part = part_of(path, job.request.window())?;
-        let device = if root && is_block(path) {
-            let failed = |error: io::Error| Failure::about(path.display(), &error);
+    let Job { devices, request, .. } = job;
+    let (window, mode) = (request.window(), if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite });
+    let paths = if request.degraded && !is_by_older_root(request) {
+        let Chosen { paths, left_out } = choose(devices, window, mode, request.timeout)?;
+        left_out.iter().for_each(LeftOut::warn);
+        paths
+    } else {
+        devices.clone()
+    };
+    let opened = open_each(&paths, &modes_of(&paths, window, mode), |path, mode| {
+        let part = find_part(path, window, request.timeout)?;
+        let (device, block) = if root && is_block(path) {
+            let failed = |source| VolumeError::Open { path: path.to_owned(), source };
             let block = StdOptions::new().read(true).custom_flags(PLACE).open(path).map_err(failed)?;
-            opened.claims.push(claim(path)?);
-            opened.blocks.push(block);
+            let claim = ubtrfs_volume::claim(path)?;
             let how = Opening { mode, exclusive: Exclusive::ButDevice, part: DevicePart::WHOLE, timeout: None };
-            let device = patiently(|| open_named(path, how));
-            let device = device.map_err(|error| about_device(&error))?;
-            check_unmounted(path, mode, part)?;
-            device
+            let device = patiently(|| open_named(path, how))?;
+            ubtrfs_volume::check_unmounted(path, mode, part)?;
+            (device, Some((claim, block)))
         } else {
-            let device = open_part_exclusively(path, mode, part, job.request.timeout);
-            device.map_err(|error| about_device(&error))?
+            (open_part_exclusively(path, mode, part, request.timeout)?, None)
         };
-        opened.devices.push(within(path, device, part)?);
-    }
-    Ok(opened)
+        Ok((within(path, device, part).map_err(NotOpened::Refused)?, block))
+    });
+    let opened = opened.map_err(|not_opened| match not_opened {
+        NotOpened::Away(failure) if !request.degraded && devices.len() > 1 => {
+            failure.map_sentence(|sentence| sentence + WITHOUT_THEM)
+        }
+        not_opened => not_opened.failure(),
+    })?;
+    let (devices, blocks): (_, Vec<_>) = opened.into_iter().unzip();
+    let (claims, blocks) = blocks.into_iter().flatten().unzip();
+    Ok(Opened { paths, devices, claims, blocks })
 }
 
 /// The paths of devices by their numbers. One whose superblock can't be read is left out.
@@ -335,10 +363,16 @@ fn descriptor(open: &File) -> PathBuf {
     format!("/proc/self/fd/{}", open.as_raw_fd()).into()
 }
 
+/// Whether the volume may be opened by another superblock or root than the newest; then all of its
+/// devices are needed.
+fn is_by_older_root(request: &MountRequest) -> bool {
+    request.rescue.use_backup_root || request.generation.is_some()
+}
+
 /// The volume and its file system; with `rescue=usebackuproot` by any usable superblock or backup
 /// root, with `generation=` by a root of that commit.
 fn open_volume(job: &Job, devices: Vec<Arc<dyn Device>>, options: &Options) -> Result<Arc<Filesystem>> {
-    if !job.request.rescue.use_backup_root && job.request.generation.is_none() {
+    if !is_by_older_root(&job.request) {
         let how = OpenOptions { read_only: options.read_only };
         let given_up = given_up(job, &devices)?;
         let opened = match (&*given_up, job.request.degraded) {

@@ -21,6 +21,7 @@ mod limits_are_the_kernels;
 mod logs_keep_what_kernels_made;
 mod mirrors_on_two_servers;
 mod mirrors_take_turns;
+mod named_devices_may_be_away;
 mod nbd_servers;
 mod network_volumes;
 mod ordinary_users;

@@ -1,0 +1,118 @@
+//! What is wrong with a volume, and what to do about it, where that is known.
+
+use std::path::PathBuf;
+
+use ubtrfs_format::Superblock;
+use ubtrfs_format::items::Timespec;
+use ubtrfs_volume::{Error, Half, Volume};
+
+use crate::args::Window;
+use crate::failure::Failure;
+use crate::looking::{part_to_look_at, superblock_on};
+use crate::other_contents::instead_of_btrfs;
+use crate::remedy::{OF_DAMAGE, about_device};
+use crate::show;
+
+/// What is wrong with the volume in this part of the devices, and what to do about it.
+pub fn about_volume_within(paths: &[PathBuf], window: Window, error: &Error) -> Failure {
+    let advice = match (error, paths) {
+        (Error::PrimarySuperblock { .. }, _) => Some(format!(
+            ": 'ubtrfs rescue super-recover{}' puts it back, and a mount with -o ro,rescue=usebackuproot{} reads the \
+             volume as it is",
+            window.as_options(),
+            window.as_mount_options()
+        )),
+        // What is at the start of the device says nothing of a part of it.
+        (Error::NotBtrfs, [path]) if window.is_whole() => {
+            instead_of_btrfs(path, window.of_mount).map(|instead| format!("; {instead}"))
+        }
+        (Error::NotBtrfs, [_, _, ..]) if window.of_mount => Some(
+            "; with -o degraded the volume is mounted without this device, as far as it has all data on the others"
+                .into(),
+        ),
+        (Error::MissingDevices { .. }, _) if window.of_mount => Some(
+            "; device=PATH names one, and with -o degraded the volume is mounted without them, as far as it has all data \
+             on the others (or ro,degraded)"
+                .into(),
+        ),
+        (Error::MissingDevices { .. }, _) => Some("; 'ubtrfs info' describes what is there".into()),
+        (Error::Seed, _) if window.of_mount => Some("; mount it with -o ro".into()),
+        (Error::ForeignDevice { .. }, _) => Some(those(paths, window, |_| true)),
+        (Error::Apart(halves), _) => Some(about_halves(halves, paths, window)),
+        (Error::DuplicateDevice(devid) | Error::WrongDevice(devid) | Error::UnlistedDevice(devid), _) => {
+            Some(those(paths, window, |superblock| superblock.dev_item.devid == *devid))
+        }
+        (Error::Node { .. } | Error::ChunkTree { .. } | Error::ChunkItem { .. } | Error::Unmapped { .. }, _) => {
+            Some(OF_DAMAGE.into())
+        }
+        _ => None,
+    };
+    let about = match error {
+        // Whose superblock it is the error does not say.
+        Error::PrimarySuperblock { .. } | Error::Superblock(_) | Error::NotBtrfs => {
+            match &*without_superblock(paths, window) {
+                [path, others @ ..] => {
+                    Failure::about(path.display(), error).map_sentence(|sentence| sentence + &nor_on(others))
+                }
+                [] => about_volume(paths, error),
+            }
+        }
+        _ => about_volume(paths, error),
+    };
+    about.map_sentence(|sentence| sentence + &advice.unwrap_or_default())
+}
+
+/// Those of several devices that have no good primary superblock.
+fn without_superblock(paths: &[PathBuf], window: Window) -> Vec<&PathBuf> {
+    let is_without =
+        |path: &&PathBuf| part_to_look_at(path, window).is_some_and(|device| !Volume::has_primary_superblock(&*device));
+    paths.iter().filter(is_without).collect()
+}
+
+/// The end of a sentence that says so of another device.
+fn nor_on(others: &[&PathBuf]) -> String {
+    let others: Vec<String> = others.iter().map(|path| path.display().to_string()).collect();
+    if others.is_empty() { String::new() } else { format!("; nor is there a good one on {}", others.join(", ")) }
+}
+
+/// Where devices are that were written without each other, since when, and the ways out.
+fn about_halves(halves: &[Half; 2], paths: &[PathBuf], window: Window) -> String {
+    let describe = |half: &Half| {
+        let is_it = |path: &&PathBuf| superblock_on(path, window).is_some_and(|own| own.dev_item.devid == half.devid);
+        let path = paths.iter().find(is_it).map_or_else(String::new, |path| path.display().to_string());
+        let since = half.since.map(|(_, sec)| format!(" since {}", show::seconds(Timespec { sec, nsec: 0 })));
+        format!("device {} is {path}{}", half.devid, since.unwrap_or_default())
+    };
+    let [one, other] = halves;
+    format!(
+        " ({}; {}); 'ubtrfs mount --discard-device {}' takes what device {} has and makes the other one as it is, \
+         --discard-device {} takes what device {} has; -o ro shows the first of them",
+        describe(one),
+        describe(other),
+        other.devid,
+        one.devid,
+        one.devid,
+        other.devid
+    )
+}
+
+/// The devices whose superblock is meant, and their volumes, as the end of a sentence.
+fn those(paths: &[PathBuf], window: Window, is_meant: impl Fn(&Superblock) -> bool) -> String {
+    let describe = |path: &PathBuf| {
+        let superblock = superblock_on(path, window).filter(|superblock| is_meant(superblock))?;
+        Some(format!("{} is of {}", path.display(), superblock.fsid))
+    };
+    let all: Vec<String> = paths.iter().filter_map(describe).collect();
+    format!(" ({})", all.join(", "))
+}
+
+/// What is wrong with the volume on these devices.
+pub fn about_volume(paths: &[PathBuf], error: &Error) -> Failure {
+    match (paths, error) {
+        // These name the device themselves.
+        (_, Error::Open { .. } | Error::Held { .. } | Error::Attached { .. } | Error::NotADevice { .. }) | ([], _) => {
+            about_device(error)
+        }
+        ([path, ..], _) => Failure::about(path.display(), error),
+    }
+}
