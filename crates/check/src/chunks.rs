@@ -148,7 +148,9 @@ impl Layout {
                 faults.add(kind, Location::tree(TreeId::CHUNK));
             }
             match media.device(device) {
-                None => faults.add(FaultKind::DeviceMissing { device }, Location::volume()),
+                None => {
+                    faults.add(FaultKind::DeviceMissing { device, bytes_not_compared: 0 }, Location::volume());
+                }
                 Some(real) if real.size() < item.total_bytes => {
                     let kind = FaultKind::DeviceTooSmall { device, found: real.size(), expected: item.total_bytes };
                     faults.add(kind, Location::volume());

@@ -1,6 +1,6 @@
 //! The checksum tree, and data against it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_format::items::CsumItem;
 use ubtrfs_format::{ChecksumType, ItemType, Leaf, Logical, TreeId};
@@ -67,7 +67,29 @@ pub(crate) struct DataCheck<'a> {
     pub(crate) read: u64,
     /// Sectors that are wrong or can't be read, up to so many.
     pub(crate) wrong: BTreeSet<u64>,
+    /// Faults that go on with the next sector, by their copies.
+    pub(crate) runs: BTreeMap<usize, Run>,
     pub(crate) progress: Option<&'a dyn Progress>,
+}
+
+/// Sectors of one copy that follow each other, and of which the same is wrong.
+#[derive(Debug)]
+pub(crate) struct Run {
+    start: Logical,
+    end: Logical,
+    /// Why they can't be read; without it their checksums do not match.
+    reason: Option<String>,
+}
+
+impl Run {
+    fn report(self, copy: usize, faults: &mut Faults) {
+        let (copy, length) = (copy as u64, self.end.0 - self.start.0);
+        let kind = match self.reason {
+            Some(reason) => FaultKind::UnreadableData { copy, length, reason },
+            None => FaultKind::BadData { copy, length },
+        };
+        faults.add(kind, Location::at(self.start));
+    }
 }
 
 /// The most wrong sectors that are remembered.
@@ -106,18 +128,41 @@ impl DataCheck<'_> {
         for (index, content) in data.chunks_mut(sector).enumerate() {
             let address = at.plus((index * sector) as u64);
             // After a failed batch each sector gets its own chance.
-            if whole.is_err()
-                && let Err(error) = self.media.read_copy(address, copy, content)
-            {
-                let kind = FaultKind::UnreadableData { copy: copy as u64, reason: error.to_string() };
-                faults.add(kind, Location::at(address));
-                self.note_wrong(address);
-                continue;
+            if whole.is_err() {
+                if let Some(device) = self.media.is_missed(address, copy, sector as u64) {
+                    faults.not_read(device, sector as u64);
+                    self.read = self.read.saturating_sub(sector as u64);
+                    continue;
+                }
+                if let Err(error) = self.media.read_copy(address, copy, content) {
+                    self.fault(copy, address, Some(error.to_string()), faults);
+                    continue;
+                }
             }
             if item.get(address).is_some_and(|sum| !self.checksum.matches(content, sum)) {
-                faults.add(FaultKind::BadData { copy: copy as u64 }, Location::at(address));
-                self.note_wrong(address);
+                self.fault(copy, address, None, faults);
             }
+        }
+    }
+
+    /// Something is wrong with a sector: with the one before it, if the same is wrong with that.
+    fn fault(&mut self, copy: usize, at: Logical, reason: Option<String>, faults: &mut Faults) {
+        self.note_wrong(at);
+        let end = at.plus(self.sector_size.into());
+        match self.runs.get_mut(&copy) {
+            Some(run) if run.end == at && run.reason == reason => run.end = end,
+            _ => {
+                if let Some(ended) = self.runs.insert(copy, Run { start: at, end, reason }) {
+                    ended.report(copy, faults);
+                }
+            }
+        }
+    }
+
+    /// Reports what is left.
+    pub(crate) fn finish(&mut self, faults: &mut Faults) {
+        for (copy, run) in std::mem::take(&mut self.runs) {
+            run.report(copy, faults);
         }
     }
 }

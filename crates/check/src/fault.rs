@@ -189,8 +189,8 @@ pub enum FaultKind {
     DeviceExtentBeyondDevice { device: u64, physical: u64 },
     #[error("device {device} says that {found} bytes are given to extents where they take {expected}")]
     DeviceBytesUsed { device: u64, found: u64, expected: u64 },
-    #[error("device {device} is missing")]
-    DeviceMissing { device: u64 },
+    #[error("device {device} is missing, and the {bytes_not_compared} bytes of copies that it has were not compared")]
+    DeviceMissing { device: u64, bytes_not_compared: u64 },
     #[error("device {device} has {found} bytes where the volume takes {expected}")]
     DeviceTooSmall { device: u64, found: u64, expected: u64 },
 
@@ -255,12 +255,14 @@ pub enum FaultKind {
     MissingChecksum { length: u64 },
     #[error("{length} bytes of {of} have checksums")]
     OddChecksum { length: u64, of: &'static str },
-    #[error("copy {copy} of data: checksum does not match")]
-    BadData { copy: u64 },
-    #[error("copy {copy} of data can't be read: {reason}")]
-    UnreadableData { copy: u64, reason: String },
-    #[error("parity at {physical} of device {device} does not match the data of its row, or can't be read")]
-    BadParity { device: u64, physical: u64 },
+    #[error("copy {copy} of {length} bytes of data: checksums do not match")]
+    BadData { copy: u64, length: u64 },
+    #[error("copy {copy} of {length} bytes of data can't be read: {reason}")]
+    UnreadableData { copy: u64, length: u64, reason: String },
+    #[error(
+        "{length} bytes of parity at {physical} of device {device} do not match the data of their row, or can't be read"
+    )]
+    BadParity { device: u64, physical: u64, length: u64 },
 
     // Inodes.
     #[error("items of an inode that has no inode item")]

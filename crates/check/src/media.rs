@@ -100,6 +100,26 @@ impl Media {
         Ok(())
     }
 
+    /// The missing device that has this copy, or a part of it, of so many bytes, if another copy is
+    /// on devices that are there.
+    pub(crate) fn is_missed(&self, at: Logical, copy: usize, len: u64) -> Option<u64> {
+        let device = self.missing_device(at, copy, len)?;
+        let is_there = |other: usize| other != copy && self.missing_device(at, other, len).is_none();
+        (0..self.copies(at)).any(is_there).then_some(device)
+    }
+
+    fn missing_device(&self, at: Logical, copy: usize, len: u64) -> Option<u64> {
+        let (mut at, end) = (at.0, at.0.saturating_add(len));
+        while at < end {
+            let (devid, _, run) = self.locate(at, copy)?;
+            if !self.devices.contains_key(&devid) {
+                return Some(devid);
+            }
+            at = at.saturating_add(run);
+        }
+        None
+    }
+
     /// Device and address there of one copy, and for how many bytes the next addresses follow it.
     fn locate(&self, at: u64, copy: usize) -> Option<(u64, Physical, u64)> {
         let (start, chunk) = self.chunk_at(at)?;

@@ -87,11 +87,14 @@ impl ParityCheck<'_> {
             let is_read = read(role, &mut stripe).is_some();
             let sector = self.sector_size as usize;
             let pairs = stripe.chunks(sector).zip(should.chunks(sector)).enumerate();
-            for (number, _) in pairs.filter(|(_, (is, should))| !is_read || is != should) {
-                if sectors >> number & 1 == 1 {
-                    let physical = at.saturating_add((number * sector) as u64);
-                    faults.add(FaultKind::BadParity { device, physical }, Location::at(Logical(row_start)));
-                }
+            let is_wrong = |(number, (is, should)): &(usize, (&[u8], &[u8]))| {
+                sectors >> number & 1 == 1 && (!is_read || is != should)
+            };
+            let wrong: Vec<usize> = pairs.filter(is_wrong).map(|(number, _)| number).collect();
+            for run in wrong.chunk_by(|one, next| one + 1 == *next) {
+                let physical = at.saturating_add((run[0] * sector) as u64);
+                let length = (run.len() * sector) as u64;
+                faults.add(FaultKind::BadParity { device, physical, length }, Location::at(Logical(row_start)));
             }
         }
     }

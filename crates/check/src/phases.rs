@@ -1,6 +1,6 @@
 //! The phases of a check, in their order.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use ubtrfs_format::items::sys_chunks;
@@ -113,7 +113,7 @@ impl Check<'_> {
         let stats = &mut self.faults.report.stats;
         stats.blocks = self.walker.blocks.len() as u64;
         stats.block_copies = self.walker.copies_read();
-        Ok(self.faults.report)
+        Ok(self.faults.finish())
     }
 
     fn walk(&mut self, root: &TreeRoot, visitor: &mut dyn Visitor) -> bool {
@@ -375,10 +375,12 @@ impl Check<'_> {
             done: 0,
             read: 0,
             wrong: BTreeSet::new(),
+            runs: BTreeMap::new(),
             progress: None,
         };
         let reads = self.options.data_checksums.then_some(&mut data);
         contents.judge_data(kind, covered, reads, &mut self.faults);
+        data.finish(&mut self.faults);
         self.faults.report.stats.log = LogStats { blocks: blocks.len() as u64, ..contents.stats };
         self.walker.geometry.generation = self.superblock.generation;
         self.walker.blocks = accounted;
@@ -409,9 +411,11 @@ impl Check<'_> {
             done: 0,
             read: 0,
             wrong: BTreeSet::new(),
+            runs: BTreeMap::new(),
             progress: self.options.progress,
         };
         self.walker.walk_again(&root, &mut data, &mut self.faults);
+        data.finish(&mut self.faults);
         self.faults.report.stats.data_bytes = data.read;
         let wrong = data.wrong;
         self.parity(covered, wrong);

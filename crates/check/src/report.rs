@@ -1,5 +1,7 @@
 //! What a check found, and how far it has got.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::{Fault, FaultKind, fault::Location};
@@ -82,12 +84,14 @@ impl Report {
 #[derive(Debug)]
 pub(crate) struct Faults {
     keep: usize,
+    /// Bytes of copies on devices that are missing, by their numbers.
+    not_read: BTreeMap<u64, u64>,
     pub(crate) report: Report,
 }
 
 impl Faults {
     pub(crate) fn new(keep: usize) -> Self {
-        Self { keep, report: Report::default() }
+        Self { keep, not_read: BTreeMap::new(), report: Report::default() }
     }
 
     pub(crate) fn add(&mut self, kind: FaultKind, place: Location) {
@@ -100,6 +104,22 @@ impl Faults {
         if list.len() < self.keep {
             list.push(Fault { kind, place });
         }
+    }
+
+    /// A copy was not read, since it is on a device that is missing, and another one is there: that
+    /// is no fault besides the device's.
+    pub(crate) fn not_read(&mut self, device: u64, bytes: u64) {
+        *self.not_read.entry(device).or_default() += bytes;
+    }
+
+    /// What was found, when all has been looked at.
+    pub(crate) fn finish(mut self) -> Report {
+        for fault in &mut self.report.faults {
+            if let FaultKind::DeviceMissing { device, bytes_not_compared } = &mut fault.kind {
+                *bytes_not_compared = self.not_read.get(device).copied().unwrap_or_default();
+            }
+        }
+        self.report
     }
 
     /// Counts faults that are not kept.

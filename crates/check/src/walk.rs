@@ -240,7 +240,12 @@ impl<'a> Walker<'a> {
         let copies = self.media.copies(expected.bytenr);
         let mut good: Option<Buffer> = None;
         let mut bad = Vec::new();
+        let size = u64::from(self.geometry.node_size);
         for copy in 0..copies {
+            if let Some(device) = self.media.is_missed(expected.bytenr, copy, size) {
+                faults.not_read(device, size);
+                continue;
+            }
             self.copies_read += 1;
             match self.read_one(expected, copy) {
                 Ok(block) => match &good {

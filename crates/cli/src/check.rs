@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
+use std::mem::{Discriminant, discriminant};
 use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -20,6 +21,8 @@ use crate::size::show_size;
 pub const FAULTY: u8 = 1;
 /// The exit status of a check that could not be made.
 const NOT_CHECKED: u8 = 2;
+/// Faults of one kind that the text shows.
+const MOST_OF_A_KIND: usize = 10;
 /// Faults that are kept for a repair: all must be known before anything is changed.
 const KEPT_TO_REPAIR: usize = 100_000;
 
@@ -123,14 +126,14 @@ fn as_json(report: &Report) -> Result<String> {
 
 fn as_text(report: &Report) -> String {
     let mut lines = Vec::new();
-    lines.extend(report.faults.iter().map(|fault| format!("fault: {fault}")));
+    lines.extend(shown(report.faults.iter(), "fault"));
     let more = |count: u64, kept: usize, what: &str| {
         (count > kept as u64).then(|| format!("… and {} more {what}", count - kept as u64))
     };
     lines.extend(more(report.fault_count, report.faults.len(), "faults"));
     // Programs get the rest by --json.
     let reported = report.warnings.iter().filter(|warning| !is_left_by_mkfs(warning));
-    lines.extend(reported.map(|warning| format!("warning: {warning}")));
+    lines.extend(shown(reported, "warning"));
     lines.extend(more(report.warning_count, report.warnings.len(), "warnings"));
     lines.extend(report.not_compared.iter().map(|what| format!("not compared, because of the faults: {what}")));
     let stats = &report.stats;
@@ -162,6 +165,31 @@ fn as_text(report: &Report) -> String {
         count => format!("{count} faults found"),
     });
     lines.join("\n") + "\n"
+}
+
+/// Faults, a line for each; of one kind no more than [`MOST_OF_A_KIND`], and one for all others. They
+/// mostly have one cause.
+fn shown<'a>(faults: impl Iterator<Item = &'a Fault>, what: &str) -> Vec<String> {
+    let mut kinds: Vec<(Discriminant<FaultKind>, Vec<&Fault>)> = Vec::new();
+    for fault in faults {
+        let kind = discriminant(&fault.kind);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, faults)) => faults.push(fault),
+            None => kinds.push((kind, vec![fault])),
+        }
+    }
+    let mut lines = Vec::new();
+    for (_, faults) in kinds {
+        let (first, others) = faults.split_at(faults.len().min(MOST_OF_A_KIND));
+        lines.extend(first.iter().map(|fault| format!("{what}: {fault}")));
+        let addresses = || others.iter().filter_map(|fault| fault.place.address);
+        let range = addresses().min().zip(addresses().max());
+        let range = range.map_or_else(String::new, |(first, last)| format!(", at addresses from {first} to {last}"));
+        if !others.is_empty() {
+            lines.push(format!("… and {} more {what}s of this kind{range}", others.len()));
+        }
+    }
+    lines
 }
 
 /// A progress bar, where there is a terminal to show it.

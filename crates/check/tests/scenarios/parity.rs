@@ -54,7 +54,7 @@ impl Rows {
 /// The places of wrong parity.
 fn bad_parity(report: &Report) -> Vec<Place> {
     let place = |kind: &FaultKind| match kind {
-        FaultKind::BadParity { device, physical } => Some((*device, *physical)),
+        FaultKind::BadParity { device, physical, .. } => Some((*device, *physical)),
         _ => None,
     };
     report.faults.iter().filter_map(|fault| place(&fault.kind)).collect()
