@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::SystemTime;
 
 use ubtrfs_threads::{Mutex, Rank};
-use ubtrfs_volume::DeviceFault;
+use ubtrfs_tree::plain;
+use ubtrfs_volume::{DeviceFault, FaultRecord};
 
 use crate::error::{Error, Step};
 
@@ -73,6 +74,27 @@ impl LastErrors {
         let state = self.state.lock();
         (state.total, state.last.iter().cloned().collect())
     }
+}
+
+/// All errors: these, and the faults of devices that nobody got as an error, or of which somebody
+/// had a tree block that can't be read.
+pub(crate) fn with_faults(
+    (mut total, mut last): (u64, Vec<ErrorRecord>),
+    (faults, records): (u64, Vec<FaultRecord>),
+) -> (u64, Vec<ErrorRecord>) {
+    total += faults;
+    for FaultRecord { time, count, cause, device } in records {
+        let cause = plain(&cause);
+        if let Some(known) = last.iter_mut().find(|known| known.cause == cause) {
+            // The same event, of which the operation that met it tells more.
+            known.device = known.device.or(Some(device));
+            total -= count;
+        } else {
+            last.push(ErrorRecord { time, count, steps: Vec::new(), cause, device: Some(device) });
+        }
+    }
+    last.sort_by_key(|record| record.time);
+    (total, last.split_off(last.len().saturating_sub(MOST)))
 }
 
 #[cfg(test)]

@@ -105,7 +105,9 @@ impl Scrubber {
             // From here on a commit has what is written, and all of that goes to all devices.
             self.committer.commit()?;
         }
-        let progress = compare()?;
+        let compared = compare();
+        volume.say_bad_copies();
+        let progress = compared?;
         // A device lacks nothing by what no other one has.
         let lacking = progress.uncorrectable() - progress.nowhere();
         if lacking > 0 && !before.is_empty() {

@@ -219,6 +219,8 @@ pub enum Rank {
     MemberErrors,
     /// Ranges with writes under way.
     VolumeInFlight,
+    /// Faults of devices that cost nothing.
+    FaultLog,
 
     // Devices.
     /// Superblocks that are not written yet.

@@ -37,6 +37,6 @@ pub use nonblocking::{blocking, ensure_may_block, may_block, nonblocking};
 pub use patch::Patch;
 pub use range::{Range, RangeRev};
 pub use seeded_hash::SeededHash;
-pub use sentence::sentence;
+pub use sentence::{plain, sentence};
 pub use tree::{Item, Reader, Snapshot, Tree};
 pub use walk::Walk;

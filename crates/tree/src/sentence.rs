@@ -18,7 +18,7 @@ pub fn sentence(error: &dyn Error) -> String {
 }
 
 /// Without the numbers that the standard library adds to the system's errors.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     match text.rsplit_once(" (os error ") {
         Some((before, after)) if after.ends_with(')') => before.to_owned(),
         _ => text.to_owned(),

@@ -273,6 +273,7 @@ impl Volume {
             current.dev_item = *first.item.lock();
         }
         *self.superblock.write() = current;
+        self.faults.say_rest(false);
         Ok(Published { generation, log_root: superblock.log_root })
     }
 

@@ -9,7 +9,8 @@ use ubtrfs_format::{Error as FormatError, Header, Logical, Node, NodeExpectation
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::DeviceWrite;
-use crate::error::{Error, Result};
+use crate::error::{DeviceFault, Error, Result};
+use crate::fault_log::{Outcome, Place};
 use crate::member::DeviceErrorKind;
 use crate::proof::Proof;
 use crate::scrubbed::Repaired;
@@ -38,6 +39,7 @@ impl Volume {
                 }
                 Err(error) => {
                     self.note_bad_copy(&pieces, copy, &error);
+                    self.note_fault(&pieces, expected.bytenr, copy, &error);
                     // An error about the content of a copy is more useful than one about an
                     // unreadable copy.
                     match &failure {
@@ -137,7 +139,14 @@ impl Volume {
         if !piece.copies.is_empty() {
             match self.read_copy(pieces, 0, part) {
                 Ok(()) => return true,
-                Err(error) => self.note_bad_copy(pieces, 0, &error),
+                Err(error) => {
+                    self.note_bad_copy(pieces, 0, &error);
+                    let is_rebuilt = self.rebuild(at, part, proof, |_| true);
+                    if is_rebuilt {
+                        self.note_fault(pieces, at, 0, &error);
+                    }
+                    return is_rebuilt;
+                }
             }
         }
         self.rebuild(at, part, proof, |_| true)
@@ -152,27 +161,33 @@ impl Volume {
     fn recover_sector(&self, at: Logical, bytes: &mut [u8], sum: Option<&[u8]>) -> Result<()> {
         let proof = Proof::of_sums(sum);
         let pieces = self.pieces_to_read(at, bytes.len() as u64, proof)?;
-        let mut failure = None;
+        let mut failures: Vec<(usize, Error)> = Vec::new();
+        // Whoever gets an error notes that.
+        let note_all = |failures: &[(usize, Error)]| {
+            failures.iter().for_each(|(copy, error)| self.note_fault(&pieces, at, *copy, error));
+        };
         for copy in 0..copies_of(&pieces) {
             match self.read_sector_copy(at, &pieces, copy, bytes, sum) {
                 Ok(()) => {
-                    if failure.is_some() {
+                    if !failures.is_empty() {
+                        note_all(&failures);
                         let _left = self.repair_sector(at, bytes.len(), sum);
                     }
                     return Ok(());
                 }
                 Err(error) => {
                     self.note_bad_copy(&pieces, copy, &error);
-                    if !matches!(failure, Some(Error::Data { .. })) {
-                        failure = Some(error);
-                    }
+                    failures.push((copy, error));
                 }
             }
         }
         if self.rebuild(at, bytes, proof, |bytes| self.is_right(bytes, sum)) {
+            note_all(&failures);
             return Ok(());
         }
-        Err(failure.unwrap_or(Error::NoCurrentCopy { at }))
+        let is_of_content = |(_, error): &(usize, Error)| matches!(error, Error::Data { .. });
+        let which = failures.iter().position(is_of_content).or(failures.len().checked_sub(1));
+        Err(which.map_or(Error::NoCurrentCopy { at }, |which| failures.swap_remove(which).1))
     }
 
     fn read_sector_copy(
@@ -254,11 +269,25 @@ impl Volume {
         }
     }
 
+    /// Notes for the statistics what is wrong with a copy, which has this address. Of devices that
+    /// lag nothing else is to be expected.
+    pub(crate) fn note_fault(&self, pieces: &[MappedRange], at: Logical, copy: usize, error: &Error) {
+        let Some(IoStripe { devid, at: place }) = pieces.first().and_then(|piece| place_of(piece, copy)) else {
+            return;
+        };
+        if self.has_laggard(pieces, copy) {
+            return;
+        }
+        let len = pieces.iter().map(|piece| piece.len).sum();
+        let of_copy = DeviceFault { devid, physical: Some(place), logical: Some(at), len };
+        self.faults.note(error.to_string(), error.device_fault().unwrap_or(of_copy));
+    }
+
     /// Rewrites the copies of a tree block that are damaged.
     pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Repaired {
         let len = self.node_size() as usize;
         let proof = Proof::Block(expected.generation);
-        self.repair((expected.bytenr, len), "tree block", proof, |pieces, copy, block| {
+        self.repair((expected.bytenr, len), "a tree block", proof, |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
                 Ok(()) => State::Good,
                 // Whole, and newer than the caller's expectation.
@@ -278,7 +307,7 @@ impl Volume {
     /// Rewrites the copies of a data sector that are damaged. Of data without checksums, what
     /// devices that lag have is never right.
     pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> Repaired {
-        let repaired = self.repair((at, len), "data sector", Proof::Checksums, |pieces, copy, bytes| {
+        let repaired = self.repair((at, len), "a data sector", Proof::Checksums, |pieces, copy, bytes| {
             match self.read_sector_copy(at, pieces, copy, bytes, sum) {
                 Ok(()) if sum.is_none() => self.state_without_sums(pieces, copy),
                 Ok(()) => State::Good,
@@ -341,6 +370,7 @@ impl Volume {
             let (mut done, mut is_left) = (0, false);
             for piece in &pieces {
                 let data = right.slice(done..done + piece.len as usize);
+                let logical = at.plus(done as u64);
                 done += piece.len as usize;
                 let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
                 let Ok(member) = self.member(devid) else { continue };
@@ -348,19 +378,17 @@ impl Volume {
                     is_left |= !member.is_missing();
                     continue;
                 }
+                let copy = Place { devid, physical: place, logical, len: piece.len };
                 match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
                     Ok(()) => {
                         self.repairs.fetch_add(1, Ordering::Relaxed);
-                        tracing::warn!(device = devid.0, offset = place.0, "{what} {at}: a bad copy was rewritten");
+                        self.faults.bad_copy(copy, Outcome::Rewritten, what, "");
                     }
                     Err(error) => {
                         is_left = true;
                         member.note_error(DeviceErrorKind::Write);
-                        tracing::warn!(
-                            device = devid.0,
-                            offset = place.0,
-                            "{what} {at}: bad copy not rewritten: {error}"
-                        );
+                        self.faults.bad_copy(copy, Outcome::NotRewritten, what, &error.to_string());
+                        self.faults.note(format!("device {devid}: {error}"), copy.fault());
                     }
                 }
             }

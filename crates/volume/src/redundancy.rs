@@ -24,10 +24,12 @@ impl Volume {
         // One after the other, since each may be the last that can be done without.
         let _turn = self.giving_up.lock();
         if member.lags() {
+            self.note_overcome(&error);
             return Ok(());
         }
         if self.devices.load().is_target(member) {
             tracing::error!("{error}: this device replaces no other one any more");
+            self.note_overcome(&error);
             member.set_lagging(false);
             return Ok(());
         }
@@ -37,8 +39,16 @@ impl Volume {
             return Err(error);
         }
         tracing::error!("{error}: the other devices have it; device {devid} is behind them from now on");
+        self.note_overcome(&error);
         member.set_lagging(false);
         Ok(())
+    }
+
+    /// Notes an error of a device that nobody gets to see.
+    fn note_overcome(&self, error: &Error) {
+        if let Some(fault) = error.device_fault() {
+            self.faults.note(error.to_string(), fault);
+        }
     }
 
     /// Whether a device lags and a crash would leave no trace of it: then a commit is due, and

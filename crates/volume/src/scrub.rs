@@ -6,7 +6,7 @@ use std::ops::Range;
 use ubtrfs_format::{DeviceId, Generation, Logical, NodeExpectation};
 
 use crate::buffer::Buffer;
-use crate::chunk_map::MappedRange;
+use crate::chunk_map::{IoStripe, MappedRange};
 use crate::error::{Error, Result};
 use crate::open::read_copy;
 use crate::read::{State, place_of};
@@ -43,6 +43,7 @@ impl Volume {
                 Err(error) => {
                     found.note(&error);
                     self.note_bad_copy(&pieces, copy, &error);
+                    self.note_fault(&pieces, at, copy, &error);
                 }
                 Ok(()) if self.has_laggard(&pieces, copy) => {
                     let right = self.read_node(&expected)?;
@@ -109,6 +110,7 @@ impl Volume {
                 let read = self.read_copy(pieces, copy, &mut part);
                 if let Err(error) = &read {
                     self.note_bad_copy(pieces, copy, error);
+                    self.note_fault(pieces, start, copy, error);
                 }
                 for (number, bytes) in part.chunks_exact(sector).enumerate() {
                     let sum =
@@ -122,7 +124,8 @@ impl Volume {
                         found.read_errors += 1;
                     } else if !is_unproven {
                         found.checksum_errors += 1;
-                        self.note_bad_copy(pieces, copy, &Error::Data { at: start.plus((number * sector) as u64) });
+                        let at = start.plus((number * sector) as u64);
+                        self.note_bad_sector(&piece, copy, start, at);
                     }
                 }
             }
@@ -184,6 +187,16 @@ impl Volume {
         let inside = |at: &&ubtrfs_format::Physical| at.0 + ubtrfs_format::SUPERBLOCK_SIZE as u64 <= size;
         let copies = ubtrfs_format::SUPERBLOCK_COPIES.iter().filter(inside);
         Ok(copies.filter(|at| read_copy(&*member.device, **at).is_err()).count() as u64)
+    }
+
+    /// Counts a sector of a copy that is not what its checksum says. The copy begins at `start`.
+    fn note_bad_sector(&self, piece: &MappedRange, copy: usize, start: Logical, at: Logical) {
+        let (within, error) = (at.0 - start.0, Error::Data { at });
+        let copies = piece.copies.iter().map(|stripe| IoStripe { at: stripe.at.plus(within), ..*stripe });
+        let sector = MappedRange { len: self.sector_size().into(), copies: copies.collect(), ..piece.clone() };
+        let sector = std::slice::from_ref(&sector);
+        self.note_bad_copy(sector, copy, &error);
+        self.note_fault(sector, at, copy, &error);
     }
 
     /// The numbers of the copies that are to be read.

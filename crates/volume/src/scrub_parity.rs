@@ -10,6 +10,7 @@ use ubtrfs_format::items::STRIPE_LEN;
 
 use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange, Row};
+use crate::fault_log::{Outcome, Place};
 use crate::member::DeviceErrorKind;
 use crate::parity;
 use crate::scrubbed::{ScrubScope, Scrubbed};
@@ -145,7 +146,8 @@ impl Volume {
         found.uncorrectable += 1;
         let (row, place) = (parity.row.start, parity.place);
         let at = place.at.plus(number as u64 * u64::from(self.sector_size()));
-        tracing::warn!(device = place.devid.0, offset = at.0, "the parity of the row at {row} is wrong or unreadable");
+        let sector = Place { devid: place.devid, physical: at, logical: row, len: self.sector_size().into() };
+        self.faults.bad_copy(sector, Outcome::BadParity, "parity", "");
         if let Ok(member) = self.member(place.devid)
             && !member.lags()
         {

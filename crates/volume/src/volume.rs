@@ -32,6 +32,7 @@ use crate::counted_lock::{CountedRwLock, LockCounters};
 use crate::device::DeviceCounters;
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
+use crate::fault_log::{FaultLog, FaultRecord};
 use crate::in_flight::{InFlight, Registration};
 use crate::member::Member;
 
@@ -80,6 +81,7 @@ pub struct Volume {
     pub(crate) last_look: Mutex<Option<Instant>>,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) repairs: AtomicU64,
+    pub(crate) faults: FaultLog,
 }
 
 /// What a volume is made of when it is opened.
@@ -133,6 +135,7 @@ impl Volume {
             last_look: Mutex::with_default(Rank::LastLook),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),
+            faults: FaultLog::default(),
         }
     }
 
@@ -389,6 +392,18 @@ impl Volume {
     /// Nobody waits any more for what is asked of the devices: those that are away fail soon.
     pub fn stop_waiting(&self) {
         self.devices.load().present().for_each(|member| member.device.stop_waiting());
+    }
+
+    /// How many faults of devices there were that cost nothing, or made a tree block unreadable, and
+    /// the last of them, the newest at the end. Errors that the caller got besides are not among
+    /// them.
+    pub fn last_faults(&self) -> (u64, Vec<FaultRecord>) {
+        self.faults.get()
+    }
+
+    /// Says in the log what it has not said yet of copies that were bad.
+    pub fn say_bad_copies(&self) {
+        self.faults.say_rest(true);
     }
 
     /// What was done so far.

@@ -225,6 +225,7 @@ impl Filesystem {
     /// the devices are released with the last reference to it.
     pub fn close(&self) -> Result<()> {
         self.stop_threads();
+        self.info.volume.say_bad_copies();
         if self.info.is_read_only() && self.info.aborted().is_none() {
             return Ok(());
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Filesystem;
 use crate::inactivate::InactivationStats;
-use crate::last_errors::ErrorRecord;
+use crate::last_errors::{ErrorRecord, with_faults};
 use crate::log::Reason;
 use crate::space::SpaceTotals;
 
@@ -93,7 +93,7 @@ impl Filesystem {
         let locks = self.info.lock_counters().chain(self.log.lock_counters()).collect();
         let counters = &self.info.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (errors, last_errors) = self.info.last_errors.get();
+        let (errors, last_errors) = with_faults(self.info.last_errors.get(), self.info.volume.last_faults());
         let (chunks_made, chunks_given_back) = self.info.space.lock().chunk_counts();
         Stats {
             chunks_made,

@@ -153,6 +153,12 @@ fn goes_on_without(gone: usize, back: Back) {
     let (failures, lags) = state(mounted.path(), gone);
     assert!(failures > 0 && lags, "{what}: {failures}");
     assert_eq!(state(mounted.path(), 1 - gone), (0, false), "{what}");
+    // Nobody got an error, and the statistics have them.
+    let stats = ubtrfs(&["stats", "--json"], &[mounted.path()]).ok().stdout;
+    let stats: serde_json::Value = serde_json::from_str(&stats).unwrap();
+    assert!(stats["errors"].as_u64().unwrap() > 0, "{what}: {stats}");
+    let last = stats["last_errors"].as_array().unwrap();
+    assert!(last.iter().any(|error| error["device"] == gone + 1), "{what}: {last:?}");
     mounted.unmount();
     rig.servers[gone].restart();
     // What is wrong on it is mended by the mount itself, too; nobody reads it before.

@@ -179,6 +179,44 @@ fn bad_data_sectors_come_from_the_other_copy() {
     }
 }
 
+/// What nobody gets as an error is in the statistics all the same, with its place.
+#[test]
+fn bad_copies_that_others_make_up_for_are_counted() {
+    let Some(image) = image(&["-d", "dup", "-m", "dup"]) else { return };
+    let (root, of_root) = root_copies(&image.path);
+    let paths = [image.path.clone()];
+    let volume = open(&paths, READ_WRITE, Engine::Auto).unwrap();
+    let at = data_chunk(&volume);
+    let data = random(64 << 10, 5);
+    let sums: Vec<u8> =
+        data.chunks(4096).flat_map(|sector| volume.checksum().compute(sector).0[..4].to_vec()).collect();
+    let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
+    let _ = volume.wait(ticket).unwrap();
+    assert_eq!(volume.last_faults(), (0, vec![]));
+    let places = copies(&volume, at);
+    scribble(&image.path, places[0].plus(4096 * 3), &[0x11; 4096 * 5]);
+    volume.read_data(at, &mut vec![0; data.len()], Some(&sums)).unwrap();
+    let (total, faults) = volume.last_faults();
+    let [neighbours] = &faults[..] else { panic!("{faults:?}") };
+    let place = (neighbours.device.physical, neighbours.device.logical, neighbours.device.len);
+    assert_eq!(place, (Some(places[0].plus(4096 * 3)), Some(at.plus(4096 * 3)), 4096 * 5));
+    assert_eq!((total, neighbours.count, neighbours.device.devid.0), (5, 5, 1));
+    // A tree block, of which one copy is left, and then none.
+    scribble(&image.path, of_root[0].plus(5000), b"rubbish");
+    volume.read_node(&root_of(&volume)).unwrap();
+    let (total, faults) = volume.last_faults();
+    let newest = faults.last().unwrap();
+    assert_eq!((total, newest.device.physical, newest.device.logical), (6, Some(of_root[0]), Some(root)));
+    assert!(newest.cause.contains("tree block"), "{newest:?}");
+    let errors = volume.device_errors()[0].1;
+    assert_eq!(errors.of(ubtrfs_volume::DeviceErrorKind::Corruption), 6, "{errors:?}");
+    for place in &of_root {
+        scribble(&image.path, place.plus(5000), b"rubbish");
+    }
+    volume.read_node(&root_of(&volume)).unwrap_err();
+    assert_eq!(volume.last_faults().0, 8);
+}
+
 #[test]
 fn one_unreadable_sector_does_not_cost_the_others() {
     let Some(image) = image(&["-d", "single"]) else { return };
