@@ -11,7 +11,7 @@ help:
 	@echo 'make profile WORKLOAD=dbench-16    a flame graph of the server (OUT=profile.svg)'
 	@echo 'make lint    formatting, clippy, and the rules of CONTRIBUTING.md'
 	@echo 'make fmt     format the sources'
-	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, a unit for systemd'
+	@echo 'make install ubtrfs, helpers of mount(8), fsck(8) and mkfs(8), manual pages, completions, units for systemd'
 	@echo '             (PREFIX=/usr/local, SBINDIR=/sbin, DESTDIR=, BIN= of a binary that is built)'
 	@echo 'make deb     the same as a Debian package, with cargo-deb (target/debian)'
 
@@ -68,6 +68,8 @@ install:
 	$(BUILT) generate $(DESTDIR)$(PREFIX)/share
 	install -D -m 644 packaging/ubtrfs.conf $(DESTDIR)$(PREFIX)/lib/modprobe.d/ubtrfs.conf
 	sed 's|@bin@|$(PREFIX)/bin|' docs/ubtrfs@.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs@.service
+	sed 's|@bin@|$(PREFIX)/bin|' docs/ubtrfs-scrub@.service.in > $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs-scrub@.service
+	install -m 644 docs/ubtrfs-scrub@.timer $(DESTDIR)$(PREFIX)/lib/systemd/system/ubtrfs-scrub@.timer
 
 PREFIX ?= /usr/local
 SBINDIR ?= /sbin

@@ -117,13 +117,20 @@ look_at_settings() {
     # Whatever is no comment is a line of modprobe.d(5).
     ! grep -vE '^(#.*|options [a-z_]+( [a-z_]+=[^ ]+)+)$' "$root/usr/lib/modprobe.d/ubtrfs.conf" || fail 'no line of modprobe.d(5)'
     grep -q '^ExecStart=/usr/bin/ubtrfs mount -f ' "$unit" || fail 'the unit does not call /usr/bin/ubtrfs'
+    local scrub=$root/usr/lib/systemd/system/ubtrfs-scrub@
+    grep -q '^ExecStart=/usr/bin/ubtrfs scrub start ' "${scrub}.service" || fail 'the unit for scrubs does not call /usr/bin/ubtrfs'
     if has systemd-analyze; then
         # With the program where it is now.
         sed "s|=/usr/bin/|=$root/usr/bin/|" "$unit" >"$place/ubtrfs@mnt-disk.service"
-        # What systemd passes over is a word to the standard error stream and no failure. Other
-        # units of the machine may have such words, too.
-        systemd-analyze verify --man=no "$place/ubtrfs@mnt-disk.service" 2>"$place/log" || fail "$(cat "$place/log")"
-        ! grep -F ubtrfs@ "$place/log" || fail 'systemd does not take the unit as it is'
+        sed "s|=/usr/bin/|=$root/usr/bin/|" "${scrub}.service" >"$place/ubtrfs-scrub@mnt-disk.service"
+        cp "${scrub}.timer" "$place/ubtrfs-scrub@mnt-disk.timer"
+        local name
+        for name in ubtrfs@mnt-disk.service ubtrfs-scrub@mnt-disk.service ubtrfs-scrub@mnt-disk.timer; do
+            # What systemd passes over is a word to the standard error stream and no failure. Other
+            # units of the machine may have such words, too.
+            systemd-analyze verify --man=no "$place/$name" 2>"$place/log" || fail "$(cat "$place/log")"
+            ! grep -E 'ubtrfs(-scrub)?@' "$place/log" || fail "systemd does not take $name as it is"
+        done
     fi
 }
 

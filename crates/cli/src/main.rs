@@ -49,6 +49,8 @@ mod resize;
 mod resource_limits;
 mod restore;
 mod scrub;
+mod scrub_found;
+mod scrub_record;
 mod server_process;
 mod shell;
 mod show;

@@ -3,12 +3,14 @@
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use serde::Serialize;
 use ubtrfs::{Filesystem, Options, ScrubOptions, ScrubProgress};
-use ubtrfs_format::{DeviceId, TreeId};
-use ubtrfs_server::scrub::{ARGUMENT_SIZE, Request, counters};
+use ubtrfs_format::items::Timespec;
+use ubtrfs_format::{DeviceId, TreeId, Uuid};
+use ubtrfs_server::scrub::Request;
 use ubtrfs_volume::{OpenOptions, Volume};
 
 use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubStart, ScrubStatus};
@@ -17,26 +19,29 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output;
 use crate::report::{Progress, meanwhile};
+use crate::scrub_found::{Found, hours};
+use crate::scrub_record::{Record, State};
+use crate::show;
 use crate::size::show_size;
 
 /// The exit status if something is wrong and stays so, as that of `btrfs scrub`.
 const UNCORRECTABLE: u8 = 3;
+/// The exit status if all that was compared is right, but a device is missing.
+const INCOMPLETE: u8 = 4;
 
-/// What was found on one device, or on all of a volume that is not mounted.
-#[derive(Debug, Default, Serialize)]
-struct Found {
+/// What `scrub status --json` shows of a device.
+#[derive(Debug, Serialize)]
+struct Shown {
+    /// Of the scrub: it runs, or how the last one has ended.
+    state: &'static str,
+    /// When it began, in seconds since 1970; unknown of one that runs and was begun by somebody
+    /// else.
     #[serde(skip_serializing_if = "Option::is_none")]
-    device: Option<u64>,
-    data_bytes: u64,
-    tree_bytes: u64,
-    read_errors: u64,
-    checksum_errors: u64,
-    /// How many of these are sectors of parity; unknown of a mount.
+    started: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parity_errors: Option<u64>,
-    super_errors: u64,
-    corrected: u64,
-    uncorrectable: u64,
+    ended: Option<u64>,
+    #[serde(flatten)]
+    found: Found,
 }
 
 /// `ubtrfs scrub`
@@ -63,13 +68,19 @@ fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
     } else {
         found.iter().try_for_each(|found| output::say(&found.as_text()))?;
     }
-    match found.iter().map(|found| found.uncorrectable).sum() {
-        0_u64 => Ok(()),
-        copies => {
-            let words = if arguments.readonly { "are wrong" } else { "are wrong and could not be rewritten" };
-            Err(Failure::new(format!("{copies} copies of blocks or sectors {words}")).with_status(UNCORRECTABLE))
-        }
+    let copies: u64 = found.iter().map(|found| found.uncorrectable).sum();
+    if copies > 0 {
+        let words = if arguments.readonly { "are wrong" } else { "are wrong and could not be rewritten" };
+        return Err(Failure::new(format!("{copies} copies of blocks or sectors {words}")).with_status(UNCORRECTABLE));
     }
+    let missing = found.iter().filter(|found| found.missing).filter_map(|found| found.device);
+    let missing: Vec<String> = missing.map(|device| device.to_string()).collect();
+    let sentence = match &*missing {
+        [] => return Ok(()),
+        [device] => format!("device {device} is missing: nothing of it was compared"),
+        devices => format!("devices {} are missing: nothing of them was compared", devices.join(", ")),
+    };
+    Err(Failure::new(sentence).with_status(INCOMPLETE))
 }
 
 /// Scrubs all devices of a mount at the same time.
@@ -77,6 +88,7 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
     let mounted = Mounted::open(place)?;
     let failed = |errno| about_scrub(place, errno);
     let devices = device_ids(&mounted).map_err(failed)?;
+    let volume = Uuid(mounted.volume_id().map_err(failed)?);
     if (arguments.limit.is_some() || resume) && mounted.is_of_the_kernel().map_err(failed)? {
         let what = "--limit and resume are for mounts of ubtrfs";
         return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
@@ -89,9 +101,15 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
         resume,
         bytes_per_second: arguments.limit.unwrap_or(0),
     };
+    let record = Record::new();
+    record.keep(volume);
     let scrub_all = || {
         std::thread::scope(|scope| {
-            let scrub = |device: &DeviceId| (*device, mounted.scrub(&request(*device)));
+            let scrub = |device: &DeviceId| {
+                let began = Instant::now();
+                let done = mounted.scrub(&request(*device));
+                (*device, done, began.elapsed())
+            };
             let running: Vec<_> = devices.iter().map(|device| scope.spawn(move || scrub(device))).collect();
             let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             ended.collect::<Vec<_>>()
@@ -99,17 +117,32 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
     };
     let progress = Progress::new();
     let look = || {
-        let so_far = devices.iter().filter_map(|device| mounted.scrub_progress(*device).ok());
-        progress.say(&format!("{} compared", show_size(so_far.map(|found| bytes(&Found::of(None, &found))).sum())));
+        let so_far = running(&mounted, &devices).unwrap_or_default();
+        let bytes = so_far.iter().map(Found::bytes).sum();
+        let left = so_far.iter().filter_map(|found| found.seconds_left).max();
+        let left = left.map_or_else(String::new, |left| format!(", about {} left", hours(left)));
+        progress.say(&format!("{} compared{left}", show_size(bytes)));
     };
     let results = meanwhile(scrub_all, look);
     drop(progress);
-    results
-        .into_iter()
-        // One that is missing.
-        .filter(|(_, done)| !matches!(done, Err(Errno::NODEV)))
-        .map(|(device, done)| done.map(|argument| Found::of(Some(device), &argument)).map_err(failed))
-        .collect()
+    let ended = results.into_iter().map(|(device, done, time)| match done {
+        Ok(argument) => Ok(Found::of(device, &argument).within(time)),
+        Err(Errno::NODEV) => Ok(Found::missing(device)),
+        Err(errno) => Err(errno),
+    });
+    let (found, errors): (Vec<_>, Vec<_>) = ended.partition(std::result::Result::is_ok);
+    let found: Vec<Found> = found.into_iter().flatten().collect();
+    let error = errors.into_iter().find_map(std::result::Result::err);
+    let state = match error {
+        None => State::Finished,
+        Some(Errno::CANCELED | Errno::INTR) => State::Cancelled,
+        Some(_) => State::Failed,
+    };
+    // Of one that was running already this one knows nothing.
+    if error != Some(Errno::INPROGRESS) {
+        record.ended(state, found.clone()).keep(volume);
+    }
+    error.map_or(Ok(found), |errno| Err(failed(errno)))
 }
 
 /// Scrubs a volume that is not mounted. Devices that lag have all that the others have after that.
@@ -118,6 +151,7 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     let opened = if read_only { open_for_reading } else { open_for_writing }(paths, window)?;
     let about = |error: &ubtrfs_volume::Error| about_volume_within(paths, window, error);
     let volume = Volume::open(opened.devices, OpenOptions { read_only }).map_err(|error| about(&error))?;
+    let id = volume.fsid();
     let options = Options {
         read_only,
         background_commits: false,
@@ -133,83 +167,84 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
         true
     };
     let options = ScrubOptions { read_only, bytes_per_second: arguments.limit, ..ScrubOptions::default() };
-    let found = fs.scrub(options, &mut show).map_err(failed)?;
+    let (record, began) = (Record::new(), Instant::now());
+    record.keep(id);
+    let found = fs.scrub(options, &mut show);
+    drop(progress);
+    let (state, found) = match found {
+        Ok(found) => (State::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),
+        Err(error) => (State::Failed, Err(failed(error))),
+    };
+    record.ended(state, found.iter().cloned().collect()).keep(id);
+    let found = found?;
     if !read_only {
         fs.close().map_err(failed)?;
     }
-    Ok(Found {
-        device: None,
-        data_bytes: found.data.bytes,
-        tree_bytes: found.trees.bytes,
-        read_errors: found.data.read_errors + found.trees.read_errors + found.parity.read_errors,
-        checksum_errors: found.data.checksum_errors + found.trees.checksum_errors + found.parity.checksum_errors,
-        parity_errors: Some(found.parity.checksum_errors),
-        super_errors: found.super_errors,
-        corrected: found.data.corrected + found.trees.corrected,
-        uncorrectable: found.uncorrectable(),
-    })
+    Ok(found)
+}
+
+/// What scrubs that are going on have found so far.
+fn running(mounted: &Mounted, devices: &[DeviceId]) -> std::result::Result<Vec<Found>, Errno> {
+    let mut running = Vec::new();
+    for device in devices {
+        match mounted.scrub_progress(*device) {
+            Ok(argument) => running.push(Found::so_far(*device, &argument)),
+            Err(Errno::NOTCONN | Errno::NODEV) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(running)
 }
 
 fn status(arguments: &ScrubStatus) -> Result<()> {
     let directory = &arguments.on.directory;
     let mounted = Mounted::open(directory)?;
     let failed = |errno| about_scrub(directory, errno);
-    let mut running = Vec::new();
-    for device in device_ids(&mounted).map_err(failed)? {
-        match mounted.scrub_progress(device) {
-            Ok(argument) => running.push(Found::of(Some(device), &argument)),
-            Err(Errno::NOTCONN) => {}
-            Err(errno) => return Err(failed(errno)),
+    let devices = device_ids(&mounted).map_err(failed)?;
+    let running = running(&mounted, &devices).map_err(failed)?;
+    let record = Record::of(Uuid(mounted.volume_id().map_err(failed)?));
+    if !running.is_empty() {
+        let started = record.filter(|record| record.state == State::Running).map(|record| record.started);
+        if arguments.json {
+            let shown = |found| Shown { state: "running", started, ended: None, found };
+            return output::say(&output::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
         }
+        return running.iter().try_for_each(|found| output::say(&format!("{} so far", found.as_text())));
     }
+    let Some(Record { state, started, ended, devices }) = record else {
+        let none: [Shown; 0] = [];
+        let text = "no scrub is running, and none is known";
+        return output::say(&if arguments.json { output::as_json(&none)? } else { text.to_owned() });
+    };
+    let state = match state {
+        State::Running => "interrupted",
+        State::Finished => "finished",
+        State::Cancelled => "cancelled",
+        State::Failed => "failed",
+    };
     if arguments.json {
-        return output::say(&output::as_json(&running)?);
+        let shown = |found| Shown { state, started: Some(started), ended, found };
+        return output::say(&output::as_json(&devices.into_iter().map(shown).collect::<Vec<_>>())?);
     }
-    if running.is_empty() {
-        return output::say("no scrub is running");
+    let time = |seconds| show::seconds(Timespec { sec: seconds, nsec: 0 });
+    let after = ended.map(|ended| Duration::from_secs(ended.saturating_sub(started)).as_secs());
+    let after = after.map_or_else(String::new, |seconds| format!(" after {}", hours(seconds)));
+    output::say(&format!("no scrub is running; the last one began {} and {}{after}", time(started), as_verb(state)))?;
+    devices.iter().try_for_each(|found| output::say(&found.as_text()))
+}
+
+/// What a scrub did when it ended.
+fn as_verb(state: &str) -> &str {
+    match state {
+        "finished" => "was done",
+        "cancelled" => "was cancelled",
+        "failed" => "failed",
+        _ => "was interrupted",
     }
-    running.iter().try_for_each(|found| output::say(&format!("{} so far", found.as_text())))
 }
 
 fn device_ids(mounted: &Mounted) -> std::result::Result<Vec<DeviceId>, Errno> {
     mounted.device_numbers().map(|numbers| numbers.into_iter().map(DeviceId).collect())
-}
-
-fn bytes(found: &Found) -> u64 {
-    found.data_bytes + found.tree_bytes
-}
-
-impl Found {
-    fn of(device: Option<DeviceId>, argument: &[u8; ARGUMENT_SIZE]) -> Self {
-        let counters = counters(argument);
-        let of = |name: &str| counters.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value);
-        Self {
-            device: device.map(|device| device.0),
-            data_bytes: of("data_bytes_scrubbed"),
-            tree_bytes: of("tree_bytes_scrubbed"),
-            read_errors: of("read_errors"),
-            checksum_errors: of("csum_errors") + of("verify_errors"),
-            parity_errors: None,
-            super_errors: of("super_errors"),
-            corrected: of("corrected_errors"),
-            uncorrectable: of("uncorrectable_errors"),
-        }
-    }
-
-    fn as_text(&self) -> String {
-        let device = self.device.map_or_else(String::new, |device| format!("device {device}: "));
-        let wrong = self.read_errors + self.checksum_errors + self.super_errors;
-        let compared = show_size(bytes(self));
-        if wrong == 0 {
-            return format!("{device}{compared} compared, no error");
-        }
-        let parity = self.parity_errors.filter(|sectors| *sectors > 0);
-        let parity = parity.map_or_else(String::new, |sectors| format!(" ({sectors} of them sectors of parity)"));
-        format!(
-            "{device}{compared} compared, {} unreadable, {} wrong{parity}, {} damaged superblocks; {} rewritten, {} could not be",
-            self.read_errors, self.checksum_errors, self.super_errors, self.corrected, self.uncorrectable
-        )
-    }
 }
 
 fn about_scrub(place: &Path, errno: Errno) -> Failure {

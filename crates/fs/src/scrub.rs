@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ubtrfs_format::items::ChunkItem;
 use ubtrfs_format::{DeviceId, Generation, Logical};
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::thread::JoinHandle;
@@ -93,6 +94,23 @@ impl Scrubber {
         let lagging: Vec<DeviceId> = lagging.into_iter().filter(is_scrubbed).collect();
         let scope = ScrubScope { device: options.device, read_only };
         self.bring_up(&lagging, || self.compare((start, end), scope, options.bytes_per_second, goes_on))
+    }
+
+    /// About how many bytes a scrub from this address on reads: of all copies, or of those on one
+    /// device.
+    pub(crate) fn bytes_to_read(&self, device: Option<DeviceId>, from: Logical) -> u64 {
+        let volume = &self.info.volume;
+        let missing: Vec<DeviceId> = volume.missing_devices().iter().map(|item| item.devid).collect();
+        let is_read = |devid: DeviceId| device.is_none_or(|device| device == devid) && !missing.contains(&devid);
+        let space = self.info.space.lock();
+        let of_chunk = |(start, chunk): &(Logical, ChunkItem)| {
+            let (used, ..) = space.usage(*start)?;
+            let stripes = chunk.stripes.iter().filter(|stripe| is_read(stripe.devid)).count() as u64;
+            Some(used.saturating_mul(stripes) / chunk.flags.raid()?.data_stripes(chunk.stripes.len()).max(1))
+        };
+        let chunks = volume.chunks();
+        let left = chunks.iter().filter(|(start, chunk)| start.0.saturating_add(chunk.length) > from.0);
+        left.filter_map(of_chunk).sum()
     }
 
     /// Has these devices, which lag, compared with the others. They are current after it, if all

@@ -9,6 +9,7 @@ use ubtrfs::{Filesystem, ScrubOptions, ScrubProgress};
 use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_fuse::Errno;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
+use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::btrfs_ioctls::u64_at;
@@ -31,6 +32,10 @@ const PROGRESS: usize = 32;
 const COUNTERS: usize = 15;
 /// Ours, in bytes that the kernel does not use: the most bytes in a second.
 const LIMIT: usize = PROGRESS + COUNTERS * 8;
+/// The same of an answer to [`SCRUB_PROGRESS`]: the bytes that are to be compared, and for how many
+/// milliseconds that has been going on.
+const TOTAL: usize = LIMIT + 8;
+const MILLIS: usize = TOTAL + 8;
 
 /// One of these commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,11 +158,15 @@ impl Default for Scrubs {
 struct Running {
     progress: Mutex<ScrubProgress>,
     is_cancelled: AtomicBool,
+    began: Instant,
+    /// About how many bytes are to be compared.
+    total: u64,
 }
 
-impl Default for Running {
-    fn default() -> Self {
-        Self { progress: Mutex::with_default(Rank::ScrubProgress), is_cancelled: AtomicBool::new(false) }
+impl Running {
+    fn new(total: u64) -> Self {
+        let progress = Mutex::with_default(Rank::ScrubProgress);
+        Self { progress, is_cancelled: AtomicBool::new(false), began: Instant::now(), total }
     }
 }
 
@@ -178,7 +187,11 @@ impl Scrubs {
         {
             return nothing(Errno::NODEV);
         }
-        let running = Arc::new(Running::default());
+        // What a device that lags has been compared for before may be wrong again.
+        let goes_on_there = request.resume && !engine.volume().lagging_devices().contains(&device);
+        let cancelled = if goes_on_there { self.cancelled.lock().get(&device).copied() } else { None };
+        let start = Logical(cancelled.unwrap_or(request.start));
+        let running = Arc::new(Running::new(engine.bytes_to_scrub(Some(device), start)));
         {
             let mut all = self.running.lock();
             if all.contains_key(&device) {
@@ -186,13 +199,13 @@ impl Scrubs {
             }
             all.insert(device, Arc::clone(&running));
         }
-        // What a device that lags has been compared for before may be wrong again.
-        let goes_on_there = request.resume && !engine.volume().lagging_devices().contains(&device);
-        let start = if goes_on_there { self.cancelled.lock().remove(&device) } else { None };
+        if goes_on_there {
+            self.cancelled.lock().remove(&device);
+        }
         let options = ScrubOptions {
             device: Some(device),
             read_only: request.read_only,
-            range: Some((Logical(start.unwrap_or(request.start)), Logical(request.end))),
+            range: Some((start, Logical(request.end))),
             bytes_per_second: Some(request.bytes_per_second).filter(|limit| *limit > 0),
         };
         let mut note = |progress: &ScrubProgress| {
@@ -220,8 +233,20 @@ impl Scrubs {
     pub(crate) fn progress(&self, device: DeviceId) -> Result<Vec<u8>, Errno> {
         let running = self.running.lock();
         let running = running.get(&device).ok_or(Errno::NOTCONN)?;
-        Ok(encode_progress(device, &running.progress.lock()))
+        let mut argument = encode_progress(device, &running.progress.lock());
+        let millis = u64::try_from(running.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        for (place, number) in [(TOTAL, running.total), (MILLIS, millis)] {
+            argument[place..place + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        Ok(argument)
     }
+}
+
+/// About how many bytes the scrub that an answer to [`SCRUB_PROGRESS`] is about compares in all, and
+/// for how many milliseconds it has been going on. `None` of the kernel's driver.
+pub fn extent(argument: &[u8; ARGUMENT_SIZE]) -> Option<(u64, u64)> {
+    let of = |place| u64_at(argument, place).filter(|number| *number > 0);
+    Some((of(TOTAL)?, of(MILLIS)?))
 }
 
 /// The counters of an argument that [`SCRUB`] or [`SCRUB_PROGRESS`] has filled in, with their names

@@ -26,7 +26,8 @@ pub enum ScrubCommand {
 
 /// Scrub a mounted volume, or one that is not mounted by naming its devices.
 ///
-/// Exit status: 0 if all copies are right or could be rewritten, 3 if some could not.
+/// Exit status: 0 if all copies are right or could be rewritten, 3 if some could not, 4 if a device
+/// is missing.
 #[derive(Debug, Args)]
 pub struct ScrubStart {
     /// Rewrite nothing.

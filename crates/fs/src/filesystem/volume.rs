@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::{DeviceId, Generation, Ino, Key, TreeId};
+use ubtrfs_format::{DeviceId, Generation, Ino, Key, Logical, TreeId};
 use ubtrfs_volume::Volume;
 
 use super::Filesystem;
@@ -55,6 +55,12 @@ impl Filesystem {
         goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<ScrubProgress> {
         self.scrubber.run(options, goes_on)
+    }
+
+    /// About how many bytes a scrub reads, from an address on: of all copies, or of those on one
+    /// device. Parity is not counted.
+    pub fn bytes_to_scrub(&self, device: Option<DeviceId>, from: Logical) -> u64 {
+        self.scrubber.bytes_to_read(device, from)
     }
 
     /// Brings devices that lack something up to the others. Returns those that have all of it now.

@@ -30,6 +30,7 @@ mod parity_replaces_devices;
 mod real_programs;
 mod same_calls_on_both;
 mod scrub_mends_devices;
+mod scrubs_and_checks_say_what_they_found;
 mod servers_that_are_away;
 mod several_devices;
 mod snapshots_back_and_forth;

@@ -81,8 +81,11 @@ fn devices_are_mended_and_brought_up_to_the_others() {
     fill(mounted.path(), 2);
     std::fs::remove_dir_all(mounted.path().join("dir 1")).unwrap();
     let expected = shown(mounted.path());
-    let without = scrubbed(&[mounted.path()]);
-    assert_eq!((without.as_array().unwrap().len(), sum(&without, "super_errors")), (2, 0), "{without}");
+    let without = ubtrfs(&["scrub", "start", "--json"], &[mounted.path()]);
+    assert_eq!(without.code(), Some(4), "{}", without.report());
+    let without: serde_json::Value = serde_json::from_str(&without.stdout).unwrap();
+    let is_missing: Vec<_> = without.as_array().unwrap().iter().map(|device| device["missing"].clone()).collect();
+    assert_eq!((is_missing, sum(&without, "super_errors")), (vec![false.into(), false.into(), true.into()], 0));
     mounted.unmount();
     let refused = Subject::ubtrfs().try_mount(&[all[0], all[1]], "");
     assert!(refused.is_err(), "only with degraded");
