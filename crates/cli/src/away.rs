@@ -2,9 +2,9 @@
 //! of them is named; with it the volume does without them, and nothing is written to them.
 //!
 //! What is on the devices is looked at before any is opened for writing. Which volume is meant the
-//! first device says, as for the kernel's driver; where that one has no superblock that is good, all
-//! others have to agree. Somebody else's use of a device, and a lack of permission, are no reasons to
-//! do without it: it would be written to by others, or become too old, without need.
+//! first device says, as for the kernel's driver; where that one has no superblock that is good,
+//! all others have to agree. Somebody else's use of a device, and a lack of permission, are no
+//! reasons to do without it: it would be written to by others, or become too old, without need.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

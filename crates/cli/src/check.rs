@@ -167,8 +167,8 @@ fn as_text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Faults, a line for each; of one kind no more than [`MOST_OF_A_KIND`], and one for all others. They
-/// mostly have one cause.
+/// Faults, a line for each; of one kind no more than [`MOST_OF_A_KIND`], and one for all others.
+/// They mostly have one cause.
 fn shown<'a>(faults: impl Iterator<Item = &'a Fault>, what: &str) -> Vec<String> {
     let mut kinds: Vec<(Discriminant<FaultKind>, Vec<&Fault>)> = Vec::new();
     for fault in faults {

@@ -53,8 +53,8 @@ pub fn all_of_volume(paths: &[PathBuf], window: Window) -> Result<Vec<PathBuf>> 
     if window.is_whole() { with_others(paths) } else { Ok(paths.to_vec()) }
 }
 
-/// The same for a mount with `degraded`, to which all that are named are to be passed on: those that
-/// are away don't keep the others from being found.
+/// The same for a mount with `degraded`, to which all that are named are to be passed on: those
+/// that are away don't keep the others from being found.
 pub fn all_that_is_there(paths: &[PathBuf], window: Window, timeout: Option<Duration>) -> Result<Vec<PathBuf>> {
     check_distinct(paths)?;
     if !window.is_whole() || !paths.iter().any(|path| is_block(path)) {

@@ -1,5 +1,5 @@
 //! What the last scrub of each volume has found: a file for each volume, which outlives mounts and
-//! this machine's restarts. Whoever can't have one does without it.
+//! this machine's restarts. A user who can't have one does without it.
 
 use std::fs;
 use std::io::{self, Write};

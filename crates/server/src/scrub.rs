@@ -242,8 +242,8 @@ impl Scrubs {
     }
 }
 
-/// About how many bytes the scrub that an answer to [`SCRUB_PROGRESS`] is about compares in all, and
-/// for how many milliseconds it has been going on. `None` of the kernel's driver.
+/// About how many bytes the scrub that an answer to [`SCRUB_PROGRESS`] is about compares in all,
+/// and for how many milliseconds it has been going on. `None` of the kernel's driver.
 pub fn extent(argument: &[u8; ARGUMENT_SIZE]) -> Option<(u64, u64)> {
     let of = |place| u64_at(argument, place).filter(|number| *number > 0);
     Some((of(TOTAL)?, of(MILLIS)?))

@@ -162,7 +162,7 @@ impl Volume {
         let proof = Proof::of_sums(sum);
         let pieces = self.pieces_to_read(at, bytes.len() as u64, proof)?;
         let mut failures: Vec<(usize, Error)> = Vec::new();
-        // Whoever gets an error notes that.
+        // An error that the caller gets is noted there.
         let note_all = |failures: &[(usize, Error)]| {
             failures.iter().for_each(|(copy, error)| self.note_fault(&pieces, at, *copy, error));
         };

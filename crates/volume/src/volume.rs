@@ -394,9 +394,9 @@ impl Volume {
         self.devices.load().present().for_each(|member| member.device.stop_waiting());
     }
 
-    /// How many faults of devices there were that cost nothing, or made a tree block unreadable, and
-    /// the last of them, the newest at the end. Errors that the caller got besides are not among
-    /// them.
+    /// How many faults of devices there were that cost nothing, or made a tree block unreadable,
+    /// and the last of them, the newest at the end. Errors that the caller got besides are not
+    /// among them.
     pub fn last_faults(&self) -> (u64, Vec<FaultRecord>) {
         self.faults.get()
     }

@@ -1,5 +1,5 @@
-//! With `degraded` a volume does without devices that are named, as in an fstab, and are away or hold
-//! nothing of it: each is named once, and not a byte of it is written. Without, each is named.
+//! With `degraded` a volume does without devices that are named, as in an fstab, and are away or
+//! hold nothing of it: each is named once, and not a byte of it is written. Without, each is named.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -11,7 +11,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::blank_image;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, run};
-use ubtrfs_testkit::scratch::{mount_table, scratch_dir};
+use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::Subject;
 
 use crate::device_images::{command_of, ubtrfs};
@@ -88,7 +88,8 @@ fn serve(images: &[&Path], place: &Path, log: &Path) -> Child {
     let mut server = command_of(&["mount", "-f"], images);
     let mut server = server.arg(place).stderr(Stdio::from(File::create(log).unwrap())).spawn().unwrap();
     let begun = Instant::now();
-    while !mount_table().iter().any(|line| line.dir == place) {
+    let is_mounted = || std::fs::read_to_string("/proc/self/mounts").unwrap().contains(place.to_str().unwrap());
+    while !is_mounted() {
         let ended = server.try_wait().unwrap();
         assert!(begun.elapsed() < LIMIT && ended.is_none(), "{}", std::fs::read_to_string(log).unwrap());
         std::thread::sleep(Duration::from_millis(20));
