@@ -3,22 +3,30 @@
 //! One thread reads and others write at the same time. What is encrypted is encrypted under a lock
 //! that nobody holds while the socket is waited for, since a server may stop to read until its
 //! answers are read.
+//!
+//! What the kernel has taken must not arrive after the lease has ended under which it was given
+//! (invariant 71). So it takes little that it can't send at once, gives up a connection over which
+//! nothing moves, and drops what it still has when a connection ends or its process does. All of
+//! that is TCP's: what is in a Unix domain socket is the server's already.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use rustls::ClientConnection;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::error::Error;
+use crate::lease::Lease;
 use crate::negotiate::Line;
 use crate::tls;
 use crate::uri::{Address, Uri};
@@ -26,6 +34,13 @@ use crate::uri::{Address, Uri};
 /// Bytes that are encrypted, given to the socket, or read from it, at once: so few that a slow
 /// server takes them in a time in which something is expected to move.
 const PIECE: usize = 64 << 10;
+/// How long a socket that takes nothing is waited for before the lease is looked at again.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long TCP goes on with what a writer has given it while nothing of it is taken: less than
+/// lies between the end of a lease and the earliest time at which another writer may come.
+const UNTAKEN: Duration = Duration::from_secs(10);
+/// How much TCP takes of what it can't send yet.
+static UNSENT: libc::c_int = 128 << 10;
 
 /// Both directions of a connection.
 #[derive(Debug)]
@@ -36,6 +51,9 @@ pub(crate) struct Channel {
     sent: AtomicU64,
     /// Bytes that it gave.
     received: AtomicU64,
+    /// How long sending may wait at a time, in milliseconds; 0: for ever.
+    limit: AtomicU64,
+    is_ended: AtomicBool,
 }
 
 /// What has gone over a channel so far.
@@ -78,9 +96,10 @@ impl Channel {
         })
     }
 
-    /// Sends all these bytes, one after the other. The caller lets nobody else send meanwhile.
-    pub(crate) fn send(&self, parts: &[&[u8]]) -> io::Result<()> {
-        let Some(tls) = &self.tls else { return self.send_all(parts) };
+    /// Sends all these bytes, one after the other, as long as the lease lasts. The caller lets
+    /// nobody else send meanwhile.
+    pub(crate) fn send(&self, parts: &[&[u8]], lease: Option<&Lease>) -> io::Result<()> {
+        let Some(tls) = &self.tls else { return self.send_all(parts, lease) };
         let mut encrypted = Vec::with_capacity(PIECE + 1024);
         for piece in parts.iter().flat_map(|part| part.chunks(PIECE)) {
             encrypted.clear();
@@ -90,14 +109,14 @@ impl Channel {
                 tls.write_tls(&mut encrypted)?;
             }
             drop(tls);
-            self.send_all(&[&encrypted])?;
+            self.send_all(&[&encrypted], lease)?;
         }
         Ok(())
     }
 
     /// Sends all parts by few system calls, none of which takes so much that a slow server would
     /// seem to take nothing meanwhile.
-    fn send_all(&self, parts: &[&[u8]]) -> io::Result<()> {
+    fn send_all(&self, parts: &[&[u8]], lease: Option<&Lease>) -> io::Result<()> {
         let mut slices: Vec<IoSlice<'_>> = parts.iter().flat_map(|part| part.chunks(PIECE)).map(IoSlice::new).collect();
         let mut slices = &mut slices[..];
         while !slices.is_empty() {
@@ -107,17 +126,41 @@ impl Channel {
                 bytes <= PIECE
             };
             let count = slices.iter().take_while(fits).count().max(1);
-            match (&self.socket).write_vectored(&slices[..count]) {
+            // A call that waited would go on by itself after this process was stopped.
+            lease.map_or(Ok(()), Lease::check)?;
+            match self.socket.send_now(&slices[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => {
                     self.sent.fetch_add(sent as u64, Relaxed);
                     IoSlice::advance_slices(&mut slices, sent);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_for_room(lease)?,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    /// Returns when the socket takes something again.
+    fn wait_for_room(&self, lease: Option<&Lease>) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
+            match poll(&mut socket, Some(&LOOK.try_into().map_err(io::Error::other)?)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            let limit = Duration::from_millis(self.limit.load(Relaxed));
+            if !limit.is_zero() && begun.elapsed() >= limit {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            if self.is_ended.load(Relaxed) {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            lease.map_or(Ok(()), Lease::check)?;
+        }
     }
 
     fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
@@ -132,8 +175,18 @@ impl Channel {
         Moved { received: self.received.load(Relaxed), sent: self.sent.load(Relaxed), waiting }
     }
 
-    /// Ends the connection: threads that read or send fail.
+    /// Has the kernel send what it was given before the connection ends.
+    pub(crate) fn is_polite(&self) {
+        if let Socket::Tcp(socket) = &self.socket {
+            // Then its server gets no goodbye.
+            let _ = sockopt::set_socket_linger(socket, None);
+        }
+    }
+
+    /// Ends the connection: threads that read or send fail, and the last of them drops what the
+    /// kernel has not sent.
     pub(crate) fn end(&self) {
+        self.is_ended.store(true, Relaxed);
         // One that is broken already is as good.
         let _ = match &self.socket {
             Socket::Tcp(socket) => socket.shutdown(Shutdown::Both),
@@ -143,6 +196,8 @@ impl Channel {
 
     /// How long reading and sending may wait, each time; `None`: forever.
     pub(crate) fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
+        let milliseconds = limit.map_or(0, |limit| limit.as_millis().max(1) as u64);
+        self.limit.store(milliseconds, Relaxed);
         self.socket.limit(limit)
     }
 }
@@ -204,9 +259,11 @@ pub(crate) struct Handshake<'a> {
 }
 
 impl<'a> Handshake<'a> {
-    /// Connects to the server of a URI. All of the handshake ends at the deadline.
-    pub(crate) fn begin(uri: &'a Uri, deadline: Instant) -> Result<Self, Error> {
+    /// Connects to the server of a URI, perhaps to write. All of the handshake ends at the
+    /// deadline.
+    pub(crate) fn begin(uri: &'a Uri, writes: bool, deadline: Instant) -> Result<Self, Error> {
         let socket = Channel::connect(&uri.address, deadline)
+            .and_then(|socket| if writes { socket.keeps_little().map(|()| socket) } else { Ok(socket) })
             .map_err(|source| Error::Connect { address: uri.address.to_string(), source })?;
         Ok(Self { socket, tls: None, uri, deadline })
     }
@@ -218,6 +275,8 @@ impl<'a> Handshake<'a> {
             tls: self.tls.map(|tls| Mutex::new(Rank::Tls, *tls)),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            is_ended: AtomicBool::new(false),
         })
     }
 
@@ -270,6 +329,30 @@ impl Write for Handshake<'_> {
 }
 
 impl Socket {
+    /// Has the kernel keep little of what it is given, and not for long.
+    fn keeps_little(&self) -> io::Result<()> {
+        let Self::Tcp(socket) = self else { return Ok(()) };
+        sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
+        sockopt::set_tcp_user_timeout(socket, UNTAKEN.as_millis() as u32)?;
+        // SAFETY: the descriptor is open, and the option is a number of its size.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_NOTSENT_LOWAT,
+                (&raw const UNSENT).cast(),
+                size_of_val(&UNSENT) as libc::socklen_t,
+            )
+        };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Gives the kernel what it takes without waiting.
+    fn send_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(sendmsg(self, slices, &mut SendAncillaryBuffer::default(), flags)?)
+    }
+
     fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)),
@@ -297,6 +380,15 @@ impl Socket {
     }
 }
 
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
 impl Read for &Socket {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -314,14 +406,46 @@ impl Write for &Socket {
         }
     }
 
-    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        match self {
-            Socket::Tcp(socket) => (&*socket).write_vectored(bufs),
-            Socket::Unix(socket) => (&*socket).write_vectored(bufs),
-        }
-    }
-
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Of invariant 71: what is given to the kernel while nothing is taken does not arrive later.
+    #[test]
+    fn what_tcp_has_not_sent_is_dropped_with_the_connection_of_a_writer() {
+        for writes in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let uri = Uri::parse(format!("nbd://127.0.0.1:{port}/")).unwrap();
+            let handshake = Handshake::begin(&uri, writes, Instant::now() + Duration::from_secs(60)).unwrap();
+            let channel = handshake.finish();
+            let (mut server, _) = listener.accept().unwrap();
+            // More than any buffer of the kernel, to a server that reads nothing.
+            let sending = Arc::clone(&channel);
+            let sender = std::thread::spawn(move || sending.send(&[&vec![7; 256 << 20]], None));
+            let (mut sent, mut still) = (0, 0);
+            while still < 20 {
+                std::thread::sleep(Duration::from_millis(10));
+                let now = channel.moved().sent;
+                still = if now > 0 && now == sent { still + 1 } else { 0 };
+                sent = now;
+            }
+            channel.end();
+            assert!(sender.join().unwrap().is_err());
+            sent = channel.moved().sent;
+            drop(channel);
+            let (mut arrived, mut piece) = (0, vec![0; PIECE]);
+            while let Ok(count @ 1..) = server.read(&mut piece) {
+                arrived += count as u64;
+            }
+            assert_eq!(arrived < sent, writes, "invariant 71: {arrived} of {sent} bytes have arrived");
+        }
     }
 }

@@ -8,19 +8,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
-use crate::abi::{CAN_MULTI_CONN, LARGEST_REQUEST, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
+use crate::abi::{CAN_MULTI_CONN, READ_ONLY, SEND_FLUSH, SEND_FUA, SEND_TRIM, has};
 use crate::connect::{Call, connect, connect_more};
 use crate::error::Error;
-use crate::requests::Command;
-use crate::session::Session;
+use crate::lease::Lease;
+use crate::requests::{Command, cut, pieces};
+use crate::session::{BLOCK, Session};
 use crate::supervisor::{spawn, supervise, take_over};
 use crate::uri::Uri;
 use crate::witness::Witness;
 
 /// How long the first connection may take.
 const PATIENT: Duration = Duration::from_secs(10);
-/// The unit of addresses and lengths of writes.
-const BLOCK: u32 = 4096;
 
 /// How an export is used.
 #[derive(Clone, Debug)]
@@ -35,6 +34,8 @@ pub struct Options {
     /// Where the 4096 bytes each are that show whether the export is the same after the server was
     /// away.
     pub witnesses: Vec<u64>,
+    /// Until when something may be sent, where that has an end.
+    pub lease: Option<Arc<Lease>>,
 }
 
 /// A client of an export. All methods may be called by many threads at once.
@@ -46,7 +47,7 @@ pub struct Client {
 impl Client {
     /// Connects to an export.
     pub fn open(uri: Uri, options: &Options) -> Result<Self, Error> {
-        let mut link = connect(&uri, PATIENT.min(options.timeout))?;
+        let mut link = connect(&uri, options.lease.is_some(), PATIENT.min(options.timeout))?;
         let export = link.export;
         let is_read_only = has(export.flags, READ_ONLY);
         if export.smallest_block > BLOCK {
@@ -68,12 +69,14 @@ impl Client {
         let is_inside = |at: &u64| at.is_multiple_of(block) && at.saturating_add(block) <= export.size;
         let places: Vec<u64> = options.witnesses.iter().copied().filter(is_inside).collect();
         let reads: Vec<Call> = places.iter().map(|at| Call::Read { at: *at, len: BLOCK }).collect();
-        let found = link.call(&reads)?.into_iter().zip(places);
+        let found = link.call(&reads, None)?.into_iter().zip(places);
         let witnesses = found.filter_map(|(found, at)| Some(Witness::new(at, found.ok()?.into()))).collect();
         let connections = if has(export.flags, CAN_MULTI_CONN) { options.connections.max(1) } else { 1 };
         let mut links = vec![link];
-        links.extend(connect_more(&uri, connections - 1).into_iter().filter(|link| link.export == export));
-        let session = Arc::new(Session::new(uri, export, connections, options.timeout, witnesses));
+        let more = connect_more(&uri, options.lease.is_some(), connections - 1);
+        links.extend(more.into_iter().filter(|link| link.export == export));
+        let lease = options.lease.clone();
+        let session = Arc::new(Session::new(uri, export, connections, options.timeout, witnesses, lease));
         take_over(&session, links)?;
         let supervised = Arc::clone(&session);
         spawn("ubtrfs-nbd", move || supervise(&supervised))?;
@@ -137,16 +140,27 @@ impl Client {
     /// Writes these parts one after the other from an address on; address and length are multiples
     /// of 4096. `done` is called once, by another thread perhaps, and must not wait for anything.
     pub fn write(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
-        self.submit_write(at, parts, false, done);
+        self.submit_write(at, parts, (false, false), done);
     }
 
     /// The same, and what it writes is durable when `done` is called: only where
     /// [`Self::has_fua`].
     pub fn write_fua(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
-        self.submit_write(at, parts, true, done);
+        self.submit_write(at, parts, (true, false), done);
     }
 
-    fn submit_write(&self, at: u64, parts: &[Bytes], fua: bool, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+    /// The same as [`Self::write`], and it is sent before all that waits.
+    pub fn write_urgently(&self, at: u64, parts: &[Bytes], done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        self.submit_write(at, parts, (false, true), done);
+    }
+
+    fn submit_write(
+        &self,
+        at: u64,
+        parts: &[Bytes],
+        (fua, is_urgent): (bool, bool),
+        done: impl FnOnce(io::Result<()>) + Send + 'static,
+    ) {
         let len: usize = parts.iter().map(Bytes::len).sum();
         let ranges: Vec<_> = pieces(at, len as u64, self.largest()).collect();
         let all = Arc::new(All { state: Mutex::new(Rank::NbdRequests, (ranges.len(), Ok(()), Some(done))) });
@@ -157,7 +171,7 @@ impl Client {
             let parts = cut(parts, (start - at) as usize, len as usize);
             let all = Arc::clone(&all);
             let done = Box::new(move |result: io::Result<Vec<u8>>| all.count_down(1, result.map(drop)));
-            self.session.submit(Command::Write { parts, fua }, start, len, done);
+            self.session.submit(Command::Write { parts, fua, is_urgent }, start, len, done);
         }
     }
 
@@ -189,7 +203,7 @@ impl Client {
 
     fn largest(&self) -> u32 {
         // What is slow gets less at a time, so that answers come.
-        let largest = self.session.export.largest_request.min(LARGEST_REQUEST).min(self.session.window() as u32);
+        let largest = self.session.largest_request();
         (largest - largest % BLOCK).max(self.session.export.smallest_block)
     }
 }
@@ -207,30 +221,6 @@ impl fmt::Debug for Client {
             .field("export", &self.session.export)
             .finish_non_exhaustive()
     }
-}
-
-/// A range in pieces of at most `largest` bytes.
-fn pieces(at: u64, len: u64, largest: u32) -> impl Iterator<Item = (u64, u32)> {
-    let end = at + len;
-    let next = move |start: u64| (start + u64::from(largest) < end).then(|| start + u64::from(largest));
-    std::iter::successors((len > 0).then_some(at), move |start| next(*start))
-        .map(move |start| (start, (end - start).min(u64::from(largest)) as u32))
-}
-
-/// `len` bytes of these parts, from the `from`th on.
-fn cut(parts: &[Bytes], from: usize, len: usize) -> Vec<Bytes> {
-    let (mut skip, mut left) = (from, len);
-    let mut taken = Vec::new();
-    for part in parts {
-        let start = skip.min(part.len());
-        skip -= start;
-        let end = part.len().min(start + left);
-        left -= end - start;
-        if start < end {
-            taken.push(part.slice(start..end));
-        }
-    }
-    taken
 }
 
 /// Where the result of a request is waited for.
@@ -282,21 +272,5 @@ impl<F: FnOnce(io::Result<()>)> All<F> {
         } else {
             state.1 = result;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_cut_into_pieces() {
-        let all = |at, len, largest| pieces(at, len, largest).collect::<Vec<_>>();
-        assert_eq!(all(10, 0, 4), []);
-        assert_eq!(all(10, 4, 4), [(10, 4)]);
-        assert_eq!(all(10, 9, 4), [(10, 4), (14, 4), (18, 1)]);
-        let parts = [Bytes::from_static(b"abc"), Bytes::from_static(b"defg")];
-        assert_eq!(cut(&parts, 2, 3), [Bytes::from_static(b"c"), Bytes::from_static(b"de")]);
-        assert_eq!(cut(&parts, 3, 4), [Bytes::from_static(b"defg")]);
     }
 }

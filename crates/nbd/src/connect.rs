@@ -8,9 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use ubtrfs_threads::time::Instant;
 
-use crate::abi::{CMD_FLUSH, CMD_READ, CMD_WRITE, request};
+use crate::abi::{CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_WRITE, request};
 use crate::channel::{Channel, Handshake, Incoming};
 use crate::error::Error;
+use crate::lease::Lease;
 use crate::negotiate::{Export, negotiate};
 use crate::reply::{Decoder, Expected, Refusal};
 use crate::uri::Uri;
@@ -35,12 +36,12 @@ pub(crate) struct Link {
 pub(crate) enum Call {
     Flush,
     Read { at: u64, len: u32 },
-    Write { at: u64, data: Bytes },
+    Write { at: u64, data: Bytes, fua: bool },
 }
 
-/// Connects within this time.
-pub(crate) fn connect(uri: &Uri, limit: Duration) -> Result<Link, Error> {
-    let mut handshake = Handshake::begin(uri, Instant::now() + limit)?;
+/// Connects within this time, perhaps to write.
+pub(crate) fn connect(uri: &Uri, writes: bool, limit: Duration) -> Result<Link, Error> {
+    let mut handshake = Handshake::begin(uri, writes, Instant::now() + limit)?;
     let export = negotiate(&mut handshake, &uri.export, uri.tls.is_some())?;
     let channel = handshake.finish();
     channel.limit(Some(limit))?;
@@ -49,25 +50,31 @@ pub(crate) fn connect(uri: &Uri, limit: Duration) -> Result<Link, Error> {
 }
 
 /// More connections to the same export, made at the same time: as many as the server gives soon.
-pub(crate) fn connect_more(uri: &Uri, count: usize) -> Vec<Link> {
+pub(crate) fn connect_more(uri: &Uri, writes: bool, count: usize) -> Vec<Link> {
     std::thread::scope(|scope| {
         let attempts: Vec<_> = (0..count)
-            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || connect(uri, MORE)).ok())
+            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || connect(uri, writes, MORE)).ok())
             .collect();
         attempts.into_iter().filter_map(|attempt| attempt.join().ok()?.ok()).collect()
     })
 }
 
 impl Link {
-    /// Sends requests and waits for the answers to all of them, in order of the requests.
-    pub(crate) fn call(&mut self, calls: &[Call]) -> Result<Vec<Result<Vec<u8>, Refusal>>, Error> {
+    /// Sends requests, as long as the lease lasts, and waits for the answers to all of them, in
+    /// order of the requests.
+    pub(crate) fn call(
+        &mut self,
+        calls: &[Call],
+        lease: Option<&Lease>,
+    ) -> Result<Vec<Result<Vec<u8>, Refusal>>, Error> {
         for (cookie, call) in calls.iter().enumerate() {
             let cookie = cookie as u64;
             match call {
-                Call::Flush => self.channel.send(&[&request(0, CMD_FLUSH, cookie, 0, 0)])?,
-                Call::Read { at, len } => self.channel.send(&[&request(0, CMD_READ, cookie, *at, *len)])?,
-                Call::Write { at, data } => {
-                    self.channel.send(&[&request(0, CMD_WRITE, cookie, *at, data.len() as u32), data])?;
+                Call::Flush => self.channel.send(&[&request(0, CMD_FLUSH, cookie, 0, 0)], lease)?,
+                Call::Read { at, len } => self.channel.send(&[&request(0, CMD_READ, cookie, *at, *len)], lease)?,
+                Call::Write { at, data, fua } => {
+                    let flags = if *fua { CMD_FLAG_FUA } else { 0 };
+                    self.channel.send(&[&request(flags, CMD_WRITE, cookie, *at, data.len() as u32), data], lease)?;
                 }
             }
         }

@@ -59,6 +59,9 @@ pub enum Error {
     /// The export is not for writing.
     #[error("the export is read-only")]
     ReadOnly,
+    /// The export is none that can be used yet.
+    #[error("the server that came back {0}")]
+    NotYet(String),
     /// The export is none that can be used.
     #[error("{0}")]
     Unusable(String),
@@ -74,7 +77,7 @@ impl Error {
     }
 
     /// Whether the next attempt may succeed: what has to do with the connection, or a server that
-    /// is about to start or to end.
+    /// is about to start or to end, or is not set up as it will be.
     pub(crate) fn may_pass(&self) -> bool {
         !matches!(self, Self::Uri(_) | Self::Unusable(_) | Self::ReadOnly)
     }

@@ -13,6 +13,7 @@ use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use crate::abi::{CMD_DISC, request};
 use crate::channel::Channel;
+use crate::lease::Lease;
 use crate::watch::Watch;
 
 /// How long the last message may take.
@@ -29,6 +30,7 @@ pub(crate) struct Lane {
 /// What is to be sent over a connection.
 pub(crate) struct Line {
     channel: Arc<Channel>,
+    lease: Option<Arc<Lease>>,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -47,9 +49,13 @@ pub(crate) struct Message {
 }
 
 impl Lane {
-    pub(crate) fn new(channel: &Arc<Channel>) -> Self {
-        let line =
-            Line { channel: Arc::clone(channel), queue: Mutex::with_default(Rank::NbdLane), changed: Condvar::new() };
+    pub(crate) fn new(channel: &Arc<Channel>, lease: Option<&Arc<Lease>>) -> Self {
+        let line = Line {
+            channel: Arc::clone(channel),
+            lease: lease.cloned(),
+            queue: Mutex::with_default(Rank::NbdLane),
+            changed: Condvar::new(),
+        };
         Self { line: Arc::new(line), outstanding: 0, watch: Watch::new(Arc::clone(channel)) }
     }
 }
@@ -97,7 +103,7 @@ impl Line {
             result = MutexGuard::unlocked(queue, || {
                 let mut parts: Vec<&[u8]> = vec![&message.header];
                 parts.extend(message.parts.iter().map(|part| &**part));
-                self.channel.send(&parts)
+                self.channel.send(&parts, self.lease.as_deref())
             });
             if result.is_err() {
                 break;
@@ -119,7 +125,8 @@ impl Line {
         let may_send = !queue.is_sending;
         drop(queue);
         if says_goodbye && may_send && self.channel.limit(Some(GOODBYE)).is_ok() {
-            let _ = self.channel.send(&[&request(0, CMD_DISC, 0, 0, 0)]);
+            self.channel.is_polite();
+            let _ = self.channel.send(&[&request(0, CMD_DISC, 0, 0, 0)], None);
         }
         self.channel.end();
         self.changed.notify_all();

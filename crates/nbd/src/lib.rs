@@ -6,6 +6,9 @@
 //! an answer are sent again, and so is what was written and not flushed, since a server that was
 //! restarted may have lost it. Before that the export is compared with what it was.
 //!
+//! Who writes may have an export for a time only ([`Lease`]): then nothing is sent after that, and
+//! what the kernel has not sent by then is dropped with the connection.
+//!
 //! Nothing that a server sends is trusted: it is bounded, and what the protocol forbids ends the
 //! connection.
 
@@ -16,6 +19,7 @@ mod connect;
 mod error;
 mod kept;
 mod lane;
+mod lease;
 mod negotiate;
 mod reply;
 mod requests;
@@ -31,6 +35,7 @@ mod witness;
 pub use bytes::Bytes;
 pub use client::{Client, Options};
 pub use error::Error;
+pub use lease::{Access, BootTime, Clock, Holder, Lease, Lost};
 pub use negotiate::{Export, Line, negotiate};
 pub use reply::{Answer, Decoder, Expected, Refusal};
 pub use uri::{Address, DEFAULT_PORT, TlsOptions, Uri};

@@ -2,6 +2,9 @@
 //!
 //! Nobody waits for room here: threads that begin writes serve cached reads, too. What bounds the
 //! memory is what the callers have in flight.
+//!
+//! A server that comes back may take less at a time than the one before. What is longer then goes
+//! in pieces, which are requests of their own until the last of them is answered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,6 +14,7 @@ use ubtrfs_threads::time::Instant;
 
 use crate::abi::{CMD_FLAG_FUA, CMD_FLUSH, CMD_READ, CMD_TRIM, CMD_WRITE, CMD_WRITE_ZEROES};
 use crate::lane::Message;
+use crate::reply::Refusal;
 
 /// Requests that are under way, at most.
 const MOST_REQUESTS: usize = 128;
@@ -26,6 +30,8 @@ pub(crate) enum Command {
         parts: Vec<Bytes>,
         /// It is durable when it is answered.
         fua: bool,
+        /// It waits for nothing.
+        is_urgent: bool,
     },
     /// Nothing but zeros.
     Zero,
@@ -54,11 +60,26 @@ pub(crate) struct Request {
     pub(crate) len: u32,
     /// Over which connection it was sent, and when, if it was.
     pub(crate) sent: Option<(usize, Instant)>,
+    /// The request of which it is a piece.
+    pub(crate) of: Option<u64>,
     pub(crate) done: Done,
 }
 
+/// A request whose pieces are under way or wait for that.
+struct Whole {
+    request: Request,
+    /// Pieces without an answer.
+    left: usize,
+    result: Result<Vec<u8>, Refusal>,
+}
+
 impl Request {
-    pub(crate) fn message(&self, cookie: u64) -> Message {
+    pub(crate) fn new(command: Command, at: u64, len: u32, done: Done) -> Self {
+        Self { command, at, len, sent: None, of: None, done }
+    }
+
+    /// The request as it is sent, as durable by itself where there is that.
+    pub(crate) fn message(&self, cookie: u64, has_fua: bool) -> Message {
         let (command, parts) = match &self.command {
             Command::Read => (CMD_READ, Vec::new()),
             Command::Write { parts, .. } => (CMD_WRITE, parts.clone()),
@@ -66,7 +87,8 @@ impl Request {
             Command::Flush { .. } => (CMD_FLUSH, Vec::new()),
             Command::Trim => (CMD_TRIM, Vec::new()),
         };
-        let flags = if matches!(self.command, Command::Write { fua: true, .. }) { CMD_FLAG_FUA } else { 0 };
+        let is_fua = has_fua && matches!(self.command, Command::Write { fua: true, .. });
+        let flags = if is_fua { CMD_FLAG_FUA } else { 0 };
         Message { header: crate::abi::request(flags, command, cookie, self.at, self.len), parts }
     }
 }
@@ -84,6 +106,7 @@ pub(crate) struct Requests {
     /// … and changes. Each of both has its turn.
     changes: VecDeque<u64>,
     is_turn_of_changes: bool,
+    wholes: BTreeMap<u64, Whole>,
     under_way: usize,
     bytes_under_way: usize,
 }
@@ -104,20 +127,25 @@ impl Requests {
     fn queue_of(&mut self, command: &Command) -> &mut VecDeque<u64> {
         match command {
             Command::Read => &mut self.reads,
-            Command::Flush { .. } | Command::Write { fua: true, .. } => &mut self.urgent,
+            Command::Flush { .. } | Command::Write { fua: true, .. } | Command::Write { is_urgent: true, .. } => {
+                &mut self.urgent
+            }
             _ => &mut self.changes,
         }
     }
 
-    /// Takes the request that is to be sent next, if there is room for it among so many bytes.
-    pub(crate) fn take_next(&mut self, window: usize, may_change: bool) -> Option<u64> {
-        if let Some(cookie) = self.urgent.pop_front() {
-            return Some(cookie);
+    /// Takes the request that is to be sent next, or a piece of it of at most `largest` bytes, if
+    /// there is room for it among so many bytes.
+    pub(crate) fn take_next(&mut self, window: usize, may_change: bool, largest: u32) -> Option<u64> {
+        if let Some(first) = self.urgent.front().copied() {
+            self.split(first, largest);
+            return self.urgent.pop_front();
         }
-        let (reads, changes) = (&mut self.reads, &mut self.changes);
-        let has_changes = may_change && !changes.is_empty();
-        let takes_change = has_changes && (self.is_turn_of_changes || reads.is_empty());
-        let queue = if takes_change { changes } else { reads };
+        let has_changes = may_change && !self.changes.is_empty();
+        let takes_change = has_changes && (self.is_turn_of_changes || self.reads.is_empty());
+        let first = *if takes_change { &self.changes } else { &self.reads }.front()?;
+        self.split(first, largest);
+        let queue = if takes_change { &mut self.changes } else { &mut self.reads };
         let len = self.all.get(queue.front()?)?.len as usize;
         let has_room =
             self.under_way < MOST_REQUESTS && (self.bytes_under_way + len <= window || self.bytes_under_way == 0);
@@ -128,13 +156,66 @@ impl Requests {
         queue.pop_front()
     }
 
+    /// Puts pieces in the place of the first request of a queue, if it has too many bytes.
+    fn split(&mut self, cookie: u64, largest: u32) {
+        let is_long = |request: &Request| {
+            request.len > largest && matches!(request.command, Command::Read | Command::Write { .. })
+        };
+        if !self.all.get(&cookie).is_some_and(is_long) {
+            return;
+        }
+        let Some(request) = self.all.remove(&cookie) else { return };
+        self.queue_of(&request.command).pop_front();
+        let mut cookies = Vec::new();
+        for (at, len) in pieces(request.at, u64::from(request.len), largest) {
+            let mut command = request.command.clone();
+            if let Command::Write { parts, .. } = &mut command {
+                *parts = cut(parts, (at - request.at) as usize, len as usize);
+            }
+            let piece = Request { of: Some(cookie), ..Request::new(command, at, len, Box::new(drop)) };
+            cookies.push(self.next_cookie());
+            self.all.insert(self.last_cookie, piece);
+        }
+        let bytes = if matches!(request.command, Command::Read) { request.len as usize } else { 0 };
+        let left = cookies.len();
+        let queue = self.queue_of(&request.command);
+        cookies.into_iter().rev().for_each(|cookie| queue.push_front(cookie));
+        self.wholes.insert(cookie, Whole { request, left, result: Ok(vec![0; bytes]) });
+    }
+
+    /// A piece was answered. The request that it is of, its cookie and its result, if it was the
+    /// last one.
+    pub(crate) fn gather(
+        &mut self,
+        of: u64,
+        piece: &Request,
+        result: Result<Vec<u8>, Refusal>,
+    ) -> Option<(Request, Result<Vec<u8>, Refusal>)> {
+        let whole = self.wholes.get_mut(&of)?;
+        let start = (piece.at - whole.request.at) as usize;
+        match (&mut whole.result, result) {
+            (Ok(all), Ok(bytes)) => {
+                if let Some(place) = all.get_mut(start..start + bytes.len()) {
+                    place.copy_from_slice(&bytes);
+                }
+            }
+            (Ok(_), Err(refusal)) => whole.result = Err(refusal),
+            (Err(_), _) => {}
+        }
+        whole.left -= 1;
+        if whole.left > 0 {
+            return None;
+        }
+        self.wholes.remove(&of).map(|whole| (whole.request, whole.result))
+    }
+
     /// A request goes over this connection.
-    pub(crate) fn send(&mut self, cookie: u64, lane: usize) -> Option<Message> {
+    pub(crate) fn send(&mut self, cookie: u64, lane: usize, has_fua: bool) -> Option<Message> {
         let request = self.all.get_mut(&cookie)?;
         request.sent = Some((lane, Instant::now()));
         self.under_way += 1;
         self.bytes_under_way += request.len as usize;
-        Some(request.message(cookie))
+        Some(request.message(cookie, has_fua))
     }
 
     /// The request with this cookie, if it was sent over this connection.
@@ -151,8 +232,23 @@ impl Requests {
             if longest.len() < len {
                 longest = vec![0; len].into();
             }
-            request.command = Command::Write { parts: vec![longest.slice(..len)], fua: false };
+            request.command = Command::Write { parts: vec![longest.slice(..len)], fua: false, is_urgent: false };
         }
+    }
+
+    /// Writes of `at..end` that were not sent, since others take their place.
+    pub(crate) fn supersede(&mut self, at: u64, end: u64) -> Vec<Request> {
+        let is_inside = |request: &Request| {
+            let is_write = matches!(request.command, Command::Write { .. }) && request.sent.is_none();
+            is_write && request.of.is_none() && at <= request.at && request.at + u64::from(request.len) <= end
+        };
+        let inside: Vec<u64> =
+            self.all.iter().filter(|(_, request)| is_inside(request)).map(|(cookie, _)| *cookie).collect();
+        let superseded = inside.iter().filter_map(|cookie| self.all.remove(cookie)).collect();
+        for queue in [&mut self.urgent, &mut self.changes] {
+            queue.retain(|cookie| self.all.contains_key(cookie));
+        }
+        superseded
     }
 
     /// A request that was sent is over.
@@ -165,18 +261,23 @@ impl Requests {
 
     /// Everything is to be sent again, in the order in which it came.
     pub(crate) fn wait_again(&mut self) {
-        let all = std::mem::take(&mut self.all);
-        *self = Self { last_cookie: self.last_cookie, ..Self::default() };
-        for (cookie, request) in all {
+        for (cookie, request) in self.take_whole() {
             self.add(cookie, Request { sent: None, ..request });
         }
     }
 
     /// All of them, of which none is left.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Request> + use<> {
-        let all = std::mem::take(&mut self.all);
+        self.take_whole().into_values()
+    }
+
+    /// All of them as they came.
+    fn take_whole(&mut self) -> BTreeMap<u64, Request> {
+        let mut all = std::mem::take(&mut self.all);
+        all.retain(|_, request| request.of.is_none());
+        all.extend(std::mem::take(&mut self.wholes).into_iter().map(|(cookie, whole)| (cookie, whole.request)));
         *self = Self { last_cookie: self.last_cookie, ..Self::default() };
-        all.into_values()
+        all
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -189,20 +290,85 @@ impl Requests {
     }
 }
 
+/// A range in pieces of at most `largest` bytes.
+pub(crate) fn pieces(at: u64, len: u64, largest: u32) -> impl Iterator<Item = (u64, u32)> {
+    let end = at + len;
+    let next = move |start: u64| (start + u64::from(largest) < end).then(|| start + u64::from(largest));
+    std::iter::successors((len > 0).then_some(at), move |start| next(*start))
+        .map(move |start| (start, (end - start).min(u64::from(largest)) as u32))
+}
+
+/// `len` bytes of these parts, from the `from`th on.
+pub(crate) fn cut(parts: &[Bytes], from: usize, len: usize) -> Vec<Bytes> {
+    let (mut skip, mut left) = (from, len);
+    let mut taken = Vec::new();
+    for part in parts {
+        let start = skip.min(part.len());
+        skip -= start;
+        let end = part.len().min(start + left);
+        left -= end - start;
+        if start < end {
+            taken.push(part.slice(start..end));
+        }
+    }
+    taken
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LARGEST: u32 = 1 << 20;
+
     fn add(requests: &mut Requests, command: Command, len: u32) -> u64 {
         let cookie = requests.next_cookie();
-        requests.add(cookie, Request { command, at: 0, len, sent: None, done: Box::new(|_| ()) });
+        requests.add(cookie, Request::new(command, 0, len, Box::new(drop)));
         cookie
+    }
+
+    #[test]
+    fn ranges_are_cut_into_pieces() {
+        let all = |at, len, largest| pieces(at, len, largest).collect::<Vec<_>>();
+        assert_eq!(all(10, 0, 4), []);
+        assert_eq!(all(10, 4, 4), [(10, 4)]);
+        assert_eq!(all(10, 9, 4), [(10, 4), (14, 4), (18, 1)]);
+        let parts = [Bytes::from_static(b"abc"), Bytes::from_static(b"defg")];
+        assert_eq!(cut(&parts, 2, 3), [Bytes::from_static(b"c"), Bytes::from_static(b"de")]);
+        assert_eq!(cut(&parts, 3, 4), [Bytes::from_static(b"defg")]);
+    }
+
+    #[test]
+    fn what_is_too_long_goes_in_pieces_and_is_whole_again_when_a_connection_breaks() {
+        let mut requests = Requests::default();
+        let read = add(&mut requests, Command::Read, 10);
+        let after = add(&mut requests, Command::Read, 4);
+        let piece = |requests: &mut Requests| {
+            let cookie = requests.take_next(100, true, 4)?;
+            requests.send(cookie, 0, true).map(|_| cookie)
+        };
+        let first = piece(&mut requests).unwrap();
+        assert!(requests.all[&first].of == Some(read) && !requests.all.contains_key(&read));
+        requests.wait_again();
+        assert_eq!(requests.all.keys().copied().collect::<Vec<_>>(), [read, after]);
+        let sent: Vec<u64> = std::iter::from_fn(|| piece(&mut requests)).collect();
+        assert!(sent.len() == 4 && sent[3] == after, "in the order in which they came: {sent:?}");
+        let mut whole = None;
+        for cookie in [sent[2], sent[0], sent[1]] {
+            assert!(whole.is_none());
+            let piece = requests.remove(cookie).unwrap();
+            let bytes = (piece.at..piece.at + u64::from(piece.len)).map(|byte| byte as u8).collect();
+            whole = requests.gather(read, &piece, Ok(bytes));
+        }
+        let (request, bytes) = whole.unwrap();
+        assert_eq!((request.len, bytes), (10, Ok((0..10).collect())));
+        requests.remove(after).unwrap();
+        assert!(requests.is_empty() && requests.take_all().next().is_none());
     }
 
     fn sent(requests: &mut Requests, window: usize, may_change: bool) -> Vec<u64> {
         let next = || {
-            let cookie = requests.take_next(window, may_change)?;
-            requests.send(cookie, 0).map(|_| cookie)
+            let cookie = requests.take_next(window, may_change, LARGEST)?;
+            requests.send(cookie, 0, true).map(|_| cookie)
         };
         std::iter::from_fn(next).collect()
     }

@@ -16,18 +16,22 @@
 //! 32), or until its own answer if that says that it is durable. So after any number of crashes of
 //! the server all that was acknowledged and not flushed is there again before the next request is
 //! answered.
+//!
+//! Who writes for a time only has its connections end before that does (`lease`, invariant 71).
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
-use crate::abi::{ESHUTDOWN, SEND_WRITE_ZEROES, has};
+use crate::abi::{ESHUTDOWN, LARGEST_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
 use crate::connect::Link;
 use crate::kept::Kept;
 use crate::lane::{Lane, Line};
+use crate::lease::Lease;
 use crate::negotiate::Export;
 use crate::reply::{Answer, Expected};
 use crate::requests::{Command, Done, Request, Requests};
@@ -36,12 +40,17 @@ use crate::watch::Watch;
 use crate::window::Window;
 use crate::witness::Witness;
 
+/// The unit of addresses and lengths of writes.
+pub(crate) const BLOCK: u32 = 4096;
 /// Of more than this a flush is asked for, without waiting for it …
 const MUCH_KEPT: usize = 32 << 20;
 /// … and beyond this changes wait for it.
 const MOST_KEPT: usize = 64 << 20;
 /// From how many bytes on zeros are not sent.
 const MANY_ZEROS: usize = 64 << 10;
+/// Within what time requests are to be answered of who has to extend a lease: that takes two of
+/// them.
+const LATE: Duration = Duration::from_secs(2);
 
 /// How long requests still wait for a server when nobody waits for them.
 const UNAWAITED: Duration = Duration::from_secs(5);
@@ -60,6 +69,8 @@ pub(crate) struct State {
     lanes: Vec<Lane>,
     /// What the servers of all connections offer, of what the first one did.
     flags: u16,
+    /// The most bytes of a request that all of them take.
+    largest_request: u32,
     requests: Requests,
     window: Window,
     /// Answered writes.
@@ -86,6 +97,7 @@ pub(crate) struct Session {
     pub(crate) export: Export,
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
+    pub(crate) lease: Option<Arc<Lease>>,
     pub(crate) state: Mutex<State>,
     /// Something of the state has changed.
     pub(crate) changed: Condvar,
@@ -98,14 +110,16 @@ impl Session {
         connections: usize,
         timeout: Duration,
         witnesses: Vec<Witness>,
+        lease: Option<Arc<Lease>>,
     ) -> Self {
         let state = State {
             phase: Phase::Away { since: Instant::now(), why: String::new(), is_expired: false },
             epoch: 0,
             lanes: Vec::new(),
             flags: export.flags,
+            largest_request: export.largest_request.min(LARGEST_REQUEST),
             requests: Requests::default(),
-            window: Window::new(timeout),
+            window: Window::new(late(timeout, lease.as_deref())),
             answers: 0,
             kept: Kept::default(),
             witnesses,
@@ -117,7 +131,8 @@ impl Session {
             is_connecting: false,
             is_closing: false,
         };
-        Self { uri, export, connections, timeout, state: Mutex::new(Rank::NbdSession, state), changed: Condvar::new() }
+        let state = Mutex::new(Rank::NbdSession, state);
+        Self { uri, export, connections, timeout, lease, state, changed: Condvar::new() }
     }
 
     /// Makes a request. It is sent when there is room for it and the server is there; what others
@@ -133,7 +148,7 @@ impl Session {
         let cookie = state.requests.next_cookie();
         let end = at + u64::from(len);
         match &mut command {
-            Command::Write { parts, fua } => {
+            Command::Write { parts, fua, .. } => {
                 state.kept.write(at, parts, cookie);
                 state.witnesses.iter_mut().for_each(|witness| witness.write(at, parts, cookie));
                 let is_zero = || parts.iter().all(|part| part.iter().all(|byte| *byte == 0));
@@ -148,7 +163,7 @@ impl Session {
             Command::Flush { covers, .. } => *covers = state.answers,
             Command::Read | Command::Zero => {}
         }
-        state.requests.add(cookie, Request { command, at, len, sent: None, done });
+        state.requests.add(cookie, Request::new(command, at, len, done));
         let own = state.dispatch(is_waited_for.then_some(cookie));
         let epoch = state.epoch;
         drop(state);
@@ -164,9 +179,11 @@ impl Session {
         has(self.state.lock().flags, flag)
     }
 
-    /// The most bytes that one request should have.
-    pub(crate) fn window(&self) -> usize {
-        self.state.lock().window.bytes()
+    /// The most bytes that one request should have. What is slow gets less at a time, so that
+    /// answers come.
+    pub(crate) fn largest_request(&self) -> u32 {
+        let state = self.state.lock();
+        state.largest_request.min(state.window.bytes() as u32)
     }
 
     /// What a reply with this cookie may answer.
@@ -194,19 +211,37 @@ impl Session {
         if let Some((_, sent)) = request.sent {
             state.window.answered(request.len as usize, sent, Instant::now());
         }
+        let (request, cookie, result) = match request.of {
+            None => (request, answer.cookie, answer.result),
+            Some(of) => {
+                let Some((request, result)) = state.requests.gather(of, &request, answer.result) else {
+                    state.dispatch(None);
+                    return;
+                };
+                (request, of, result)
+            }
+        };
         let end = request.at + u64::from(request.len);
-        match (&request.command, &answer.result) {
+        match (&request.command, &result) {
             (Command::Write { .. } | Command::Zero, Ok(_)) => {
                 state.answers += 1;
                 let answers = state.answers;
-                state.kept.answered(request.at, end, answer.cookie, answers);
-                state.witnesses.iter_mut().for_each(|witness| witness.answered(answer.cookie, answers));
+                state.kept.answered(request.at, end, cookie, answers);
+                state.witnesses.iter_mut().for_each(|witness| witness.answered(cookie, answers));
                 if matches!(request.command, Command::Write { fua: true, .. }) {
-                    state.kept.is_over(request.at, end, answer.cookie);
-                    state.witnesses.iter_mut().for_each(|witness| witness.durable(answer.cookie));
+                    if !has(state.flags, SEND_FUA) {
+                        // The server has lost the means: a flush has to follow.
+                        let cookie = state.requests.next_cookie();
+                        let flush = Command::Flush { covers: answers, is_own: false };
+                        state.requests.add(cookie, Request::new(flush, 0, 0, request.done));
+                        state.dispatch(None);
+                        return;
+                    }
+                    state.kept.is_over(request.at, end, cookie);
+                    state.witnesses.iter_mut().for_each(|witness| witness.durable(cookie));
                 }
             }
-            (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.is_over(request.at, end, answer.cookie),
+            (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.is_over(request.at, end, cookie),
             (Command::Flush { covers, .. }, Ok(_)) => {
                 state.kept.flushed(*covers);
                 state.witnesses.iter_mut().for_each(|witness| witness.flushed(*covers));
@@ -222,7 +257,7 @@ impl Session {
         }
         state.dispatch(None);
         drop(state);
-        (request.done)(answer.result.map_err(|refusal| {
+        (request.done)(result.map_err(|refusal| {
             let error = refusal.to_io();
             io::Error::new(error.kind(), format!("{}: {error}", self.uri))
         }));
@@ -253,6 +288,13 @@ impl Session {
         let limit = self.timeout / 2;
         if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() > limit) {
             self.leave(state, heard, &format!("no answer for {} seconds", heard.elapsed().as_secs()));
+        }
+    }
+
+    /// Ends connections whose lease is about to end.
+    pub(crate) fn look_at_lease(&self, state: &mut State, soon: Duration) {
+        if self.lease.as_ref().is_some_and(|lease| !lease.lasts(soon)) {
+            self.leave(state, Instant::now(), "it is not certain any more that nobody else writes");
         }
     }
 
@@ -338,12 +380,14 @@ impl Session {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         state.epoch += 1;
-        state.lanes = links.iter().map(|link| Lane::new(&link.channel)).collect();
+        state.lanes = links.iter().map(|link| Lane::new(&link.channel, self.lease.as_ref())).collect();
         state.flags = links.iter().fold(self.export.flags, |flags, link| flags & link.export.flags);
+        let largest = links.iter().map(|link| link.export.largest_request).fold(LARGEST_REQUEST, u32::min);
+        state.largest_request = largest;
         if !has(state.flags, SEND_WRITE_ZEROES) {
             state.requests.write_zeros();
         }
-        state.window = Window::new(self.timeout);
+        state.window = Window::new(late(self.timeout, self.lease.as_deref()));
         state.phase = Phase::Up;
         if state.requests.is_empty() {
             state.trouble = None;
@@ -357,7 +401,8 @@ impl Session {
         let mut state = self.state.lock();
         state.is_closing = true;
         for lane in state.lanes.drain(..) {
-            lane.line.end(true);
+            // What has no answer is not sent any more.
+            lane.line.end(lane.outstanding == 0);
         }
         if let Some(watch) = state.writing_again.take() {
             watch.end();
@@ -388,6 +433,29 @@ impl State {
         self.lanes.iter_mut().filter(|lane| lane.outstanding > 0).map(|lane| lane.watch.look()).min()
     }
 
+    /// A place that shows what the export is gets this, by a write of its own.
+    pub(crate) fn new_content(&mut self, at: u64, data: &Bytes) -> u64 {
+        let cookie = self.requests.next_cookie();
+        let parts = std::slice::from_ref(data);
+        self.witnesses.iter_mut().for_each(|witness| witness.write(at, parts, cookie));
+        cookie
+    }
+
+    /// Writes that are not to come after one of our own.
+    pub(crate) fn supersede(&mut self, at: u64, end: u64) -> Vec<Request> {
+        self.requests.supersede(at, end)
+    }
+
+    /// And it is durable.
+    pub(crate) fn is_durable(&mut self, cookie: u64) {
+        self.answers += 1;
+        let answers = self.answers;
+        for witness in &mut self.witnesses {
+            witness.answered(cookie, answers);
+            witness.durable(cookie);
+        }
+    }
+
     /// Acknowledged writes are lost.
     pub(crate) fn lose(&mut self, why: String) {
         self.lost.get_or_insert(why);
@@ -411,11 +479,13 @@ impl State {
             if !self.flushes_itself && self.is_much_kept(MUCH_KEPT) {
                 self.flush_itself();
             }
-            let Some(cookie) = self.requests.take_next(self.window.bytes(), !self.is_much_kept(MOST_KEPT)) else {
-                break;
-            };
+            let may_change = !self.is_much_kept(MOST_KEPT);
+            // Pieces keep to the blocks of the server.
+            let largest = (self.largest_request - self.largest_request % BLOCK).max(1);
+            let Some(cookie) = self.requests.take_next(self.window.bytes(), may_change, largest) else { break };
             let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
-            let Some(message) = self.requests.send(cookie, lane) else { continue };
+            let has_fua = has(self.flags, SEND_FUA);
+            let Some(message) = self.requests.send(cookie, lane, has_fua) else { continue };
             let lane = &mut self.lanes[lane];
             if lane.outstanding == 0 {
                 lane.watch.hear();
@@ -436,10 +506,17 @@ impl State {
         self.flushes_itself = true;
         let cookie = self.requests.next_cookie();
         let command = Command::Flush { covers: self.answers, is_own: true };
-        self.requests.add(cookie, Request { command, at: 0, len: 0, sent: None, done: Box::new(|_| ()) });
+        self.requests.add(cookie, Request::new(command, 0, 0, Box::new(drop)));
     }
 
     fn is_much_kept(&self, limit: usize) -> bool {
         self.kept.answered_bytes() >= limit || self.witnesses.iter().any(Witness::is_full)
     }
+}
+
+/// How long an answer may take before less is sent at a time: a server is silent when it answers
+/// nothing for the half of `timeout`.
+fn late(timeout: Duration, lease: Option<&Lease>) -> Duration {
+    let late = timeout / 16;
+    if lease.is_some() { late.min(LATE) } else { late }
 }

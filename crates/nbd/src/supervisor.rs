@@ -63,7 +63,12 @@ pub(crate) fn supervise(session: &Arc<Session>) {
         last = Instant::now();
         session.look_at_writing_again(&mut state);
         match &state.phase {
-            Phase::Up => session.look_for_silence(&mut state),
+            Phase::Up => {
+                session.look_for_silence(&mut state);
+                if matches!(state.phase, Phase::Up) {
+                    session.look_at_lease(&mut state, tick);
+                }
+            }
             Phase::Away { .. } => {
                 if !state.is_connecting {
                     let connecting = Arc::clone(session);

@@ -22,9 +22,9 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// A server is silent when it answers nothing for the half of `timeout`.
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Self { bytes: FIRST, late: timeout / 16, halved: None }
+    /// An answer that takes longer than this is late.
+    pub(crate) fn new(late: Duration) -> Self {
+        Self { bytes: FIRST, late, halved: None }
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -50,7 +50,7 @@ mod tests {
     fn a_window_grows_by_quick_answers_and_is_halved_once_by_late_ones() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut window = Window::new(Duration::from_secs(160));
+        let mut window = Window::new(Duration::from_secs(10));
         window.answered(1 << 20, start, after(10));
         assert_eq!(window.bytes(), 2 << 20);
         for _ in 0..100 {

@@ -20,8 +20,12 @@ const EXPORT_FLAGS: u16 = 1 | 1 << 2 | TRIM | WRITE_ZEROES | 1 << 8;
 pub const TRIM: u16 = 1 << 5;
 /// … and zeros without their bytes.
 pub const WRITE_ZEROES: u16 = 1 << 6;
-/// And it takes writes that are durable when they are answered.
-const FUA: u16 = 1 << 3;
+/// It takes writes that are durable when they are answered, …
+pub const FUA: u16 = 1 << 3;
+/// … and flushes.
+pub const FLUSH: u16 = 1 << 2;
+/// It takes no changes.
+pub const READ_ONLY: u16 = 1 << 1;
 const ACK: u32 = 1;
 const INFO: u32 = 3;
 const UNSUPPORTED: u32 = (1 << 31) + 1;
@@ -100,13 +104,7 @@ impl LossyServer {
 
     /// Crashes, and is there again at once: of what was not flushed each write is kept or lost.
     pub fn crash(&self, rng: &mut Rng) {
-        let mut state = lock(&self.shared);
-        for (at, data) in std::mem::take(&mut state.unflushed) {
-            if rng.below(2) == 0 {
-                state.durable[at..at + data.len()].copy_from_slice(&data);
-            }
-        }
-        state.restart();
+        lock(&self.shared).crash(rng);
     }
 
     /// The same, where it comes back with another content.
@@ -121,8 +119,14 @@ impl LossyServer {
         let mut state = lock(&self.shared);
         state.flags &= !flags;
         state.largest = Some(largest);
-        drop(state);
-        self.crash(rng);
+        state.crash(rng);
+    }
+
+    /// Crashes, and is there again with these flags and without those.
+    pub fn come_back_otherwise(&self, with: u16, without: u16, rng: &mut Rng) {
+        let mut state = lock(&self.shared);
+        state.flags = (state.flags | with) & !without;
+        state.crash(rng);
     }
 
     /// Answers nothing any more over the connections that there are. Those that come later are
@@ -176,6 +180,15 @@ impl Drop for LossyServer {
 }
 
 impl State {
+    fn crash(&mut self, rng: &mut Rng) {
+        for (at, data) in std::mem::take(&mut self.unflushed) {
+            if rng.below(2) == 0 {
+                self.durable[at..at + data.len()].copy_from_slice(&data);
+            }
+        }
+        self.restart();
+    }
+
     fn restart(&mut self) {
         self.life += 1;
         self.unflushed.clear();
@@ -268,11 +281,15 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
             // With the lock: all connections share its time.
             thread::sleep(Duration::from_micros(len as u64 * 1_000_000 / state.rate));
         }
-        let is_offered = match command {
-            4 => state.flags & TRIM != 0,
-            6 => state.flags & WRITE_ZEROES != 0,
-            _ => true,
-        };
+        let may_change = command == 0 || state.flags & READ_ONLY == 0;
+        let is_offered = may_change
+            && match command {
+                4 => state.flags & TRIM != 0,
+                6 => state.flags & WRITE_ZEROES != 0,
+                3 => state.flags & FLUSH != 0,
+                1 => !is_fua || state.flags & FUA != 0,
+                _ => true,
+            };
         if !is_offered || state.largest.is_some_and(|largest| len > largest as usize && matches!(command, 0 | 1)) {
             drop(state);
             let invalid = 22_u32.to_be_bytes();

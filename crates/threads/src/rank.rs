@@ -237,6 +237,8 @@ pub enum Rank {
     RecordingDevice,
     /// The mark of who writes to a device.
     ProtectedDevice,
+    /// What a writer knows of its mark.
+    WriterLease,
     /// The ticket of writes that are submitted later.
     DeferredWrite,
     /// An image in memory over another.

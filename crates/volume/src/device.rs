@@ -41,6 +41,11 @@ pub trait Device: Send + Sync + Debug {
         self.submit(writes)
     }
 
+    /// As [`Device::submit`], but before all that waits.
+    fn submit_urgently(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit(writes)
+    }
+
     /// Whether [`Device::submit_fua`] saves a barrier.
     fn has_fua(&self) -> bool {
         false

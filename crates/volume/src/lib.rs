@@ -73,6 +73,7 @@ mod window_device;
 mod write;
 mod write_group;
 mod write_pool;
+mod writer_lease;
 mod writer_mark;
 
 pub use add_device::wipe;
@@ -93,6 +94,8 @@ pub use kept_file::keep_from_use;
 pub use loop_devices::SOURCE_LABEL;
 pub use member::{DeviceErrorKind, DeviceErrors};
 pub use memory_device::MemoryDevice;
+#[cfg(feature = "testing")]
+pub use named_device::{LeaseCheck, open_elsewhere};
 pub use named_device::{Opening, absolute_name, is_remote, is_same_export, open_named, open_to_look};
 pub use nbd_device::{NbdDevice, USUAL_TIMEOUT};
 pub use open::OpenOptions;
@@ -113,6 +116,10 @@ pub use scrubbed::{ScrubScope, Scrubbed};
 pub use split_mix::SplitMix64;
 #[cfg(feature = "testing")]
 pub use throttled_device::ThrottledDevice;
+#[cfg(feature = "testing")]
+pub use ubtrfs_nbd::{BootTime, Clock};
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
 pub use write::{CompletedWrites, Data, Flushed, Nodes, Ticket, Write};
+#[cfg(feature = "testing")]
+pub use writer_lease::Timing as WriterTiming;

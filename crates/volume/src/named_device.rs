@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ubtrfs_nbd::Uri;
+use ubtrfs_nbd::{BootTime, Lease, Uri};
 
 use crate::device::Device;
 use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
 use crate::file_device::{Exclusive, FileDevice, OpenMode};
 use crate::nbd_device::NbdDevice;
-use crate::protected_device::{ProtectedDevice, Refusal, Timing};
+use crate::protected_device::ProtectedDevice;
 use crate::read_ahead_device::ReadAheadDevice;
+use crate::writer_lease::{Refusal, Timing};
+#[cfg(feature = "testing")]
+use crate::writer_mark::WriterMark;
 
 /// How a device is opened.
 #[derive(Clone, Copy, Debug)]
@@ -32,10 +35,13 @@ pub struct Opening {
 pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
     let Opening { mode, exclusive, part, timeout } = how;
     if is_remote(name) {
-        let mut device: Arc<dyn Device> = Arc::new(NbdDevice::open(&name.to_string_lossy(), mode, part, timeout)?);
-        if mode == OpenMode::ReadWrite && exclusive != Exclusive::No {
+        let is_protected = mode == OpenMode::ReadWrite && exclusive != Exclusive::No;
+        let lease = is_protected.then(|| Arc::new(Lease::new(Arc::new(BootTime))));
+        let uri = name.to_string_lossy();
+        let mut device: Arc<dyn Device> = Arc::new(NbdDevice::open_leased(&uri, mode, part, timeout, lease.clone())?);
+        if is_protected {
             let protected =
-                ProtectedDevice::new(device, part.start, Timing::USUAL).map_err(|refusal| match refusal {
+                ProtectedDevice::new(device, part.start, Timing::USUAL, lease).map_err(|refusal| match refusal {
                     Refusal::Held(by) => Error::Held { path: name.into(), by: Some(by) },
                     Refusal::Failed(source) => Error::Open { path: name.into(), source },
                 })?;
@@ -44,6 +50,40 @@ pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
         return Ok(Arc::new(ReadAheadDevice::new(device, part.start)));
     }
     FileDevice::open_part(name, mode, exclusive, part).map(|device| Arc::new(device) as _)
+}
+
+/// When it is certain that nobody else has an export: tests of the tests.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseCheck {
+    /// As each byte is sent.
+    AsSent,
+    /// As a write is submitted only, which is wrong.
+    AsSubmitted,
+}
+
+/// Opens an export for writing as on a machine of its own, with its own clock.
+///
+/// # Errors
+/// As [`open_named`].
+#[cfg(feature = "testing")]
+pub fn open_elsewhere(
+    uri: &str,
+    timing: Timing,
+    clock: Arc<dyn ubtrfs_nbd::Clock>,
+    check: LeaseCheck,
+) -> Result<Arc<dyn Device>> {
+    let lease = Arc::new(Lease::new(Arc::clone(&clock)));
+    let (mode, part) = (OpenMode::ReadWrite, DevicePart::WHOLE);
+    let device = Arc::new(NbdDevice::open_leased(uri, mode, part, None, Some(Arc::clone(&lease)))?);
+    let lease = (check == LeaseCheck::AsSent).then_some(lease);
+    let mark = WriterMark::elsewhere();
+    let protected =
+        ProtectedDevice::with_mark(device, 0, timing, (clock, lease), mark).map_err(|refusal| match refusal {
+            Refusal::Held(by) => Error::Held { path: uri.into(), by: Some(by) },
+            Refusal::Failed(source) => Error::Open { path: uri.into(), source },
+        })?;
+    Ok(Arc::new(ReadAheadDevice::new(Arc::new(protected), 0)))
 }
 
 /// Opens a device for reading, without keeping anybody out.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
-use ubtrfs_nbd::{Bytes, Client, Options, Uri};
+use ubtrfs_nbd::{Bytes, Client, Lease, Options, Uri};
 
 use crate::buffer::ALIGNMENT;
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
@@ -40,6 +40,17 @@ impl NbdDevice {
     /// writes. The threads behind it do
     /// not survive a `fork`: open after it.
     pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>) -> Result<Self> {
+        Self::open_leased(uri, mode, part, timeout, None)
+    }
+
+    /// The same, and nothing is sent any more when the lease has ended.
+    pub(crate) fn open_leased(
+        uri: &str,
+        mode: OpenMode,
+        part: DevicePart,
+        timeout: Option<Duration>,
+        lease: Option<Arc<Lease>>,
+    ) -> Result<Self> {
         let failed = |error: ubtrfs_nbd::Error| {
             let kind = match &error {
                 ubtrfs_nbd::Error::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
@@ -53,7 +64,7 @@ impl NbdDevice {
         // A reader does not mind who writes.
         let witnesses = if read_only { vec![superblock] } else { vec![superblock, mark] };
         let timeout = timeout.unwrap_or(USUAL_TIMEOUT);
-        let options = Options { read_only, timeout, connections: CONNECTIONS, witnesses };
+        let options = Options { read_only, timeout, connections: CONNECTIONS, witnesses, lease };
         let client = Client::open(Uri::parse(uri).map_err(failed)?, &options).map_err(failed)?;
         let size = client.size() - client.size() % ALIGNMENT as u64;
         Ok(Self { client, size, counters: CounterCells::default() })
@@ -106,6 +117,10 @@ impl Device for NbdDevice {
 
     fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         self.submit_by(writes, |at, parts, done| self.client.write_fua(at, parts, done))
+    }
+
+    fn submit_urgently(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.submit_by(writes, |at, parts, done| self.client.write_urgently(at, parts, done))
     }
 
     fn has_fua(&self) -> bool {

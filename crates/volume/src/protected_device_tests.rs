@@ -1,8 +1,8 @@
+use std::time::Duration;
+
 use super::*;
 use crate::error::WriteError;
 use crate::memory_device::MemoryDevice;
-use crate::writer_mark::Process;
-use ubtrfs_format::Uuid;
 use ubtrfs_threads::Rank;
 
 const SUPERBLOCK: usize = SUPERBLOCK_COPIES[0].0 as usize;
@@ -44,17 +44,11 @@ fn write(device: &dyn Device, at: usize, data: &[u8]) -> Result<(), WriteError> 
     device.submit(vec![DeviceWrite { at: Physical(at as u64), data }]).wait()
 }
 
-/// The mark of a process that can't be seen from here.
-fn foreign() -> WriterMark {
-    let mark = WriterMark::new();
-    WriterMark { process: Process { boot: Uuid([7; 16]), ..mark.process }, host: "elsewhere".into(), ..mark }
-}
-
 #[test]
 fn a_writer_marks_a_volume_and_takes_the_mark_away() {
     let device = volume();
     let before = device.to_bytes();
-    let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    let protected = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     assert_eq!(mark(&device).unwrap().process.pid, std::process::id());
     // All of the first MiB is written and discarded; the mark stays.
     write(&protected, 0, &vec![7; 1 << 20]).unwrap();
@@ -71,41 +65,41 @@ fn a_writer_marks_a_volume_and_takes_the_mark_away() {
 #[test]
 fn a_second_writer_is_refused_as_long_as_the_first_one_lives() {
     let device = volume();
-    let first = ProtectedDevice::new(device.clone(), 0, QUICK).unwrap();
-    let refused = ProtectedDevice::new(device.clone(), 0, QUICK);
+    let first = ProtectedDevice::new(device.clone(), 0, QUICK, None).unwrap();
+    let refused = ProtectedDevice::new(device.clone(), 0, QUICK, None);
     assert!(
         matches!(&refused, Err(Refusal::Held(who)) if who.contains(&std::process::id().to_string())),
         "{refused:?}"
     );
     write(&first, 0, &[1; 4096]).unwrap();
     drop(first);
-    drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
+    drop(ProtectedDevice::new(device, 0, QUICK, None).unwrap());
 }
 
 /// A device that a mounted volume gets has no superblock yet when it is opened.
 #[test]
 fn a_device_that_becomes_a_volumes_is_marked_when_it_has_been_wiped() {
     let device = Arc::new(MemoryDevice::from_bytes(vec![7; 16 << 20]));
-    let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    let protected = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     assert_eq!(mark(&device), None, "something else is there");
     crate::add_device::wipe(&protected).unwrap();
     let superblock = volume().to_bytes()[..PLACE].to_vec();
     write(&protected, 0, &superblock).unwrap();
     assert_eq!(mark(&device).unwrap().process.pid, std::process::id());
-    let refused = ProtectedDevice::new(device.clone(), 0, QUICK);
+    let refused = ProtectedDevice::new(device.clone(), 0, QUICK, None);
     assert!(matches!(refused, Err(Refusal::Held(_))), "{refused:?}");
     drop(protected);
     assert_eq!(mark(&device), None);
-    drop(ProtectedDevice::new(device, 0, QUICK).unwrap());
+    drop(ProtectedDevice::new(device, 0, QUICK, None).unwrap());
 }
 
 /// A volume may be used as soon as it is unmounted, though its server takes a while to end.
 #[test]
 fn a_device_that_is_released_is_another_writers_at_once() {
     let device = volume();
-    let first = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    let first = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     first.release();
-    let second = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    let second = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     let marked = mark(&device);
     drop(first);
     assert!(marked.is_some() && mark(&device) == marked, "that of the second one");
@@ -115,16 +109,17 @@ fn a_device_that_is_released_is_another_writers_at_once() {
 #[test]
 fn a_writer_that_can_not_be_seen_is_watched_until_it_is_silent() {
     let device = volume();
-    let mut left = foreign();
+    let mut left = WriterMark::elsewhere();
     put(&device, PLACE, &left.to_bytes()).unwrap();
-    let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+    let protected = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     assert_ne!(mark(&device).unwrap().writer, left.writer);
     drop(protected);
     // Another one lives.
     put(&device, PLACE, &left.to_bytes()).unwrap();
     std::thread::scope(|scope| {
-        let refused = scope
-            .spawn(|| ProtectedDevice::new(device.clone(), 0, Timing { silence: Duration::from_secs(60), ..QUICK }));
+        let refused = scope.spawn(|| {
+            ProtectedDevice::new(device.clone(), 0, Timing { silence: Duration::from_secs(60), ..QUICK }, None)
+        });
         while !refused.is_finished() {
             left.sequence += 1;
             put(&device, PLACE, &left.to_bytes()).unwrap();
@@ -138,9 +133,9 @@ fn a_writer_that_can_not_be_seen_is_watched_until_it_is_silent() {
 /// Of invariant 12.
 #[test]
 fn nothing_is_written_to_a_volume_that_another_writer_has_taken_over() {
-    for taken in [foreign().to_bytes(), [0; MARK_SIZE]] {
+    for taken in [WriterMark::elsewhere().to_bytes(), [0; MARK_SIZE]] {
         let device = volume();
-        let protected = ProtectedDevice::new(device.clone(), 0, SLOW).unwrap();
+        let protected = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
         write(&protected, 0, &[1; 4096]).unwrap();
         put(&device, PLACE, &taken).unwrap();
         let before = device.to_bytes();
@@ -156,15 +151,15 @@ fn nothing_is_written_to_a_volume_that_another_writer_has_taken_over() {
 fn a_mark_is_renewed_and_another_one_is_noticed_then() {
     let device = volume();
     let protected =
-        ProtectedDevice::new(device.clone(), 0, Timing { lease: Duration::from_secs(3600), ..QUICK }).unwrap();
+        ProtectedDevice::new(device.clone(), 0, Timing { lease: Duration::from_secs(3600), ..QUICK }, None).unwrap();
     let first = mark(&device).unwrap();
     while mark(&device).unwrap().sequence < first.sequence + 3 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    put(&device, PLACE, &foreign().to_bytes()).unwrap();
-    while protected.shared.state.lock().lost.is_none() {
+    put(&device, PLACE, &WriterMark::elsewhere().to_bytes()).unwrap();
+    while protected.shared.writer.lost().is_none() {
         // A renewal that was on its way may have come later: then the other writer comes again.
-        put(&device, PLACE, &foreign().to_bytes()).unwrap();
+        put(&device, PLACE, &WriterMark::elsewhere().to_bytes()).unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(write(&protected, 0, &[2; 4096]).is_err());
@@ -176,7 +171,7 @@ fn what_is_no_volume_or_has_a_boot_loader_there_is_not_marked() {
     put(&other, PLACE, &[7; MARK_SIZE]).unwrap();
     for device in [other, Arc::new(MemoryDevice::new(1 << 20)), Arc::new(MemoryDevice::new(SUPERBLOCK + 4096))] {
         let before = device.to_bytes();
-        let protected = ProtectedDevice::new(device.clone(), 0, QUICK).unwrap();
+        let protected = ProtectedDevice::new(device.clone(), 0, QUICK, None).unwrap();
         write(&protected, 0, &[0; 4096]).unwrap();
         drop(protected);
         assert!(device.to_bytes() == before);
@@ -215,7 +210,7 @@ impl Device for Late {
 #[test]
 fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
     let (device, gate) = (volume(), Arc::new(Mutex::new(Rank::TestGate, ())));
-    let protected = ProtectedDevice::new(Arc::new(Late(device.clone(), gate.clone())), 0, SLOW).unwrap();
+    let protected = ProtectedDevice::new(Arc::new(Late(device.clone(), gate.clone())), 0, SLOW, None).unwrap();
     write(&protected, 0, &[1; 4096]).unwrap();
     let closed = gate.lock();
     let data = SharedBuffer::from(Buffer::from(&[2; 4096][..]));
@@ -226,13 +221,59 @@ fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
     assert_eq!(device.to_bytes()[0], 2);
 }
 
+/// A server that is slow may still have to do what the other one sent.
+#[test]
+fn a_writer_that_is_silent_on_a_slow_device_is_watched_for_longer() {
+    let device = volume();
+    put(&device, PLACE, &WriterMark::elsewhere().to_bytes()).unwrap();
+    let gate = Arc::new(Mutex::new(Rank::TestGate, ()));
+    let slow = Arc::new(Late(device.clone(), gate.clone()));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each look takes about as long as this.
+            while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                let closed = gate.lock();
+                std::thread::sleep(Duration::from_millis(100));
+                drop(closed);
+                std::thread::yield_now();
+            }
+        });
+        let begun = std::time::Instant::now();
+        let protected = ProtectedDevice::new(slow, 0, SLOW, None);
+        let took = begun.elapsed();
+        is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(took > SLOW.silence * 3, "{took:?}");
+        drop(protected);
+    });
+}
+
+/// Without a lease a writer comes like a new one.
+#[test]
+fn a_mark_of_ours_with_another_number_may_be_over_that_of_another_writer() {
+    let device = volume();
+    let timing = Timing { lease: Duration::from_millis(100), silence: Duration::from_secs(4), ..SLOW };
+    let protected = ProtectedDevice::new(device.clone(), 0, timing, None).unwrap();
+    for is_late in [false, true] {
+        std::thread::sleep(timing.lease);
+        let found = mark(&device).unwrap();
+        if is_late {
+            // It was under way, and nobody knows what was there before.
+            put(&device, PLACE, &WriterMark { sequence: found.sequence + 100, ..found }.to_bytes()).unwrap();
+        }
+        let begun = std::time::Instant::now();
+        write(&protected, 0, &[1; 4096]).unwrap();
+        assert!(!is_late || begun.elapsed() >= timing.silence / 2, "others have the time to notice");
+    }
+}
+
 /// Of invariant 12.
 #[test]
 fn of_writers_that_come_at_the_same_time_one_writes() {
     let timing = Timing {
         renewal: Duration::from_millis(400),
         silence: Duration::from_secs(60),
-        lease: Duration::from_secs(60),
+        lease: Duration::from_millis(800),
         settling: Duration::from_millis(100),
     };
     for round in 0..5 {
@@ -241,7 +282,7 @@ fn of_writers_that_come_at_the_same_time_one_writes() {
         let writers: Vec<bool> = std::thread::scope(|scope| {
             let one = || {
                 start.wait();
-                let protected = ProtectedDevice::new(device.clone(), 0, timing);
+                let protected = ProtectedDevice::new(device.clone(), 0, timing, None);
                 let written = protected.as_ref().is_ok_and(|protected| write(protected, 0, &[1; 4096]).is_ok());
                 // Those that are in see the last one's mark.
                 start.wait();

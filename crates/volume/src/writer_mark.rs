@@ -59,6 +59,14 @@ impl WriterMark {
         Self { writer: Uuid(uuid::Uuid::new_v4().into_bytes()), sequence: 1, process: Process::this(), host }
     }
 
+    /// A mark of a process that can't be seen from here.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn elsewhere() -> Self {
+        let mark = Self::new();
+        let boot = Uuid(uuid::Uuid::new_v4().into_bytes());
+        Self { process: Process { boot, ..mark.process }, host: "elsewhere".into(), ..mark }
+    }
+
     /// The mark in these bytes, if there is one.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MARK_SIZE] = bytes.try_into().ok()?;

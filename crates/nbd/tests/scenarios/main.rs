@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod crashes;
+mod leases;
 mod other_exports;
 mod slow_servers;
 
@@ -24,7 +25,7 @@ fn client(server: &LossyServer, timeout: Duration) -> Client {
 }
 
 fn client_of(uri: &str, timeout: Duration) -> Client {
-    let options = Options { read_only: false, timeout, connections: 4, witnesses: vec![0] };
+    let options = Options { read_only: false, timeout, connections: 4, witnesses: vec![0], lease: None };
     Client::open(Uri::parse(uri).unwrap(), &options).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use ubtrfs_testkit::lossy_server::{TRIM, WRITE_ZEROES};
+use ubtrfs_testkit::lossy_server::{FLUSH, FUA, READ_ONLY, TRIM, WRITE_ZEROES};
 use ubtrfs_testkit::rng::Rng;
 
 use crate::{BLOCK, client, read, server, write, write_fua};
@@ -39,8 +39,8 @@ fn an_older_copy_is_neither_read_nor_written() {
 }
 
 #[test]
-fn an_empty_or_resized_export_is_refused() {
-    for (blocks, said) in [(16, "another content"), (17, "another one")] {
+fn an_empty_export_is_refused_whatever_its_size_is() {
+    for blocks in [16, 17] {
         let dir = tempfile::tempdir().unwrap();
         let server = server(dir.path(), 16);
         let client = client(&server, LONG);
@@ -49,9 +49,26 @@ fn an_empty_or_resized_export_is_refused() {
         let empty = vec![0; (blocks * BLOCK) as usize];
         server.come_back_with(empty.clone());
         let error = read(&client, 1).unwrap_err();
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains("another content"), "{error}");
         assert!(server.durable() == empty, "nothing is written to it");
     }
+}
+
+#[test]
+fn an_export_that_has_grown_is_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, LONG);
+    write(&client, 0, 16, 1).unwrap();
+    client.flush().unwrap();
+    let mut grown = server.durable();
+    grown.resize(32 * BLOCK as usize, 9);
+    server.come_back_with(grown);
+    assert_eq!(read(&client, 15).unwrap(), 1);
+    write(&client, 15, 1, 2).unwrap();
+    client.flush().unwrap();
+    let disk = server.durable();
+    assert_eq!((client.size(), disk[15 * BLOCK as usize], disk[16 * BLOCK as usize]), (16 * BLOCK, 2, 9));
 }
 
 /// What it does not take any more has another way: zeros are bytes, and discards are advice.
@@ -82,18 +99,91 @@ fn a_server_may_come_back_with_less_than_it_had() {
     assert!(!client.can_trim());
 }
 
-/// No request of less is ever made: a flush, and writes that are durable when they are answered.
+/// It is read-only, has no flushes, or is shorter, for as long as it takes until nobody waits in
+/// vain any more.
 #[test]
-fn a_server_that_comes_back_without_what_is_needed_is_refused() {
-    for (flags, largest) in [(1 << 2, 4 << 20), (1 << 3, 4 << 20), (0, 1 << 20)] {
+fn a_server_that_can_not_serve_yet_is_waited_for() {
+    for (with, without, blocks) in [(READ_ONLY, 0, 16), (0, FLUSH, 16), (0, 0, 8)] {
         let dir = tempfile::tempdir().unwrap();
         let server = server(dir.path(), 16);
         let client = client(&server, LONG);
-        write(&client, 0, 1, 1).unwrap();
+        let mut rng = Rng::new(1);
+        write(&client, 0, 16, 1).unwrap();
         client.flush().unwrap();
-        server.come_back_without(flags, largest, &mut Rng::new(1));
-        let error = read(&client, 1).unwrap_err();
-        assert!(error.to_string().contains("can do less"), "{error}");
+        let disk = server.durable();
+        thread::scope(|scope| {
+            server.come_back_otherwise(with, without, &mut rng);
+            server.come_back_with(disk[..(blocks * BLOCK) as usize].to_vec());
+            let (connections, writes) = (server.connections(), server.writes());
+            let writer = scope.spawn(|| write(&client, 3, 1, 3).and_then(|()| client.flush()));
+            while server.connections() < connections + 3 {
+                thread::sleep(Duration::from_millis(10));
+            }
+            assert_eq!((server.writes(), writer.is_finished()), (writes, false), "{with} {without} {blocks}");
+            server.come_back_otherwise(without, with, &mut rng);
+            server.come_back_with(disk.clone());
+            writer.join().unwrap().unwrap();
+        });
+        assert_eq!(server.durable()[3 * BLOCK as usize], 3);
+    }
+}
+
+#[test]
+fn requests_end_when_a_server_stays_read_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, Duration::from_secs(2));
+    server.come_back_otherwise(READ_ONLY, 0, &mut Rng::new(1));
+    let error = write(&client, 2, 1, 2).unwrap_err();
+    assert!(error.to_string().contains("away") && error.to_string().contains("read-only"), "{error}");
+}
+
+/// Requests that were made before, and those that are made then, go in pieces.
+#[test]
+fn a_server_may_come_back_with_smaller_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 2049);
+    let client = client(&server, LONG);
+    let all: Vec<u8> = (0..8 << 20).map(|at: u32| (at / 4096 % 251) as u8 + 1).collect();
+    let half = all.len() / 2;
+    let put = |from: usize| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let data = all[from..].to_vec();
+        client.write(BLOCK + from as u64, &[data.into()], move |result| sender.send(result).unwrap());
+        receiver
+    };
+    put(0).recv().unwrap().unwrap();
+    server.hang();
+    let written = put(half);
+    thread::scope(|scope| {
+        let shown = scope.spawn(|| {
+            let mut shown = vec![0; half];
+            client.read(BLOCK, &mut shown).map(|()| shown)
+        });
+        thread::sleep(Duration::from_millis(100));
+        server.come_back_without(0, 40 << 10, &mut Rng::new(1));
+        written.recv().unwrap().unwrap();
+        assert!(shown.join().unwrap().unwrap() == all[..half]);
+    });
+    let mut shown = vec![0; all.len()];
+    client.read(BLOCK, &mut shown).unwrap();
+    assert!(shown == all);
+    server.crash(&mut Rng::new(2));
+    client.flush().unwrap();
+    assert!(server.durable()[BLOCK as usize..] == all);
+}
+
+/// A flush follows each write that is to be durable.
+#[test]
+fn a_server_may_come_back_without_durable_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 16);
+    let client = client(&server, LONG);
+    write_fua(&client, 0, 1, 1).unwrap();
+    server.come_back_otherwise(0, FUA, &mut Rng::new(1));
+    for round in 2..10 {
+        write_fua(&client, 0, 2, round).unwrap();
+        assert_eq!(server.durable()[BLOCK as usize], round);
     }
 }
 

@@ -1,0 +1,154 @@
+//! Until when an export may be written to: a lease, which its holder extends as long as nobody else
+//! can have taken the export over.
+//!
+//! Every byte that is sent is covered (invariant 71): the lease is looked at just before each system
+//! call that gives bytes to the kernel, and none of these calls waits. A connection ends before the
+//! lease does, and takes along what is queued for it and what the kernel has not sent. Another one
+//! is used only after the holder has the export for longer, or knows that it has lost it.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use ubtrfs_threads::OnceLock;
+use ubtrfs_threads::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// No lease is needed.
+const UNLIMITED: u64 = u64::MAX;
+
+/// What a lease is measured by: a clock that goes on while the machine sleeps.
+pub trait Clock: Send + Sync + Debug {
+    /// The time since some moment.
+    fn now(&self) -> Duration;
+}
+
+/// The clock of the system that goes on while the machine sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct BootTime;
+
+impl Clock for BootTime {
+    fn now(&self) -> Duration {
+        let time = clock_gettime(ClockId::Boottime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+}
+
+/// Who has the export, as others know by what is written in some place of it.
+pub trait Holder: Send + Sync {
+    /// Makes the lease longer, or gets a new one if it has ended, over a connection on which
+    /// nothing else is sent meanwhile. An error that is [`Lost`] says that another one has the
+    /// export.
+    fn hold(&self, export: &mut dyn Access) -> Result<(), Lost>;
+}
+
+/// Why there is no lease.
+#[derive(Debug)]
+pub enum Lost {
+    /// Another writer has the export.
+    To(String),
+    /// The export can't be asked.
+    Unknown(io::Error),
+}
+
+impl From<io::Error> for Lost {
+    fn from(error: io::Error) -> Self {
+        Self::Unknown(error)
+    }
+}
+
+/// Reads and writes of a holder.
+pub trait Access {
+    /// Reads bytes.
+    fn read(&mut self, at: u64, len: u32) -> io::Result<Vec<u8>>;
+    /// Writes bytes, which are durable when it returns. They need no lease.
+    fn write(&mut self, at: u64, data: Vec<u8>) -> io::Result<()>;
+}
+
+/// Until when something may be sent that changes an export.
+#[derive(Debug)]
+pub struct Lease {
+    clock: Arc<dyn Clock>,
+    /// Nanoseconds of the clock.
+    until: AtomicU64,
+    holder: OnceLock<HolderOf>,
+}
+
+struct HolderOf(Weak<dyn Holder>);
+
+impl Debug for HolderOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HolderOf").finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// A lease that nobody needs, before it is extended for the first time.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, until: AtomicU64::new(UNLIMITED), holder: OnceLock::new() }
+    }
+
+    /// The time by its clock.
+    pub fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Who is asked when the lease has ended. The first call counts.
+    pub fn is_held_by(&self, holder: Weak<dyn Holder>) {
+        let _ = self.holder.set(HolderOf(holder));
+    }
+
+    /// Nothing is sent from then on.
+    pub fn end_at(&self, time: Duration) {
+        self.until.store(u64::try_from(time.as_nanos()).unwrap_or(UNLIMITED - 1), SeqCst);
+    }
+
+    /// Nobody writes any more, so no lease is needed.
+    pub fn is_over(&self) {
+        self.until.store(UNLIMITED, SeqCst);
+    }
+
+    /// Whether it lasts for so long from now on.
+    pub fn lasts(&self, time: Duration) -> bool {
+        let now = self.now().saturating_add(time);
+        let until = self.until.load(SeqCst);
+        until == UNLIMITED || now < Duration::from_nanos(until)
+    }
+
+    /// An error if something may not be sent now.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.lasts(Duration::ZERO) {
+            return Ok(());
+        }
+        // By invariant 71 another writer may come soon.
+        Err(io::Error::other("the lease of the writer has ended"))
+    }
+
+    /// Has the holder make it longer.
+    pub(crate) fn hold(&self, export: &mut dyn Access) -> Result<(), Lost> {
+        let holder = self.holder.get().and_then(|HolderOf(holder)| holder.upgrade());
+        match holder {
+            Some(holder) => holder.hold(export),
+            None => self.check().map_err(Lost::Unknown),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of invariant 71.
+    #[test]
+    fn a_lease_ends_at_its_time_and_not_before_it_is_needed() {
+        let lease = Lease::new(Arc::new(BootTime));
+        assert!(lease.check().is_ok() && lease.lasts(Duration::from_secs(1 << 30)));
+        lease.end_at(lease.now() + Duration::from_secs(3600));
+        assert!(lease.check().is_ok() && !lease.lasts(Duration::from_secs(3601)));
+        lease.end_at(lease.now());
+        assert!(lease.check().is_err(), "invariant 71");
+        lease.is_over();
+        assert!(lease.check().is_ok());
+    }
+}
