@@ -44,6 +44,7 @@ mod session;
 mod shrink;
 mod stage;
 mod survey;
+pub mod takeover;
 mod timeline;
 mod trace;
 mod version;

@@ -22,3 +22,4 @@ mod short_sequences;
 mod small_histories;
 mod snapshots_are_whole_or_absent;
 mod what_fsync_promises;
+mod writers_that_are_taken_over_write_nothing_more;
