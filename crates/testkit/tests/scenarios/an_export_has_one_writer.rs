@@ -134,3 +134,50 @@ fn a_writer_that_was_stopped_and_taken_for_dead_writes_nothing_more() {
         ubtrfs(&["cat", &image.display().to_string(), name]).ok();
     }
 }
+
+/// The same with requests in all queues, on a server that is slow.
+#[test]
+#[ignore = "soak: takes minutes"]
+fn a_writer_that_was_stopped_with_full_queues_writes_nothing_over_the_next_ones_files() {
+    require!(Need::Kernel, Need::Root, Need::Fuse, Need::Ubtrfs, Need::Tool("unshare"));
+    let dir = scratch_dir();
+    let server = made(dir.path());
+    let mounted = Subject::ubtrfs().mount(&[Path::new(&server.uri())], "commit=3600");
+    let write = |name: &str, len: usize| -> std::io::Result<()> {
+        let mut file = File::create(mounted.path().join(name))?;
+        file.write_all(&vec![7; len])?;
+        file.sync_all()
+    };
+    write("before", 1 << 20).unwrap();
+    let report = ubtrfs(&["stats", "--json", &mounted.path().display().to_string()]).ok().stdout;
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let process = Pid::from_raw(report["pid"].as_i64().unwrap() as i32).unwrap();
+    let next: Vec<u8> = (0..40 << 20).map(|at: u32| (at / 7) as u8).collect();
+    std::fs::write(dir.path().join("next"), &next).unwrap();
+    server.slow_down(2 << 20);
+    let after = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write("during", 100 << 20));
+        let writes = server.writes();
+        while server.writes() < writes + 4 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        kill_process(process, Signal::STOP).unwrap();
+        let from = dir.path().join("next").display().to_string();
+        let taken = in_a_container(&["cp", &from, &format!("{}:/next", server.uri())]);
+        let after = server.durable();
+        server.slow_down(0);
+        kill_process(process, Signal::CONT).unwrap();
+        taken.ok();
+        assert!(writer.join().unwrap().is_err());
+        after
+    });
+    drop(mounted);
+    assert!(server.durable() == after, "invariant 12: nothing was written any more");
+    let image = dir.path().join("image");
+    std::fs::write(&image, after).unwrap();
+    ubtrfs_check(&image).ok();
+    assert_btrfs_check_clean(&image);
+    for name in ["/before", "/next"] {
+        ubtrfs(&["cat", &image.display().to_string(), name]).ok();
+    }
+}
