@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn nothing_is_written_to_what_is_being_repaired() {
         let in_flight = Arc::new(InFlight::default());
-        let write = in_flight.register(vec![10..20]);
+        let write = in_flight.register(std::iter::once(10..20).collect());
         assert!(in_flight.begin_repair(Logical(19), 1).is_none());
         let repair = in_flight.begin_repair(Logical(20), 10).unwrap();
         drop(write);

@@ -164,7 +164,9 @@ impl Volume {
         let mut failures: Vec<(usize, Error)> = Vec::new();
         // An error that the caller gets is noted there.
         let note_all = |failures: &[(usize, Error)]| {
-            failures.iter().for_each(|(copy, error)| self.note_fault(&pieces, at, *copy, error));
+            for (copy, error) in failures {
+                self.note_fault(&pieces, at, *copy, error);
+            }
         };
         for copy in 0..copies_of(&pieces) {
             match self.read_sector_copy(at, &pieces, copy, bytes, sum) {

@@ -7,6 +7,7 @@ use ubtrfs_threads::atomic::Ordering;
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::DeviceWrite;
+use crate::fault_log::{Outcome, Place};
 use crate::member::DeviceErrorKind;
 use crate::proof::Proof;
 use crate::read::place_of;
@@ -51,7 +52,7 @@ impl Volume {
         for copy in (0..piece.copies.len()).filter(|copy| *copy != good) {
             let wrong = match self.read_copy(&pieces, copy, &mut found) {
                 Ok(()) => self.wrong_sectors(run, &pieces, copy, (&found, &right)),
-                Err(_) => vec![0..run.len],
+                Err(_) => std::iter::once(0..run.len).collect(),
             };
             for bytes in wrong {
                 let sectors = (bytes.len() / self.sector_size() as usize) as u64;
@@ -109,21 +110,18 @@ impl Volume {
         if !member.is_written() {
             return member.is_missing();
         }
-        let (place, from) = (at.plus(offset), start.plus(offset));
-        match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
+        let (physical, logical, len) = (at.plus(offset), start.plus(offset), data.len() as u64);
+        let copy = Place { devid, physical, logical, len };
+        match member.device.submit(vec![DeviceWrite { at: physical, data }]).wait() {
             Ok(()) => {
                 self.repairs.fetch_add(sectors, Ordering::Relaxed);
-                tracing::warn!(device = devid.0, offset = place.0, sectors, "data {from}: a bad copy was rewritten");
+                self.faults.bad_copy(copy, Outcome::Rewritten, "data", "");
                 true
             }
             Err(error) => {
                 member.note_error(DeviceErrorKind::Write);
-                tracing::warn!(
-                    device = devid.0,
-                    offset = place.0,
-                    sectors,
-                    "data {from}: bad copy not rewritten: {error}"
-                );
+                self.faults.bad_copy(copy, Outcome::NotRewritten, "data", &error.to_string());
+                self.faults.note(format!("device {devid}: {error}"), copy.fault());
                 false
             }
         }
