@@ -195,7 +195,7 @@ fn a_scrub_says_how_long_it_takes_and_which_device_is_missing() {
     assert_eq!((&device["state"], &device["device"]), (&"running".into(), &2.into()), "{running}");
     let total = device["total_bytes"].as_u64().unwrap();
     assert!((CONTENT as u64..CONTENT as u64 + (8 << 20)).contains(&total), "{running}");
-    assert!(device["seconds_left"].as_u64().unwrap() > 5 && device["started"].is_u64(), "{running}");
+    assert!(device["seconds_left"].as_u64().unwrap() > 0 && device["started"].is_u64(), "{running}");
     let text = mirror.ubtrfs(&["scrub", "status"], &[mount.path()]).ok().stdout;
     assert!(text.contains("of about") && text.contains(" left so far"), "{text}");
     ubtrfs(&["scrub", "cancel"], &[mount.path()]).ok();
