@@ -108,6 +108,8 @@ mod switches {
         pub repeat_in_flight: bool,
         /// To punch a hole, data that the commit in flight has yet to write is a hole already.
         pub overlook_frozen: bool,
+        /// What moves is looked up as if all of a half-dropped subvolume were there.
+        pub overlook_drops: bool,
     }
 
     impl Faults {
@@ -143,6 +145,10 @@ mod switches {
 
         pub(crate) fn overlooks_frozen(&self) -> bool {
             self.overlook_frozen
+        }
+
+        pub(crate) fn overlooks_drops(&self) -> bool {
+            self.overlook_drops
         }
     }
 }
@@ -184,6 +190,10 @@ mod switches {
         }
 
         pub(crate) fn overlooks_frozen(self) -> bool {
+            false
+        }
+
+        pub(crate) fn overlooks_drops(self) -> bool {
             false
         }
     }

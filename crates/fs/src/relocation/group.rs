@@ -50,6 +50,7 @@ impl Relocator {
     /// elsewhere, if it is the only one of its type and no other can be made, or if an operation
     /// needs the space that it holds aside.
     pub(crate) fn empty_group(&self, start: Logical, pace: &Pace<'_>, goes_on: &dyn Fn() -> bool) -> Result<Emptied> {
+        ubtrfs_tree::ensure_may_block()?;
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
@@ -64,7 +65,6 @@ impl Relocator {
             if !pace.may_go_on(&|| !is_asked_back() && goes_on()) {
                 return if is_asked_back() { Err(Errno::NOSPC.into()) } else { Ok(Emptied::Stopped) };
             }
-            self.wait_for_drops()?;
             let committed = self.info.committed();
             let Some(first) = first_extent(&committed, start, end)? else { break };
             if tries == 0 && last.replace(first) == Some(first) {
@@ -80,8 +80,9 @@ impl Relocator {
                     (last, most_extents) = (None, extents / 2);
                     continue;
                 }
-                Err(error) if error.errno() == Errno::AGAIN && tries < TRIES => {
-                    tries += 1;
+                // There is less each time.
+                Err(error) if error.errno() == Errno::AGAIN => {
+                    last = None;
                     continue;
                 }
                 prepared => prepared?,
@@ -101,7 +102,10 @@ impl Relocator {
                     self.rate.count(bytes);
                     0
                 }
-                Err(error) if error.errno() == Errno::AGAIN && tries < TRIES => tries + 1,
+                Err(error) if error.errno() == Errno::AGAIN && tries < TRIES => {
+                    most_extents = (extents / 2).max(1);
+                    tries + 1
+                }
                 Err(error) => return Err(error),
             };
         }
@@ -131,34 +135,6 @@ impl Relocator {
             return Err(if is_gone { Errno::NOENT } else { Errno::NOSPC }.into());
         }
         Ok(Closed { relocator: self, start, is_empty: false })
-    }
-
-    /// Lets the rest of subvolumes be dropped of which a part is gone: their nodes point to what is
-    /// not there any more. `EBUSY` if that makes no progress.
-    fn wait_for_drops(&self) -> Result<()> {
-        const ROUNDS: u32 = 3;
-        let (mut last, mut rounds) = (None, 0);
-        loop {
-            let committed = self.info.committed();
-            let is_half_dropped =
-                |id: &TreeId| committed.trees.get(id).is_some_and(|tree| tree.item.drop_progress != Key::default());
-            let Some(id) = committed.deleted_subvolumes().find(is_half_dropped) else { return Ok(()) };
-            let next = self.info.gate.current().generation;
-            if !self.info.deleted.to_drop(&committed, next).contains(&id) {
-                let key = Key::new(id.0, ItemType::ROOT_ITEM, 0);
-                let what = "the deleted subvolume can't be dropped";
-                return Err(Error::Inconsistent { tree: TreeId::ROOT, key, what });
-            }
-            let progress = committed.trees.get(&id).map(|tree| (id, tree.item.drop_progress, tree.item.drop_level));
-            rounds = if last == progress { rounds + 1 } else { 0 };
-            last = progress;
-            if rounds == ROUNDS {
-                return Err(Errno::BUSY.into());
-            }
-            drop(committed);
-            self.inactivator.free_some()?;
-            self.committer.commit()?;
-        }
     }
 
     /// Has commits remove the group, which is empty.

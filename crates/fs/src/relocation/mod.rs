@@ -63,11 +63,14 @@ impl Relocator {
     }
 
     /// Has `take` take what it wants of space, once there is enough: commits free what is pinned,
-    /// and chunks of this kind are made. It takes that between commits, since one in progress can't
-    /// have its nodes in chunks that are made meanwhile. `ENOSPC` if there never is enough.
+    /// chunks of this kind are made, and what was deleted is freed. It takes that between commits,
+    /// since one in progress can't have its nodes in chunks that are made meanwhile. `ENOSPC` if
+    /// there never is enough.
     fn take_room(&self, kind: BlockGroupFlags, take: impl Fn(&mut SpaceInner) -> bool) -> Result<()> {
         /// Chunks may be small, and others take of them.
         const CHUNKS: usize = 16;
+        /// Of what is deleted, as long as there is something.
+        const FREED: usize = 64;
         let is_taken = || self.committer.between_commits(|| take(&mut self.info.space.lock()));
         if is_taken() {
             return Ok(());
@@ -80,6 +83,16 @@ impl Relocator {
             }
             if !self.reserver.add_chunk(kind)? {
                 break;
+            }
+        }
+        for _ in 0..FREED {
+            if !self.inactivator.free_some()?.freed {
+                break;
+            }
+            self.committer.commit()?;
+            self.info.space.unpin();
+            if is_taken() {
+                return Ok(());
             }
         }
         self.reserver.commit()?;

@@ -406,6 +406,7 @@ impl SpaceInner {
         let Some((start, chunk)) = self.place_chunk(kind, volume) else { return Ok(None) };
         if let Err(error) = volume.add_chunk(start, chunk.clone()) {
             // It is nowhere, so nothing is allocated from it.
+            self.devices.uncount(&chunk);
             self.devices.vacate(&chunk);
             return Err(error.into());
         }

@@ -31,6 +31,7 @@ mod files_show_the_space_they_take;
 mod fsync_costs_what_changed;
 mod fsyncs_are_led_by_two_threads;
 mod full_volumes_stay_writable;
+mod half_dropped_subvolumes_are_moved;
 mod hostile_volumes_neither_crash_nor_hang;
 mod logs_are_replayed_as_by_the_kernel;
 mod logs_keep_what_was_fsynced;

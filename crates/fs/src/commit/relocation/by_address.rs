@@ -38,7 +38,7 @@ impl Merging<'_> {
             let Some(node) = plan.nodes.get_mut(&from) else { continue };
             node.refs.item.flags |= ExtentFlags::FULL_BACKREF;
             let (to, owner, level) = (node.to, node.owner, node.level.saturating_sub(1));
-            let pointers = node.block.pointers()?;
+            let pointers = plan.half_dropped.pointers(from, &node.block)?;
             for pointer in pointers {
                 match pointer {
                     Pointer::Node { bytenr, generation } => {

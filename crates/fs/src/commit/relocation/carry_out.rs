@@ -32,7 +32,7 @@ impl Merging<'_> {
     /// What stays, and is referred to by the address of a node that moves.
     fn rename_parents(&mut self, plan: &Plan) -> Result<()> {
         for (from, node) in plan.nodes.iter().filter(|(_, node)| node.is_named_by_address()) {
-            for pointer in node.block.pointers()? {
+            for pointer in plan.half_dropped.pointers(*from, &node.block)? {
                 match pointer {
                     Pointer::Node { bytenr, generation } if plan.moving(bytenr, generation).is_none() => {
                         let level = node.level.saturating_sub(1);

@@ -19,6 +19,8 @@
 //! | a root | the root item, or the superblock |
 //! | data | the address of the extent item and of its checksums |
 //!
+//! Of a subvolume that is being dropped only what is left counts (`half_dropped`).
+//!
 //! [`Plan`] looks all of this up in the trees of the last commit, which does not change anything
 //! and so may fail. `carry_out` does it, in a commit that does nothing else: of a transaction that
 //! nobody has joined, between the one that has just been committed and the one that is open. What
@@ -26,6 +28,7 @@
 
 mod by_address;
 mod carry_out;
+mod half_dropped;
 mod parents;
 mod plan;
 mod step;

@@ -42,7 +42,9 @@ impl Plan {
             Ok(Node::Internal(node)) => node.key(0),
             Err(_) => None,
         });
-        let path = self.committed.tree(id)?.path_to(&first.ok_or_else(wrong)?)?;
+        // Of a node that is half dropped what comes first may be gone.
+        let first = first.ok_or_else(wrong)?.max(self.half_dropped.first_key(id));
+        let path = self.committed.tree(id)?.path_to(&first)?;
         let position = path.iter().position(|node| (node.bytenr, node.level) == (at, level)).ok_or_else(wrong)?;
         let parent = position.checked_sub(1).and_then(|parent| path.get(parent)).ok_or_else(wrong)?;
         Ok(parent.bytenr)
@@ -68,7 +70,11 @@ impl Plan {
         let from = if file.offset > end { 0 } else { file.offset };
         let key = |offset| Key::new(file.ino.0, ItemType::EXTENT_DATA, offset);
         let mut last = Logical(0);
-        for item in tree.range(key(from)..=key(end)) {
+        let first = key(from).max(self.half_dropped.first_key(file.root));
+        if first > key(end) {
+            return Ok(());
+        }
+        for item in tree.range(first..=key(end)) {
             let item = item?;
             let FileExtentKind::Regular { disk_bytenr, offset, .. } = FileExtent::parse(&item)?.kind else { continue };
             if disk_bytenr != start || item.key.offset.wrapping_sub(offset) != file.offset {

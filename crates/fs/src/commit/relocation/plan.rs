@@ -8,9 +8,11 @@ use ubtrfs_format::{ItemType, Key, Logical, NodeFlags, TreeId};
 use ubtrfs_tree::{Block, Pointer, Snapshot};
 
 use super::super::extent_refs::ExtentRefs;
+use super::half_dropped::HalfDropped;
 use crate::committed::Committed;
 use crate::error::{Error, Result};
 use crate::file::sum_map::SumMap;
+use crate::fs_info::FsInfo;
 
 /// A node that moves.
 pub(super) struct MovingNode {
@@ -47,6 +49,8 @@ pub(crate) struct Plan {
     pub(super) data: BTreeMap<Logical, MovingData>,
     /// Trees whose roots move.
     pub(super) roots: BTreeSet<TreeId>,
+    /// What is left of subvolumes that are being dropped.
+    pub(super) half_dropped: HalfDropped,
     /// Nodes whose parents are not looked up yet.
     pub(super) queue: Vec<Logical>,
     /// References of all that moves.
@@ -57,7 +61,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Nothing moves yet in this state.
-    pub(crate) fn new(committed: &Arc<Committed>) -> Result<Self> {
+    pub(crate) fn new(info: &FsInfo, committed: &Arc<Committed>) -> Result<Self> {
+        let half_dropped =
+            if info.options.faults().overlooks_drops() { HalfDropped::default() } else { HalfDropped::of(committed)? };
         Ok(Self {
             committed: committed.clone(),
             extent_tree: committed.tree(TreeId::EXTENT)?,
@@ -65,6 +71,7 @@ impl Plan {
             nodes: BTreeMap::new(),
             data: BTreeMap::new(),
             roots: BTreeSet::new(),
+            half_dropped,
             queue: Vec::new(),
             references: 0,
             sums: None,
@@ -180,7 +187,7 @@ impl Plan {
         let mut found: BTreeMap<Logical, u64> = BTreeMap::new();
         let mut with_data = BTreeSet::new();
         for node in self.nodes.values() {
-            for pointer in node.block.pointers()? {
+            for pointer in self.half_dropped.pointers(node.from, &node.block)? {
                 match pointer {
                     Pointer::Node { bytenr, generation } if self.moving(bytenr, generation).is_some() => {
                         *found.entry(bytenr).or_default() += 1;

@@ -56,7 +56,7 @@ impl Step {
     }
 
     fn try_plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<Plan> {
-        let mut plan = Plan::new(committed)?;
+        let mut plan = Plan::new(&committer.info, committed)?;
         for target in &self.data {
             plan.add_data(target.from, target.length, target.to)?;
         }
