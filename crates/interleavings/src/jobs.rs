@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use ubtrfs::scheduling::may_block;
 use ubtrfs::{Compression, CompressionMode, Defragmentation, Errno, ScrubOptions};
+use ubtrfs_format::TreeId;
 use ubtrfs_format::items::{BalanceFlags, BalanceItem};
-use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_server::Pool;
-use ubtrfs_simulator::Random;
+use ubtrfs_simulator::{Random, has_superblock};
+use ubtrfs_threads::atomic::Ordering;
 use ubtrfs_threads::mpsc::channel;
 use ubtrfs_threads::thread;
 
@@ -20,6 +21,8 @@ use crate::writer::{read, sync_all};
 const MOST: u64 = 60;
 /// Of those to fill the volume, each takes about a million steps of the scheduler.
 const MOST_FILLS: u64 = 5;
+/// How often trees are dropped: the other jobs go on as long.
+const DROPS: u64 = 3;
 
 /// A thread beside the writers, which repeats something as long as they work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +54,17 @@ pub enum Job {
     Fill,
     /// Creates, renames and unlinks files, and makes files without a name.
     Names,
-    /// Makes the device smaller, and as large as before.
+    /// Makes a device smaller, and as large as before.
     Resize,
+    /// Makes snapshots with some leaves of their own, and deletes them; their trees go a part in
+    /// each commit.
+    Drop,
+    /// Gives the volume the devices that it has not, and takes one out of it.
+    Devices,
 }
 
 impl Job {
-    /// Those of which the seed of a mixture chooses.
+    /// Those of which the seed of a mixture on one device chooses.
     pub const ALL: &[Self] = &[
         Self::Snapshot,
         Self::Subvolume,
@@ -73,9 +81,18 @@ impl Job {
         Self::Resize,
     ];
 
+    /// Whether other jobs go on as long as this one works, as they do beside writers.
+    pub(crate) fn is_work(self) -> bool {
+        self == Self::Drop
+    }
+
     /// Does it as long as writers work, at least once and at most [`MOST`] times.
     pub(crate) fn work(self, stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
-        let most = if self == Self::Fill { MOST_FILLS } else { MOST };
+        let most = match self {
+            Self::Fill => MOST_FILLS,
+            Self::Drop => DROPS,
+            _ => MOST,
+        };
         for number in 0..most {
             stage.notes.add(format!("{self:?} {number}"));
             match self {
@@ -93,11 +110,16 @@ impl Job {
                 Self::Fill => fill(stage),
                 Self::Names => names(stage, random),
                 Self::Resize => resize(stage, random),
+                Self::Drop => drop_trees(stage, number, random),
+                Self::Devices => devices(stage, random),
             }
             stage.notes.add(format!("{self:?} {number} is done"));
-            if !stage.goes_on() || stage.fs.abort_reason().is_some() {
-                return;
+            if (!self.is_work() && !stage.goes_on()) || stage.fs.abort_reason().is_some() {
+                break;
             }
+        }
+        if self.is_work() {
+            stage.working.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -245,12 +267,45 @@ fn keep(stage: &Stage) {
 /// Writers may fill what is left of the device meanwhile, and use the new room as soon as it is
 /// there.
 fn resize(stage: &Stage, random: &mut Random) {
-    const DEVICE: DeviceId = DeviceId(1);
-    let Ok(bytes) = stage.fs.volume().device_size(DEVICE) else { return };
+    let devices = stage.fs.volume().devices();
+    let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
+    let Ok(bytes) = stage.fs.volume().device_size(device) else { return };
     for bytes in [bytes - random.below(bytes / 3), bytes] {
-        let result = stage.fs.resize_device(DEVICE, bytes, &|_| true);
-        // As of a balance.
-        stage.succeeds("a resize", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS]);
+        let result = stage.fs.resize_device(device, bytes, &|_| true);
+        // As of a balance; and the device may have been removed.
+        stage.succeeds("a resize", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS, Errno::NODEV]);
+    }
+}
+
+/// One that goes is the next one that comes.
+fn devices(stage: &Stage, random: &mut Random) {
+    for blank in stage.devices.iter().filter(|device| !has_superblock(&***device)) {
+        stage.succeeds("adding a device", stage.fs.add_device(blank.clone()), &[]);
+    }
+    let devices = stage.fs.volume().devices();
+    let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
+    let result = stage.fs.remove_device(device, &|_| true);
+    // As of a balance; and the profiles may need all devices that there are.
+    stage.succeeds("a removal", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS, Errno::INVAL]);
+}
+
+/// What is left of them points to what is gone, beside what others have.
+fn drop_trees(stage: &Stage, number: u64, random: &mut Random) {
+    let Some(source) = tree_of_some_leaves(stage) else { return };
+    let names: Vec<Vec<u8>> =
+        (0..=random.below(2)).map(|half| format!("dropped {number}.{half}").into_bytes()).collect();
+    for name in &names {
+        let made = stage.fs.snapshot(source, stage.dir, name, false);
+        let Some(id) = stage.succeeds("a snapshot", made, &[]) else { continue };
+        let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
+        has_own_leaves(stage, root, 7 + 20 * random.below(3) as usize);
+        if random.one_in(2) {
+            stage.succeeds("a sync", stage.fs.sync(), &[]);
+        }
+    }
+    for name in names {
+        stage.succeeds("deleting a snapshot", stage.fs.delete_subvolume(stage.dir, &name), &[Errno::NOENT]);
+        thread::sleep(Duration::from_micros(random.below(300)));
     }
 }
 
@@ -267,7 +322,7 @@ fn fill(stage: &Stage) {
         names.push(name);
         let Some(id) = made else { break };
         let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
-        if !has_own_leaves(stage, root) || stage.succeeds("a sync", stage.fs.sync(), &[]).is_none() {
+        if !has_own_leaves(stage, root, 7) || stage.succeeds("a sync", stage.fs.sync(), &[]).is_none() {
             break;
         }
     }
@@ -303,9 +358,10 @@ fn tree_of_some_leaves(stage: &Stage) -> Option<TreeId> {
     Some(id)
 }
 
-/// Changes each leaf of a snapshot of [`tree_of_some_leaves`]. Whether there was room.
-fn has_own_leaves(stage: &Stage, root: ubtrfs::InodeId) -> bool {
-    (0..FILES_OF_SOURCE).step_by(7).all(|number| {
+/// Changes each of so many files of a snapshot of [`tree_of_some_leaves`]: every seventh is one in
+/// each leaf. Whether there was room.
+fn has_own_leaves(stage: &Stage, root: ubtrfs::InodeId, step: usize) -> bool {
+    (0..FILES_OF_SOURCE).step_by(step).all(|number| {
         let Ok(file) = stage.fs.lookup(root, format!("file {number}").as_bytes()) else { return true };
         let written = stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &[2; 1500], false);
         let has_room = stage.succeeds("a write", written, &[]).is_some();

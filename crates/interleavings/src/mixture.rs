@@ -7,11 +7,11 @@ use ubtrfs::testing::Faults;
 use ubtrfs::{Filesystem, FreeingLimits, NewInode, Options};
 use ubtrfs_mkfs::Profile;
 use ubtrfs_server::Pool;
-use ubtrfs_simulator::{Random, VolumePlan, make_volume, mount, open_volume};
+use ubtrfs_simulator::{Profiles, Random, VolumePlan, make_devices, mount, open_volume};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicUsize};
 use ubtrfs_threads::scheduler::{Plan, Summary, run};
 use ubtrfs_threads::thread;
-use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice};
+use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, OverlayDevice, RecordingDevice};
 
 use crate::files::File;
 use crate::jobs::Job;
@@ -34,6 +34,9 @@ pub struct Mixture {
     pub fails: bool,
     /// Bytes of the volume, if they are not as the seed says.
     pub bytes: Option<u64>,
+    /// The devices of the volume, if it has not one with one copy of everything; there is one more,
+    /// which it may get.
+    pub profiles: Option<Profiles>,
     /// Threads that lead fsyncs.
     pub leaders: usize,
     /// What goes wrong on purpose.
@@ -57,7 +60,23 @@ impl Mixture {
         let operations = 6 + random.below(20) as usize;
         let fails = random.one_in(6);
         let leaders = 1 + random.below(3) as usize;
-        Self { seed, writers, operations, jobs, fails, bytes: None, leaders, faults: Faults::default(), crashes: 6 }
+        let faults = Faults::default();
+        Self { seed, writers, operations, jobs, fails, bytes: None, profiles: None, leaders, faults, crashes: 6 }
+    }
+
+    /// The mixture of this seed on several devices, or with two copies on one, where chunks are
+    /// emptied in every way beside snapshots that are deleted.
+    pub fn on_devices(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x6465_7673);
+        let mut mixture = Self { fails: false, profiles: random.pick(&Profiles::ALL).copied(), ..Self::new(seed) };
+        mixture.jobs.truncate(1);
+        let more = [Job::Drop, random.one_of([Job::Balance, Job::Resize, Job::Devices]), Job::Resize];
+        for job in &more[..2 + usize::from(random.one_in(2))] {
+            if !mixture.jobs.contains(job) {
+                mixture.jobs.push(*job);
+            }
+        }
+        mixture
     }
 
     /// The mixture of this seed beside snapshots that fill a small volume.
@@ -87,7 +106,9 @@ impl Mixture {
 
     fn options(&self, random: &mut Random) -> Options {
         let few = 1 + random.below(4);
-        let freeing = if random.one_in(2) {
+        // Trees that go in one commit are never found half dropped.
+        let in_steps = random.one_in(2) || self.jobs.contains(&Job::Drop);
+        let freeing = if in_steps {
             FreeingLimits { at_once: 4096, per_transaction: few, at_the_end: few, queue: 4 }
         } else {
             FreeingLimits::default()
@@ -112,12 +133,19 @@ impl Mixture {
         plan.options.metadata_profile = Some(Profile::Single);
         plan.options.node_size = plan.options.node_size.map(|size| size.min(16384));
         plan.options.total_bytes = self.bytes.unwrap_or((64 + random.below(64)) << 20);
+        if let Some(profiles) = self.profiles {
+            plan = plan.with_profiles(profiles);
+        }
         let options = self.options(&mut random);
-        let recording = Arc::new(RecordingDevice::new(make_volume(&plan.options)));
-        let faulty = Arc::new(FaultyDevice::new(recording.clone()));
-        let fs = done(open_volume(vec![faulty.clone() as Arc<dyn Device>], false));
-        let fs = done(mount(fs, options.clone()));
-        let stage = Arc::new(self.set(&mut random, fs, recording, notes));
+        let mut images = make_devices(&plan.options);
+        let of_volume = images.len();
+        images.extend(self.profiles.map(|_| OverlayDevice::zeroed(plan.options.total_bytes)));
+        let recordings: Vec<_> = RecordingDevice::together(&images).into_iter().map(Arc::new).collect();
+        let faulty = Arc::new(FaultyDevice::new(recordings[0].clone()));
+        let others = recordings[1..of_volume].iter().map(|device| Arc::clone(device) as Arc<dyn Device>);
+        let devices = std::iter::once(faulty.clone() as Arc<dyn Device>).chain(others).collect();
+        let fs = done(mount(done(open_volume(devices, false)), options.clone()));
+        let stage = Arc::new(self.set(&mut random, fs, recordings, notes));
         if self.fails {
             let operation = random.one_of([Operation::Write, Operation::Write, Operation::Flush]);
             let lasting = if random.one_in(2) { Lasting::Once } else { Lasting::Forever };
@@ -143,8 +171,8 @@ impl Mixture {
     }
 
     /// Makes the files.
-    fn set(&self, random: &mut Random, fs: Arc<Filesystem>, recording: Arc<RecordingDevice>, notes: Notes) -> Stage {
-        let dir = fs.root();
+    fn set(&self, random: &mut Random, fs: Arc<Filesystem>, devices: Vec<Arc<RecordingDevice>>, notes: Notes) -> Stage {
+        let (dir, recording) = (fs.root(), Arc::clone(&devices[0]));
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
         let mut files = Vec::new();
         for writer in 0..self.writers {
@@ -158,12 +186,13 @@ impl Mixture {
         Stage {
             fs,
             recording,
+            devices,
             dir,
             files,
             fails: self.fails,
             is_tight: self.bytes.is_some(),
             is_remounted: AtomicBool::new(self.jobs.contains(&Job::Remount)),
-            working: AtomicUsize::new(self.writers),
+            working: AtomicUsize::new(self.writers + self.jobs.iter().filter(|job| job.is_work()).count()),
             notes,
         }
     }

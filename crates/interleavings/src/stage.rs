@@ -11,7 +11,10 @@ use crate::files::File;
 /// What the threads of a run share.
 pub(crate) struct Stage {
     pub(crate) fs: Arc<Filesystem>,
+    /// The first device, which has the timeline of all.
     pub(crate) recording: Arc<RecordingDevice>,
+    /// All devices, also those that the volume does not have.
+    pub(crate) devices: Vec<Arc<RecordingDevice>>,
     /// The directory of the writers' files.
     pub(crate) dir: InodeId,
     pub(crate) files: Vec<(InodeId, File)>,
@@ -21,7 +24,7 @@ pub(crate) struct Stage {
     pub(crate) is_tight: bool,
     /// The mount may be read-only for a while, until all threads have ended.
     pub(crate) is_remounted: AtomicBool,
-    /// Writers that have not ended: jobs go on as long.
+    /// Writers, and jobs that are work as theirs, that have not ended: other jobs go on as long.
     pub(crate) working: AtomicUsize,
     /// What each thread did, for reports.
     pub(crate) notes: Notes,
@@ -49,7 +52,7 @@ impl Stage {
         self.recording.len()
     }
 
-    /// Whether writers still work.
+    /// Whether jobs go on.
     pub(crate) fn goes_on(&self) -> bool {
         self.working.load(Ordering::Acquire) > 0
     }

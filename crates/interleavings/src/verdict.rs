@@ -1,11 +1,10 @@
 //! Whether a run ended as promised.
 
-use std::slice;
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::TreeId;
-use ubtrfs_simulator::{Crashes, check, mount, open_volume};
+use ubtrfs_simulator::{Crashes, check, members, mount, open_volume};
 use ubtrfs_threads::atomic::Ordering;
 use ubtrfs_threads::thread;
 use ubtrfs_volume::OverlayDevice;
@@ -31,24 +30,25 @@ pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: u
         }
     }
     if stage.succeeds("closing", stage.fs.close(), &[]).is_some() && is_aborted.is_none() {
-        let device = stage.recording.current();
-        done(check(slice::from_ref(&device)));
-        let fs = remount(&device, options);
+        let devices = done(members(&stage.recording.all_current()));
+        done(check(&devices));
+        let fs = remount(&devices, options);
         judge_files(stage, &fs, |number| stage.files[number].1.now(), "mounted again");
         assert_eq!(subvolume_flags(&fs), flags, "subvolumes are read-only on the volume as they were in memory");
     }
-    for (point, device) in Crashes::new(&stage.recording, seed, crashes) {
+    for (point, devices) in Crashes::new(&stage.recording, seed, crashes).of_all() {
         let context = format!("after a crash at {point:?}");
-        if let Err(what) = check(slice::from_ref(&device)) {
+        let devices = members(&devices).unwrap_or_else(|what| panic!("{context}: {what}"));
+        if let Err(what) = check(&devices) {
             panic!("{context}: {what}");
         }
-        let fs = remount(&device, options);
+        let fs = remount(&devices, options);
         judge_files(stage, &fs, |number| stage.files[number].1.after_crash(point.event), &context);
     }
 }
 
-fn remount(device: &OverlayDevice, options: &Options) -> Arc<Filesystem> {
-    let volume = done(open_volume(vec![Arc::new(device.fork())], true));
+fn remount(devices: &[OverlayDevice], options: &Options) -> Arc<Filesystem> {
+    let volume = done(open_volume(devices.iter().map(|device| Arc::new(device.fork()) as _).collect(), true));
     done(mount(volume, Options { read_only: true, ..options.clone() }))
 }
 

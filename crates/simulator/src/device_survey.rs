@@ -4,7 +4,7 @@ use ubtrfs_mkfs::Profile;
 use ubtrfs_volume::OverlayDevice;
 
 use crate::examine::examine_as_it_is;
-use crate::mounting::{forks, open_volume};
+use crate::mounting::{forks, members, open_volume};
 use crate::redundancy::Trial;
 use crate::{CrashPoint, Crashes, DeviceFault, Failure, Found, Node, Profiles, Random, Recorded, examine_devices};
 
@@ -108,6 +108,24 @@ impl Recorded {
             sum = sum.plus(one);
         }
         Ok(sum)
+    }
+
+    /// Examines about `budget` crash states of a volume whose devices come and go. Returns how many
+    /// they were.
+    pub fn survey_members(&self, budget: usize) -> Result<usize, Failure> {
+        let mut states = 0;
+        for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
+            let fail = |what| Failure {
+                seed: self.seed,
+                operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
+                crash: Some(point),
+                what,
+            };
+            let devices = members(&devices).map_err(fail)?;
+            examine_devices(&self.judge, &devices, point.event).map_err(fail)?;
+            states += 1;
+        }
+        Ok(states)
     }
 
     /// What is wrong with a device, if these profiles say what must be so all the same.

@@ -8,7 +8,7 @@ use ubtrfs_check::FaultKind;
 use ubtrfs_volume::{OverlayDevice, RecordingDevice};
 
 use crate::compare::compare_nameless;
-use crate::mounting::{forks, frees_in_steps, mount, open, open_volume};
+use crate::mounting::{forks, frees_in_steps, members, mount, open, open_volume};
 use crate::trace::{Commit, Trace};
 use crate::window::Window;
 use crate::{Model, look};
@@ -46,7 +46,7 @@ pub fn check(devices: &[OverlayDevice]) -> Result<u64, String> {
 impl Judge {
     /// A judge without promises for a history on this empty volume.
     pub fn new(options: Options, fresh: &RecordingDevice) -> Result<Self, String> {
-        let inodes = check(&fresh.all_current())?;
+        let inodes = check(&members(&fresh.all_current())?)?;
         let unknown_orphans = frees_in_steps(&options);
         Ok(Self { trace: Trace::default(), options, own_inodes: inodes - 1, unknown_orphans })
     }

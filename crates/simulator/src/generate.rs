@@ -7,7 +7,7 @@ use ubtrfs_format::items::Timespec;
 use ubtrfs_testkit::names::{COLLIDING, COLLIDING_XATTRS};
 
 use crate::model::is_regular;
-use crate::operation::Name;
+use crate::operation::{DeviceChange, Name};
 use crate::{Body, Model, Operation, Path, Random, What};
 
 /// What kind of operations come.
@@ -30,6 +30,8 @@ pub struct Habits {
     pub shares: bool,
     /// Subvolumes are made, copied by snapshots and deleted.
     pub subvolumes: bool,
+    /// Devices come, go and get other sizes.
+    pub devices: bool,
 }
 
 /// Makes operations.
@@ -70,6 +72,9 @@ impl Generator {
         paths.retain(|(path, _)| path.0 != FILLER);
         if self.habits.fsyncs && self.random.one_in(4) {
             return Operation::Fsync { what: self.any(&paths, handles), data_only: self.random.one_in(4) };
+        }
+        if self.habits.devices && self.random.one_in(8) {
+            return Operation::ChangeDevices { change: self.device_change() };
         }
         if self.habits.subvolumes && self.random.one_in(6) {
             return self.subvolume(model, &paths);
@@ -145,6 +150,16 @@ impl Generator {
             113 => Operation::EmptyBlockGroup { number: self.random.clone().below(64) as usize },
             114 => self.defragment(model, &paths, handles),
             _ => Operation::Look,
+        }
+    }
+
+    /// As often one comes as one goes.
+    fn device_change(&mut self) -> DeviceChange {
+        let number = self.random.below(64) as usize;
+        match self.random.below(6) {
+            0 => DeviceChange::Add,
+            1 => DeviceChange::Remove { number },
+            _ => DeviceChange::Resize { number, parts: DeviceChange::PARTS - self.random.below(6) },
         }
     }
 

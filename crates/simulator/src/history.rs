@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ubtrfs::{Compression, CompressionMode, FreeingLimits, Options, WriteAt};
 use ubtrfs_format::TreeId;
-use ubtrfs_volume::{Device, RecordingDevice};
+use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 
 use crate::generate::FILLER;
 use crate::perform::Tolerance;
@@ -94,6 +94,7 @@ impl History {
             fsyncs,
             shares: seed % 4 == 2,
             subvolumes: false,
+            devices: false,
         };
         Self { seed, plan, options, habits, faults: false }
     }
@@ -104,6 +105,19 @@ impl History {
         history.plan = history.plan.with_profiles(profiles);
         history.habits.large = false;
         history.habits.privileges = true;
+        history
+    }
+
+    /// The history of this seed on a volume that gets devices, loses some, and has devices of other
+    /// sizes, beside subvolumes that are deleted.
+    pub fn of_changing_devices(seed: u64, profiles: Profiles) -> Self {
+        let mut history = Self::on_devices(seed, profiles);
+        // What is refused for want of room has done nothing.
+        (history.habits.privileges, history.habits.huge) = (false, false);
+        (history.habits.devices, history.habits.subvolumes) = (true, true);
+        if seed.is_multiple_of(2) {
+            history.options.freeing = FreeingLimits { at_once: 4096, per_transaction: 2, at_the_end: 2, queue: 4 };
+        }
         history
     }
 
@@ -155,10 +169,14 @@ impl History {
             crash: None,
             what: format!("{what}\nvolume: {:?}\nmount: {:?}", self.plan, self.options),
         };
-        let recordings = RecordingDevice::together(&make_devices(&self.plan.options));
+        let mut images = make_devices(&self.plan.options);
+        if self.habits.devices {
+            images.push(OverlayDevice::zeroed(self.plan.options.total_bytes));
+        }
+        let recordings = RecordingDevice::together(&images);
         let recordings: Vec<_> = recordings.into_iter().map(Arc::new).collect();
         let recording = Arc::clone(&recordings[0]);
-        let tolerance = Tolerance { no_space: self.plan.tight, faults: self.faults };
+        let tolerance = Tolerance { no_space: self.plan.tight || self.habits.devices, faults: self.faults };
         let fresh = Judge::new(self.options.clone(), &recording).map_err(|what| fail(&[], what))?;
         let devices = recordings.into_iter().map(wrap).collect();
         let mut session = Session::open_devices(Arc::clone(&recording), devices, self.options.clone(), None, tolerance)

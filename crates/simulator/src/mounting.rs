@@ -3,11 +3,41 @@
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
+use ubtrfs_format::{SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Volume};
 
 /// Devices with the same content as these, each with pages of its own for what is written.
 pub(crate) fn forks(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::new(device.fork()) as _).collect()
+}
+
+/// The superblock of a device, if it has one.
+fn superblock(device: &dyn Device) -> Option<Superblock> {
+    let mut bytes = vec![0; SUPERBLOCK_SIZE];
+    device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
+    Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok()
+}
+
+/// Whether a device says that it is one of a volume's.
+pub fn has_superblock(device: &dyn Device) -> bool {
+    superblock(device).is_some()
+}
+
+/// Those that say that they are a volume's.
+pub(crate) fn with_superblocks(devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().filter(|device| has_superblock(&***device)).cloned().collect()
+}
+
+/// Those of some devices that the volume has: of others it is known that it had them, or they were
+/// never its own.
+pub fn members(devices: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> {
+    let found: Vec<&OverlayDevice> = devices.iter().filter(|device| has_superblock(*device)).collect();
+    let volume = open_volume(found.iter().map(|device| Arc::new(device.fork()) as _).collect(), true)?;
+    let members: Vec<_> = volume.devices().iter().map(|item| (item.devid, item.uuid)).collect();
+    let is_member = |device: &&&OverlayDevice| {
+        superblock(**device).is_some_and(|own| members.contains(&(own.dev_item.devid, own.dev_item.uuid)))
+    };
+    Ok(found.iter().filter(is_member).map(|device| device.fork()).collect())
 }
 
 /// Opens the volume on these devices, though some of its devices may be missing.

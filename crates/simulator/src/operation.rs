@@ -82,6 +82,30 @@ impl fmt::Debug for What {
     }
 }
 
+/// What becomes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceChange {
+    /// The volume gets one that it has not, if there is one.
+    Add,
+    /// All that one of them has moves elsewhere, and the volume has it no more.
+    Remove {
+        /// Which of those of the volume, counted round.
+        number: usize,
+    },
+    /// It gets another size.
+    Resize {
+        /// Which of those of the volume, counted round.
+        number: usize,
+        /// How many [parts](Self::PARTS) of all that it has.
+        parts: u64,
+    },
+}
+
+impl DeviceChange {
+    /// Parts of a device.
+    pub const PARTS: u64 = 16;
+}
+
 /// An operation. Content is given by a number, from which [`Random::noise`](crate::Random::noise)
 /// makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,6 +255,10 @@ pub enum Operation {
     EmptyBlockGroup {
         number: usize,
     },
+    /// A device comes, goes or gets another size; nothing that programs see changes.
+    ChangeDevices {
+        change: DeviceChange,
+    },
     /// Unmounts, with all open files, and mounts again.
     Remount,
     /// Compares the engine's visible state with the model.
@@ -291,6 +319,7 @@ impl Operation {
             | Self::SetReadOnly { .. }
             | Self::SetDefault { .. }
             | Self::EmptyBlockGroup { .. }
+            | Self::ChangeDevices { .. }
             | Self::Sync
             | Self::Remount
             | Self::Look => Default::default(),

@@ -33,6 +33,7 @@ pub(crate) const MODEST: Habits = Habits {
     fsyncs: true,
     shares: false,
     subvolumes: false,
+    devices: false,
 };
 
 /// A crash state that is tried.

@@ -8,7 +8,7 @@ use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Device, RecordingDevice};
 
 use crate::look::look;
-use crate::mounting::{forks, frees_in_steps, mount, open, open_volume};
+use crate::mounting::{forks, frees_in_steps, mount, open, open_volume, with_superblocks};
 use crate::perform::{Tolerance, Worker};
 use crate::trace::{Commit, Promise, Trace};
 use crate::version::Version;
@@ -27,7 +27,6 @@ pub struct Session {
     /// Whether files without names were open when it was unmounted: some later commit of the next
     /// mount frees them.
     left_orphans: bool,
-    devices: Vec<Arc<dyn Device>>,
     options: Options,
 }
 
@@ -45,7 +44,7 @@ impl Session {
     }
 
     /// The same on several devices, whose common timeline `recording` has. Some of the volume's may
-    /// be missing.
+    /// be missing, and it may get those that have no superblock.
     pub fn open_devices(
         recording: Arc<RecordingDevice>,
         devices: Vec<Arc<dyn Device>>,
@@ -53,7 +52,7 @@ impl Session {
         model: Option<Model>,
         tolerance: Tolerance,
     ) -> Result<Self, String> {
-        let volume = open_volume(devices.clone(), options.read_only)?;
+        let volume = open_volume(with_superblocks(&devices), options.read_only)?;
         let generation = volume.superblock().generation.0;
         let fs = mount(volume, options.clone())?;
         let mut model = match model {
@@ -67,8 +66,9 @@ impl Session {
             trace.commits.push(Commit { generation, began: 0, returned, versions: 0..1 });
         }
         model.drop_orphans();
-        let worker = Worker::new(fs, model, tolerance, true);
-        Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, devices, options })
+        let mut worker = Worker::new(fs, model, tolerance, true);
+        worker.devices = devices;
+        Ok(Self { worker, recording, trace, operations: Vec::new(), left_orphans: false, options })
     }
 
     /// Does an operation on engine and model, and notes what it makes durable. A sentence if the
@@ -200,7 +200,7 @@ impl Session {
 
     fn remount(&mut self) -> Result<(), String> {
         self.worker.fs.close().map_err(|error| format!("unmounting failed: {error}"))?;
-        let fs = open(self.devices.clone(), self.options.clone())?;
+        let fs = open(with_superblocks(&self.worker.devices), self.options.clone())?;
         self.worker.follow_remount(fs);
         self.left_orphans |= !self.worker.model.orphans().is_empty();
         self.worker.model.drop_orphans();

@@ -26,6 +26,11 @@ fn full_volumes_stay_writable() {
 }
 
 #[test]
+fn devices_come_and_go_beside_everything_else() {
+    run_seeds(15, 0.3, |seed| Mixture::on_devices(seed).run());
+}
+
+#[test]
 fn histories_of_several_threads_end_as_promised() {
     run_seeds(15, 0.3, run_history);
 }

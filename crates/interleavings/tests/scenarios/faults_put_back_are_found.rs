@@ -63,3 +63,18 @@ fn space_that_a_commit_does_not_have_yet() {
         ..Mixture::new(seed)
     });
 }
+
+/// A drop that begins between the choice of what moves and its commit leaves pointers that count
+/// no more.
+#[test]
+fn a_drop_that_a_step_overlooks() {
+    let faults = Faults { overlook_drops: true, ..Faults::default() };
+    is_found(&faults, "a balance failed", |seed| Mixture {
+        jobs: vec![Job::Drop, Job::Balance],
+        writers: 1,
+        operations: 4,
+        fails: false,
+        crashes: 0,
+        ..Mixture::new(seed)
+    });
+}

@@ -154,7 +154,7 @@ impl Worker {
         let result = self.fs.empty_block_group(*start, &|| true).map(drop);
         // There may be no room for what is in it, and one that is empty goes by itself.
         let result = result.or_else(|error| match error.errno() {
-            Errno::NOSPC | Errno::NOENT | Errno::BUSY => Ok(()),
+            Errno::NOSPC | Errno::NOENT => Ok(()),
             _ => Err(error),
         });
         self.agree(operation, Ok(()), result).map(drop)

@@ -3,6 +3,7 @@
 mod attributes;
 mod data;
 mod deleted;
+mod devices;
 mod names;
 mod subvolumes;
 
@@ -14,6 +15,7 @@ use ubtrfs::{Errno, Filesystem, InodeId};
 use ubtrfs_format::TreeId;
 use ubtrfs_format::items::Timespec;
 use ubtrfs_threads::mpsc::channel;
+use ubtrfs_volume::Device;
 
 use crate::content::Content;
 use crate::model::Touched;
@@ -48,6 +50,8 @@ pub struct Worker {
     pub handles: Vec<InodeId>,
     /// What is open of subvolumes that were deleted.
     deleted: Vec<OpenOfDeleted>,
+    /// Devices that the volume has or may get.
+    pub(crate) devices: Vec<Arc<dyn Device>>,
     /// Errors that are not faults of the engine.
     pub tolerance: Tolerance,
     /// Whether times are compared.
@@ -73,7 +77,8 @@ pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubt
 impl Worker {
     /// A worker on a mounted volume.
     pub fn new(fs: Arc<Filesystem>, model: Model, tolerance: Tolerance, times: bool) -> Self {
-        Self { fs, model, handles: Vec::new(), deleted: Vec::new(), tolerance, times, tolerated: 0 }
+        let (handles, deleted, devices) = (Vec::new(), Vec::new(), Vec::new());
+        Self { fs, model, handles, deleted, devices, tolerance, times, tolerated: 0 }
     }
 
     /// Goes on with a volume that was mounted again: nothing is open in it.
@@ -188,6 +193,7 @@ impl Worker {
             Operation::Clone { .. } => self.clone_range(operation, touched),
             Operation::Defragment { .. } => self.defragment(operation),
             Operation::EmptyBlockGroup { .. } => self.empty_block_group(operation),
+            Operation::ChangeDevices { change } => self.change_devices(operation, *change),
             Operation::Attributes { .. } => self.set_attributes(operation, touched),
             Operation::SetXattr { .. } => self.set_xattr(operation, touched),
             Operation::RemoveXattr { .. } => self.remove_xattr(operation, touched),

@@ -52,6 +52,7 @@ fn habits() -> Habits {
         fsyncs: true,
         shares: false,
         subvolumes: true,
+        devices: false,
     }
 }
 

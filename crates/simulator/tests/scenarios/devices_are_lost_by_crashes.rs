@@ -52,6 +52,25 @@ fn each_device_loses_what_it_had_not_flushed() {
     );
 }
 
+/// Of invariants 18, 40 and 70: a volume that gets devices and loses some, and whose devices get
+/// other sizes, is whole after a crash at any time, beside subvolumes that are dropped in steps.
+#[test]
+fn devices_come_and_go() {
+    let (mut states, mut changes) = (0, 0);
+    for seed in many_seeds(42, 10) {
+        let profiles = profiles(seed);
+        let history = History::of_changing_devices(seed, profiles);
+        let recorded = history.run(history.length()).unwrap_or_else(|failure| panic!("{profiles:?}: {failure}"));
+        let is_change = |(_, it): &&(usize, ubtrfs_simulator::Operation)| {
+            matches!(it, ubtrfs_simulator::Operation::ChangeDevices { .. })
+        };
+        changes += recorded.operations.iter().filter(is_change).count();
+        states += recorded.survey_members(budget()).unwrap_or_else(|failure| panic!("{profiles:?}: {failure}"));
+    }
+    eprintln!("{changes} changes of devices, {states} states");
+    assert!(std::env::var_os("UBTRFS_SEEDS").is_some() || changes > 100, "{changes}");
+}
+
 /// A history in which one device of several begins to refuse requests of one kind. Nobody notices
 /// where it can be done without; elsewhere the volume turns read-only.
 fn one_refuses(seed: u64) -> Result<DeviceSurvey, Failure> {

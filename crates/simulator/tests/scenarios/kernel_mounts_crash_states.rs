@@ -238,6 +238,7 @@ fn crashes_leave_snapshots_as_they_were() {
                 fsyncs,
                 shares: false,
                 subvolumes: false,
+                devices: false,
             };
             let operations = stage.improvise(seed, habits, 60).unwrap_or_else(|what| panic!("{seed}: {what}"));
             let examined = stage.run_with(&operations, seed, 60, &mut |state| {
@@ -308,6 +309,7 @@ fn crashes_between_subvolumes_lose_nothing_that_was_synced() {
             fsyncs,
             shares: false,
             subvolumes: false,
+            devices: false,
         };
         let operations = stage.improvise(seed, habits, 70).unwrap_or_else(|what| panic!("{seed}: {what}"));
         let examined = stage.run_with(&operations, seed, 60, &mut |state| {

@@ -1,0 +1,42 @@
+//! Devices that come, go and get other sizes: nothing that programs see changes.
+
+use ubtrfs::{Errno, Error};
+use ubtrfs_format::DeviceId;
+
+use super::Worker;
+use crate::Operation;
+use crate::mounting::has_superblock;
+use crate::operation::DeviceChange;
+
+/// There may be too few devices for the profiles of the volume, and too little room on them.
+fn has_reason(error: &Error) -> bool {
+    matches!(error.errno(), Errno::NOSPC | Errno::INVAL)
+}
+
+impl Worker {
+    pub(super) fn change_devices(&mut self, operation: &Operation, change: DeviceChange) -> Result<(), String> {
+        let result = match change {
+            DeviceChange::Add => {
+                let Some(blank) = self.devices.iter().find(|device| !has_superblock(&***device)) else { return Ok(()) };
+                self.fs.add_device(blank.clone()).map(drop)
+            }
+            DeviceChange::Remove { number } => {
+                let Some(devid) = self.member(number) else { return Ok(()) };
+                self.fs.remove_device(devid, &|_| true)
+            }
+            DeviceChange::Resize { number, parts } => {
+                let Some(devid) = self.member(number) else { return Ok(()) };
+                let Ok(bytes) = self.fs.volume().device_size(devid) else { return Ok(()) };
+                self.fs.resize_device(devid, bytes / DeviceChange::PARTS * parts, &|_| true)
+            }
+        };
+        let result = result.or_else(|error| if has_reason(&error) { Ok(()) } else { Err(error) });
+        self.agree(operation, Ok(()), result).map(drop)
+    }
+
+    /// One of the devices of the volume, counted round.
+    fn member(&self, number: usize) -> Option<DeviceId> {
+        let devices = self.fs.volume().devices();
+        devices.get(number % devices.len().max(1)).map(|item| item.devid)
+    }
+}
