@@ -1,10 +1,11 @@
 //! Until when an export may be written to: a lease, which its holder extends as long as nobody else
 //! can have taken the export over.
 //!
-//! Every byte that is sent is covered (invariant 71): the lease is looked at just before each system
-//! call that gives bytes to the kernel, and none of these calls waits. A connection ends before the
-//! lease does, and takes along what is queued for it and what the kernel has not sent. Another one
-//! is used only after the holder has the export for longer, or knows that it has lost it.
+//! Every byte that is sent is covered (invariant 71): the lease is looked at just before each
+//! system call that gives bytes to the kernel, and none of these calls waits. A connection ends
+//! before the lease does, and takes along what is queued for it and what the kernel has not sent.
+//! Another one is used only after the holder has the export for longer, or knows that it has lost
+//! it.
 
 use std::fmt::Debug;
 use std::io;

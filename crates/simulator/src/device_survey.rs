@@ -110,8 +110,8 @@ impl Recorded {
         Ok(sum)
     }
 
-    /// Examines about `budget` crash states of a volume whose devices come and go. Returns how many
-    /// they were.
+    /// Examines about `budget` crash states of a volume whose devices are added, removed and
+    /// resized. Returns how many they were.
     pub fn survey_members(&self, budget: usize) -> Result<usize, Failure> {
         let mut states = 0;
         for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {

@@ -1,9 +1,9 @@
 //! An export that another writer takes over while its writer is stopped, and what both were
 //! promised.
 //!
-//! A writer is stopped at some look at its clock, so with any requests in any queue: nothing is sent
-//! without such a look. The other one finds it silent, writes and commits. Then the first one goes
-//! on, by whose clock much time has passed.
+//! A writer is stopped at some look at its clock, so with any requests in any queue: nothing is
+//! sent without such a look. The other one finds it silent, writes and commits. Then the first one
+//! goes on, by whose clock much time has passed.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -133,7 +133,7 @@ fn mount(device: Arc<dyn Device>) -> Result<Arc<Filesystem>, String> {
     Filesystem::open_devices(vec![device], options).map_err(|error| format!("mount: {error}"))
 }
 
-/// The first writer's work: what it was told is durable is in `durable`.
+/// The first writer's work: what was acknowledged as durable is in `durable`.
 fn work(fs: &Filesystem, durable: &Mutex<Vec<FileName>>) -> ubtrfs::Result<()> {
     let mut written = Vec::new();
     for number in 0..FILES {
@@ -218,7 +218,7 @@ pub fn run(looks: u64, check_of_lease: LeaseCheck, is_alone: bool) -> Result<End
         let _ = end_first()?;
         written?;
         if lock(&durable).len() > promises.len() {
-            return Err("the first writer was told afterwards that something is durable".into());
+            return Err("something was acknowledged to the first writer afterwards".into());
         }
         let second = second?;
         let more: Vec<FileName> = (4..8).map(|number| ('b', number)).collect();

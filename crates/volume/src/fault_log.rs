@@ -243,9 +243,9 @@ mod tests {
         let sum = "device 2: 16384 more copies were bad, and were rewritten (67108864 bytes from 1052672 to 68161536)";
         assert_eq!(take(16384, 5000).as_deref(), Some(sum));
         assert_eq!(take(16385, 6000), None);
-        let rest = log.rest(false, start + Duration::from_millis(7000));
+        let rest = log.rest(false, start + Duration::from_secs(7));
         assert_eq!(rest, [], "it is not due yet");
-        let rest = log.rest(true, start + Duration::from_millis(7000));
+        let rest = log.rest(true, start + Duration::from_secs(7));
         assert_eq!(rest.len(), 1, "{rest:?}");
         assert!(rest[0].text.contains("device 2: 1 more copies"), "{rest:?}");
         assert_eq!(log.rest(true, start + Duration::from_millis(7001)), []);

@@ -6,8 +6,8 @@
 //! watches the mark for longer than any living writer would leave it as it is. If the mark is
 //! another's by now, nothing is written any more (invariant 12).
 //!
-//! A client of NBD sends nothing without a lease (`writer_lease`, invariant 71); of other devices it
-//! is looked at when a write is submitted.
+//! A client of NBD sends nothing without a lease (`writer_lease`, invariant 71); of other devices
+//! it is looked at when a write is submitted.
 //!
 //! Only volumes are protected: a device without a superblock of btrfs, or with something else where
 //! the mark would be, is written to without one, until it is wiped to become a volume's.

@@ -1,10 +1,10 @@
 //! How a writer of an export gets and keeps it: by its mark, which others look at.
 //!
-//! A mark that was renewed gives its writer a lease, from when the renewal was begun. Others watch a
-//! mark for twice as long at least, so nobody has the export before the lease is over and what was
-//! sent under it has arrived. Without a lease, as after the machine slept, the writer comes like a
-//! new one: it looks at the mark, has it written, lets the time pass in which others would have seen
-//! that, and looks again. Before that nothing else is written (invariants 12 and 71).
+//! A mark that was renewed gives its writer a lease, from when the renewal was begun. Others watch
+//! a mark for twice as long at least, so nobody has the export before the lease is over and what
+//! was sent under it has arrived. Without a lease, as after the machine slept, the writer comes
+//! like a new one: it looks at the mark, has it written, lets the time pass in which others would
+//! have seen that, and looks again. Before that nothing else is written (invariants 12 and 71).
 
 use std::io;
 use std::sync::{Arc, Weak};

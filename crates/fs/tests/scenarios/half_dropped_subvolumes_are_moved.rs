@@ -106,7 +106,7 @@ fn move_at_each_commit(faults: &Faults) -> usize {
         assert_eq!(tree_of(&moved), before, "{what}");
         moved.sync().unwrap();
         drop(moved);
-        assert_clean(&[device.clone()], &what);
+        assert_clean(std::slice::from_ref(&device), &what);
         // It goes on where it was.
         let moved = open(vec![device.clone()], Faults::default());
         while !moved.deleted_subvolumes().is_empty() {

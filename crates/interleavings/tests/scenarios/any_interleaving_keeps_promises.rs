@@ -26,7 +26,7 @@ fn full_volumes_stay_writable() {
 }
 
 #[test]
-fn devices_come_and_go_beside_everything_else() {
+fn devices_are_added_and_removed_beside_everything_else() {
     run_seeds(15, 0.3, |seed| Mixture::on_devices(seed).run());
 }
 

@@ -55,7 +55,7 @@ fn each_device_loses_what_it_had_not_flushed() {
 /// Of invariants 18, 40 and 70: a volume that gets devices and loses some, and whose devices get
 /// other sizes, is whole after a crash at any time, beside subvolumes that are dropped in steps.
 #[test]
-fn devices_come_and_go() {
+fn devices_are_added_and_removed() {
     let (mut states, mut changes) = (0, 0);
     for seed in many_seeds(42, 10) {
         let profiles = profiles(seed);

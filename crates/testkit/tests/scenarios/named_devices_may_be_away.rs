@@ -81,7 +81,9 @@ impl Mirror {
     fn new(profile: &str, count: usize) -> Self {
         let dir = scratch_dir();
         let images: Vec<PathBuf> = (0..count).map(|number| dir.path().join(format!("image{number}"))).collect();
-        images.iter().for_each(|image| blank_image(image, SIZE));
+        for image in &images {
+            blank_image(image, SIZE);
+        }
         ubtrfs(&["mkfs", "-d", profile, "-m", profile], &paths(&images)).ok();
         Self { dir, images }
     }

@@ -32,7 +32,9 @@ impl Mirror {
     fn new() -> Self {
         let dir = scratch_dir();
         let images = [0, 1].map(|number| dir.path().join(format!("image{number}")));
-        images.iter().for_each(|image| blank_image(image, SIZE));
+        for image in &images {
+            blank_image(image, SIZE);
+        }
         let mirror = Self { dir, images, content: random(CONTENT) };
         ubtrfs(&["mkfs", "-d", "raid1", "-m", "raid1"], &mirror.paths()).ok();
         let mount = Subject::ubtrfs().mount(&mirror.paths(), "");
@@ -159,7 +161,9 @@ fn a_missing_device_is_one_fault_of_a_check() {
     // What no other device has is lost, and said of all of it together.
     let dir = scratch_dir();
     let images = [0, 1].map(|number| dir.path().join(format!("image{number}")));
-    images.iter().for_each(|image| blank_image(image, SIZE));
+    for image in &images {
+        blank_image(image, SIZE);
+    }
     let paths = images.each_ref().map(PathBuf::as_path);
     ubtrfs(&["mkfs", "-d", "single", "-m", "raid1"], &paths).ok();
     let mount = Subject::ubtrfs().mount(&paths, "");

@@ -194,7 +194,7 @@ fn bad_copies_that_others_make_up_for_are_counted() {
     let _ = volume.wait(ticket).unwrap();
     assert_eq!(volume.last_faults(), (0, vec![]));
     let places = copies(&volume, at);
-    scribble(&image.path, places[0].plus(4096 * 3), &[0x11; 4096 * 5]);
+    scribble(&image.path, places[0].plus(4096 * 3), &vec![0x11; 4096 * 5]);
     volume.read_data(at, &mut vec![0; data.len()], Some(&sums)).unwrap();
     let (total, faults) = volume.last_faults();
     let [neighbours] = &faults[..] else { panic!("{faults:?}") };

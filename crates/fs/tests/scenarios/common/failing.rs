@@ -72,7 +72,7 @@ impl FailingDevice {
         let (health, random) = &mut *self.state.lock();
         if *health == Health::Glitching {
             let before = self.requests.fetch_add(requests as u64, Ordering::Relaxed);
-            let is_gone = |request: &u64| (before + request) / GLITCH % 2 == 0;
+            let is_gone = |request: &u64| ((before + request) / GLITCH).is_multiple_of(2);
             for after in (0..requests as u64).filter(is_gone) {
                 self.faulty.fail(operation, after, EIO, Lasting::Once);
             }
