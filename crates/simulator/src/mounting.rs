@@ -28,14 +28,17 @@ pub(crate) fn with_superblocks(devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Devic
     devices.iter().filter(|device| has_superblock(&***device)).cloned().collect()
 }
 
-/// Those of some devices that the volume has: of others it is known that it had them, or they were
-/// never its own.
+/// Those of some devices that the volume has, or was about to get: of others it is known that it
+/// had them, or they were never its own.
 pub fn members(devices: &[OverlayDevice]) -> Result<Vec<OverlayDevice>, String> {
     let found: Vec<&OverlayDevice> = devices.iter().filter(|device| has_superblock(*device)).collect();
     let volume = open_volume(found.iter().map(|device| Arc::new(device.fork()) as _).collect(), true)?;
     let members: Vec<_> = volume.devices().iter().map(|item| (item.devid, item.uuid)).collect();
+    let counts = volume.superblock().generation;
+    // A commit that does not count, since a crash came before its end, has these.
     let is_member = |device: &&&OverlayDevice| {
-        superblock(**device).is_some_and(|own| members.contains(&(own.dev_item.devid, own.dev_item.uuid)))
+        superblock(**device)
+            .is_some_and(|own| members.contains(&(own.dev_item.devid, own.dev_item.uuid)) || own.generation > counts)
     };
     Ok(found.iter().filter(is_member).map(|device| device.fork()).collect())
 }

@@ -28,29 +28,30 @@ impl Volume {
             self.check_node(expected, &block)?;
             return Ok(block);
         }
-        let mut failure: Option<Error> = None;
+        let mut failures: Vec<(usize, Error)> = Vec::new();
+        // An error that the caller gets is noted there.
+        let note_all = |failures: &[(usize, Error)]| {
+            for (copy, error) in failures {
+                self.note_fault(&pieces, expected.bytenr, *copy, error);
+            }
+        };
         for copy in 0..copies_of(&pieces) {
             match self.read_node_copy(expected, &pieces, copy, &mut block) {
                 Ok(()) => {
-                    if failure.is_some() {
+                    if !failures.is_empty() {
+                        note_all(&failures);
                         let _left = self.repair_node(expected);
                     }
                     return Ok(block);
                 }
                 Err(error) => {
                     self.note_bad_copy(&pieces, copy, &error);
-                    self.note_fault(&pieces, expected.bytenr, copy, &error);
-                    // An error about the content of a copy is more useful than one about an
-                    // unreadable copy.
-                    match &failure {
-                        Some(Error::Node { .. }) => {}
-                        Some(_) if matches!(error, Error::Read { .. }) => {}
-                        _ => failure = Some(error),
-                    }
+                    failures.push((copy, error));
                 }
             }
         }
         if self.rebuild(expected.bytenr, &mut block, proof, |block| self.check_node(expected, block).is_ok()) {
+            note_all(&failures);
             return Ok(block);
         }
         if self.ignores_node_checksums.load(Ordering::Acquire) {
@@ -61,7 +62,11 @@ impl Volume {
                 }
             }
         }
-        Err(failure.unwrap_or(Error::Unmapped { at: expected.bytenr, len }))
+        // An error about the content of a copy is more useful than one about an unreadable copy.
+        let is_of_content = |(_, error): &(usize, Error)| matches!(error, Error::Node { .. });
+        let which = failures.iter().position(is_of_content).unwrap_or(0);
+        let error = failures.into_iter().nth(which).map(|(_, error)| error);
+        Err(error.unwrap_or(Error::Unmapped { at: expected.bytenr, len }))
     }
 
     pub(crate) fn read_node_copy(

@@ -24,7 +24,7 @@ fn what_the_next_writer_has_committed_stays_whole() {
 
 #[test]
 fn a_writer_that_nobody_took_over_goes_on() {
-    for looks in [60, 400] {
+    for looks in [60, 200] {
         let ended = run(looks, LeaseCheck::AsSent, true);
         assert_eq!(ended, Ok(Ended::Kept), "stopped at look {looks}");
     }
