@@ -56,6 +56,10 @@ fn of_server(kind: ErrorKind) -> Option<&'static str> {
     }
 }
 
+/// Why no chunk leaves a device, and what to do about it.
+pub const WITHOUT_FREE_SPACE_TREE: &str =
+    "the volume has no free-space tree, so no chunk goes: a mount by the kernel with -o space_cache=v2 makes one";
+
 /// What to do about a volume whose trees can't be read, as the end of a sentence.
 pub const OF_DAMAGE: &str = "; 'ubtrfs restore' copies what can be read, 'ubtrfs history' lists older commits, and a mount \
      with -o ro,rescue=all shows what is left";

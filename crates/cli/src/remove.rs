@@ -14,6 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::place::is_same;
+use crate::remedy::WITHOUT_FREE_SPACE_TREE;
 use crate::report::{Progress, meanwhile};
 use crate::signals::Signals;
 use crate::size::show_size;
@@ -131,6 +132,7 @@ fn about_refusal(number: DeviceId, errno: Errno) -> Option<Failure> {
     let what = match errno {
         Errno::INVAL => "the others are too few for the profiles of the volume",
         Errno::NOSPC => "the others have no room for what it has",
+        Errno::OPNOTSUPP => WITHOUT_FREE_SPACE_TREE,
         Errno::CANCELED => "a signal has ended that; what was moved stays where it is",
         _ => return None,
     };
@@ -143,6 +145,7 @@ fn about(directory: &Path, errno: Errno) -> Failure {
         Errno::PERM => Failure::new(format!("{place}: only root may change the devices of a mounted volume")),
         Errno::INVAL => Failure::new(format!("{place}: the other devices are too few for the profiles of the volume")),
         Errno::NOSPC => Failure::new(format!("{place}: the other devices have no room for what it has")),
+        Errno::OPNOTSUPP => Failure::new(format!("{place}: {WITHOUT_FREE_SPACE_TREE}")),
         Errno::NODEV => Failure::new(format!("{place}: the volume has no such device")),
         Errno::INPROGRESS => Failure::new(format!("{place}: a balance or another change of devices is under way")),
         Errno::CANCELED | Errno::INTR => {

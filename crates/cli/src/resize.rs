@@ -16,6 +16,7 @@ use crate::args::filesystem::Resize;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
+use crate::remedy::WITHOUT_FREE_SPACE_TREE;
 use crate::report::{Progress, meanwhile};
 use crate::signals::Signals;
 use crate::size::show_size;
@@ -148,6 +149,7 @@ fn about_refusal(place: &Path, errno: Errno) -> Option<Failure> {
         Errno::CANCELED => "it was ended, and the device has the size that it had",
         Errno::FBIG => "the device is not that large",
         Errno::NOSPC => "there is no room for what is behind the new end",
+        Errno::OPNOTSUPP => WITHOUT_FREE_SPACE_TREE,
         Errno::PERM => "it is the device of a seed",
         Errno::NODEV => "the volume has no such device, or it is not there",
         Errno::INPROGRESS => "a balance or another change of devices is under way",

@@ -65,8 +65,9 @@ impl Relocator {
     /// Moves all that is on a device elsewhere, and takes the device out of the volume; this is
     /// durable when it returns. The device may be missing, or be one of a seed. `ENODEV` if there
     /// is no such device, `EINVAL` if the others are too few for the profiles of the volume,
-    /// `ENOSPC` if there is no room on them, `EINPROGRESS` if something else moves extents or the
-    /// device is being replaced, `ECANCELED` if `goes_on` says no.
+    /// `ENOSPC` if there is no room on them, `EOPNOTSUPP` if chunks would have to go and the volume
+    /// has no free-space tree, `EINPROGRESS` if something else moves extents or the device is being
+    /// replaced, `ECANCELED` if `goes_on` says no.
     pub(crate) fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
         if self.committer.is_being_replaced(devid) {
@@ -83,7 +84,7 @@ impl Relocator {
     /// Gives a device another size, after what is behind that has been moved elsewhere; this is
     /// durable when it returns. `ENODEV` if there is no such device, `EPERM` if it is one of a
     /// seed, `EINVAL` if that is too small, `EFBIG` if the device is not that large, `EBUSY` if it
-    /// lags, `ENOSPC`, `EINPROGRESS` and `ECANCELED` as for removals.
+    /// lags, `ENOSPC`, `EOPNOTSUPP`, `EINPROGRESS` and `ECANCELED` as for removals.
     pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
         let volume = &self.info.volume;
@@ -154,6 +155,10 @@ impl Relocator {
             let (starts, _) = self.left(devid, from);
             if starts.is_empty() {
                 return Ok(());
+            }
+            if !self.info.committed().keeps_free_space_tree() {
+                // Then no chunk goes, however empty it is.
+                return Err(Errno::OPNOTSUPP.into());
             }
             let (mut is_further, mut no_room) = (false, None);
             for start in starts.into_iter().rev() {

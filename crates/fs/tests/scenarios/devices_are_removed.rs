@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ubtrfs::mkfs::Profile;
+use ubtrfs::mkfs::{MkfsOptions, NewDevice, Profile, make};
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Errno, Filesystem, NewInode, Options, ReplaceOptions};
 use ubtrfs_format::{DeviceId, TreeId};
@@ -12,7 +12,7 @@ use ubtrfs_volume::{Device, OpenOptions, Volume};
 
 use crate::common::power::{Power, PoweredDevice};
 use crate::common::tree::tree_of;
-use crate::common::volumes::{assert_clean, assert_holds, blank, open, root, volume, write};
+use crate::common::volumes::{SIZE, assert_clean, assert_holds, blank, open, root, volume, write};
 
 const GONE: DeviceId = DeviceId(2);
 
@@ -175,6 +175,29 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     fs.close().unwrap();
     drop(fs);
     assert_clean(&devices, "no room");
+}
+
+/// No chunk goes there: older kernels' caches of free space may be about it.
+#[test]
+fn without_a_free_space_tree_a_device_with_chunks_stays() {
+    let devices: Vec<_> = (0..3).map(|_| blank()).collect();
+    let options = MkfsOptions {
+        more_devices: (1..3).map(|_| NewDevice { total_bytes: SIZE, uuid: ubtrfs_mkfs::random_uuid() }).collect(),
+        free_space_tree: false,
+        ..MkfsOptions::new(SIZE)
+    };
+    make(&devices.iter().map(|device| device as &dyn Device).collect::<Vec<_>>(), &options).unwrap();
+    let devices = shared(&devices);
+    let fs = open(devices.clone()).unwrap();
+    fill(&fs);
+    fs.sync().unwrap();
+    let refused = |result: ubtrfs::Result<()>| result.unwrap_err().errno();
+    assert_eq!(refused(fs.remove_device(GONE, &|_| true)), Errno::OPNOTSUPP);
+    assert_eq!(refused(fs.resize_device(GONE, 16 << 20, &|_| true)), Errno::OPNOTSUPP);
+    write(&fs, "after", 50, 2 << 20).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&devices, "refused");
 }
 
 #[test]

@@ -8,9 +8,10 @@ use crate::Operation;
 use crate::mounting::has_superblock;
 use crate::operation::DeviceChange;
 
-/// There may be too few devices for the profiles of the volume, and too little room on them.
+/// There may be too few devices for the profiles of the volume, and too little room on them; and
+/// without a free-space tree no chunk goes.
 fn has_reason(error: &Error) -> bool {
-    matches!(error.errno(), Errno::NOSPC | Errno::INVAL)
+    matches!(error.errno(), Errno::NOSPC | Errno::INVAL | Errno::OPNOTSUPP)
 }
 
 impl Worker {
