@@ -37,6 +37,14 @@ impl Volume {
         let mut found = Scrubbed::default();
         let mut block = Buffer::for_reading(self.node_size() as usize);
         let (mut first, mut differing): (Option<Buffer>, u64) = (None, 0);
+        // Each device of a mount is scrubbed by itself.
+        let read_first = |copy: usize, block: &Buffer| {
+            let mut first = Buffer::for_reading(block.len());
+            let is_there = copy > 0
+                && !self.has_laggard(&pieces, 0)
+                && self.read_node_copy(&expected, &pieces, 0, &mut first).is_ok();
+            if is_there { first } else { Buffer::from(&block[..]) }
+        };
         for copy in self.present_copies(&pieces, scope) {
             found.bytes += block.len() as u64;
             match self.read_node_copy(&expected, &pieces, copy, &mut block) {
@@ -50,7 +58,7 @@ impl Volume {
                     found.checksum_errors += u64::from(*right != *block);
                 }
                 Ok(()) => {
-                    let first = first.get_or_insert_with(|| Buffer::from(&block[..]));
+                    let first = first.get_or_insert_with(|| read_first(copy, &block));
                     if **first != *block {
                         let devid = pieces.first().and_then(|piece| place_of(piece, copy)).map(|place| place.devid.0);
                         tracing::error!(

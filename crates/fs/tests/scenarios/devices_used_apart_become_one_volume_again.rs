@@ -214,10 +214,35 @@ fn a_scrub_finds_devices_that_were_joined_all_the_same() {
     assert!(found.trees.uncorrectable > 0, "{found:?}");
     let again = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
     assert_eq!((again.trees.uncorrectable, again.trees.corrected), (found.trees.uncorrectable, 0));
+    // As on mounts, one device after the other.
+    let of = |device| {
+        let options = ScrubOptions { device: Some(DeviceId(device)), ..ScrubOptions::default() };
+        fs.scrub(options, &mut |_| true).unwrap().trees.uncorrectable
+    };
+    assert_eq!(of(1) + of(2), found.trees.uncorrectable);
     fs.close().unwrap();
     drop(fs);
     give_up(&devices, DeviceId(2), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
     assert_as_first(&open_alone(&devices[1]), &commits);
+}
+
+/// What no other device has can't be given up.
+#[test]
+fn a_device_that_alone_has_something_can_not_be_given_up() {
+    let devices: Vec<_> = volume(2, Profile::Single, Profile::Raid1).into_iter().map(Arc::new).collect();
+    let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
+    let fs = open(shared.clone()).unwrap();
+    for file in 0..4 {
+        write(&fs, &format!("file {file}"), file, 20 << 20).unwrap();
+        fs.sync().unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let before: Vec<_> = devices.iter().map(|device| device.to_bytes()).collect();
+    let refused = [1, 2].map(|devid| Volume::open_giving_up(&[DeviceId(devid)], shared.clone(), false));
+    assert!(refused.iter().any(|refused| matches!(refused, Err(Error::MissingData(_)))));
+    drop(refused);
+    assert!(devices.iter().map(|device| device.to_bytes()).eq(before));
 }
 
 /// However often the other one was used without it.
