@@ -35,11 +35,10 @@ impl Primary {
 
     /// It was written.
     pub(crate) fn has_become(&mut self, bytes: &[u8]) {
-        let before = std::mem::replace(&mut self.bytes, Buffer::from(bytes));
-        if self.before.len() == REMEMBERED {
-            self.before.pop_front();
-        }
-        self.before.push_back(before);
+        let oldest = if self.before.len() == REMEMBERED { self.before.pop_front() } else { None };
+        let mut next = oldest.filter(|oldest| oldest.len() == bytes.len()).unwrap_or_else(|| Buffer::from(bytes));
+        next.copy_from_slice(bytes);
+        self.before.push_back(std::mem::replace(&mut self.bytes, next));
         self.perhaps.clear();
     }
 

@@ -102,7 +102,7 @@ impl Volume {
         let mut next = superblock.clone();
         next.number_log_after(&before);
         next.epochs = before.epochs.clone();
-        let result = ours.and_then(|()| self.publish(next, copies, &mut left_out));
+        let result = ours.and_then(|()| self.publish(&before, next, copies, &mut left_out));
         if result.is_err() {
             self.set_read_only();
         }
@@ -190,8 +190,7 @@ impl Volume {
 
     /// Begins an epoch with this superblock if one of the devices that do not get it may have the
     /// present one, and is not known to have been left out before (invariant 59).
-    fn begin_epoch(&self, lagging: &[&Arc<Member>], next: &mut Superblock, left_out: &mut Vec<DeviceId>) {
-        let before = self.superblock();
+    fn begin_epoch(before: &Superblock, next: &mut Superblock, lagging: &[&Arc<Member>], left_out: &mut Vec<DeviceId>) {
         let has = |member: &Arc<Member>, epochs: &Epochs| {
             member.primary.lock().candidates().any(|own| epochs.after(own.epochs.last()) == Ok(None))
         };
@@ -212,12 +211,18 @@ impl Volume {
         }
     }
 
-    fn publish(&self, mut superblock: Superblock, copies: Copies, left_out: &mut Vec<DeviceId>) -> Result<Published> {
+    fn publish(
+        &self,
+        before: &Superblock,
+        mut superblock: Superblock,
+        copies: Copies,
+        left_out: &mut Vec<DeviceId>,
+    ) -> Result<Published> {
         let generation = superblock.generation;
         let set = self.devices.load_full();
         let lagging: Vec<&Arc<Member>> =
             set.members.iter().filter(|member| member.lags() && member.belongs_to(generation)).collect();
-        self.begin_epoch(&lagging, &mut superblock, left_out);
+        Self::begin_epoch(before, &mut superblock, &lagging, left_out);
         if superblock.num_devices > 1 {
             superblock.epochs.set_of_ubtrfs(generation);
         }
