@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::{Error as FormatError, Header, Logical, Node, NodeExpectation, verify_node_checksum};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, SharedBuffer};
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::device::DeviceWrite;
 use crate::error::{DeviceFault, Error, Result};
@@ -379,29 +379,34 @@ impl Volume {
                 let data = right.slice(done..done + piece.len as usize);
                 let logical = at.plus(done as u64);
                 done += piece.len as usize;
-                let Some(IoStripe { devid, at: place }) = place_of(piece, copy) else { continue };
-                let Ok(member) = self.member(devid) else { continue };
-                if !member.is_written() {
-                    is_left |= !member.is_missing();
-                    continue;
-                }
-                let copy = Place { devid, physical: place, logical, len: piece.len };
-                match member.device.submit(vec![DeviceWrite { at: place, data }]).wait() {
-                    Ok(()) => {
-                        self.repairs.fetch_add(1, Ordering::Relaxed);
-                        self.faults.bad_copy(copy, Outcome::Rewritten, what, "");
-                    }
-                    Err(error) => {
-                        is_left = true;
-                        member.note_error(DeviceErrorKind::Write);
-                        self.faults.bad_copy(copy, Outcome::NotRewritten, what, &error.to_string());
-                        self.faults.note(format!("device {devid}: {error}"), copy.fault());
-                    }
-                }
+                let Some(IoStripe { devid, at: physical }) = place_of(piece, copy) else { continue };
+                is_left |= !self.rewrite(Place { devid, physical, logical, len: piece.len }, data, what, 1);
             }
             left += usize::from(is_left);
         }
         Repaired::Left(left)
+    }
+
+    /// Writes what is right over a copy, which counts as so many; whether nothing is left of it
+    /// that is wrong.
+    pub(crate) fn rewrite(&self, copy: Place, data: SharedBuffer, what: &str, count: u64) -> bool {
+        let Ok(member) = self.member(copy.devid) else { return true };
+        if !member.is_written() {
+            return member.is_missing();
+        }
+        match member.device.submit(vec![DeviceWrite { at: copy.physical, data }]).wait() {
+            Ok(()) => {
+                self.repairs.fetch_add(count, Ordering::Relaxed);
+                self.faults.bad_copy(copy, Outcome::Rewritten, what, "");
+                true
+            }
+            Err(error) => {
+                member.note_error(DeviceErrorKind::Write);
+                self.faults.bad_copy(copy, Outcome::NotRewritten, what, &error.to_string());
+                self.faults.note(format!("device {}: {error}", copy.devid), copy.fault());
+                false
+            }
+        }
     }
 }
 

@@ -2,13 +2,10 @@
 //! one read of each copy, and one write for each run of sectors that are wrong.
 
 use ubtrfs_format::Logical;
-use ubtrfs_threads::atomic::Ordering;
 
-use crate::buffer::{Buffer, SharedBuffer};
+use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
-use crate::device::DeviceWrite;
-use crate::fault_log::{Outcome, Place};
-use crate::member::DeviceErrorKind;
+use crate::fault_log::Place;
 use crate::proof::Proof;
 use crate::read::place_of;
 use crate::volume::Volume;
@@ -54,10 +51,12 @@ impl Volume {
                 Ok(()) => self.wrong_sectors(run, &pieces, copy, (&found, &right)),
                 Err(_) => std::iter::once(0..run.len).collect(),
             };
+            let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
             for bytes in wrong {
-                let sectors = (bytes.len() / self.sector_size() as usize) as u64;
-                let data = right.slice(bytes.clone());
-                if !self.rewrite(piece, copy, (run.at, bytes.start as u64), data, sectors) {
+                let (offset, len) = (bytes.start as u64, bytes.len() as u64);
+                let place = Place { devid, physical: at.plus(offset), logical: run.at.plus(offset), len };
+                let sectors = len / u64::from(self.sector_size());
+                if !self.rewrite(place, right.slice(bytes), "data", sectors) {
                     left += sectors;
                 }
             }
@@ -94,36 +93,5 @@ impl Volume {
             }
         }
         wrong
-    }
-
-    /// Rewrites a part of one copy; whether it is there.
-    fn rewrite(
-        &self,
-        piece: &MappedRange,
-        copy: usize,
-        (start, offset): (Logical, u64),
-        data: SharedBuffer,
-        sectors: u64,
-    ) -> bool {
-        let Some(IoStripe { devid, at }) = place_of(piece, copy) else { return false };
-        let Ok(member) = self.member(devid) else { return false };
-        if !member.is_written() {
-            return member.is_missing();
-        }
-        let (physical, logical, len) = (at.plus(offset), start.plus(offset), data.len() as u64);
-        let copy = Place { devid, physical, logical, len };
-        match member.device.submit(vec![DeviceWrite { at: physical, data }]).wait() {
-            Ok(()) => {
-                self.repairs.fetch_add(sectors, Ordering::Relaxed);
-                self.faults.bad_copy(copy, Outcome::Rewritten, "data", "");
-                true
-            }
-            Err(error) => {
-                member.note_error(DeviceErrorKind::Write);
-                self.faults.bad_copy(copy, Outcome::NotRewritten, "data", &error.to_string());
-                self.faults.note(format!("device {devid}: {error}"), copy.fault());
-                false
-            }
-        }
     }
 }
