@@ -74,12 +74,7 @@ impl Recorded {
         let mut random = Random::new(self.seed ^ 0xde71);
         let mut sum = DeviceSurvey::default();
         for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
-            let fail = |what| Failure {
-                seed: self.seed,
-                operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
-                crash: Some(point),
-                what,
-            };
+            let fail = |what| self.failure(point, what);
             let mut one = DeviceSurvey { states: 1, ..DeviceSurvey::default() };
             let found = if failed.is_some() {
                 one.failed = 1;
@@ -115,12 +110,7 @@ impl Recorded {
     pub fn survey_members(&self, budget: usize) -> Result<usize, Failure> {
         let mut states = 0;
         for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
-            let fail = |what| Failure {
-                seed: self.seed,
-                operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
-                crash: Some(point),
-                what,
-            };
+            let fail = |what| self.failure(point, what);
             let devices = members(&devices).map_err(fail)?;
             examine_devices(&self.judge, &devices, point.event).map_err(fail)?;
             states += 1;

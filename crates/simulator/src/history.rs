@@ -9,7 +9,8 @@ use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 use crate::generate::FILLER;
 use crate::perform::Tolerance;
 use crate::{
-    Failure, Generator, Habits, Judge, Operation, Path, Profiles, Random, Session, VolumePlan, What, make_devices,
+    CrashPoint, Failure, Generator, Habits, Judge, Operation, Path, Profiles, Random, Session, VolumePlan, What,
+    make_devices,
 };
 
 /// A history to be.
@@ -47,6 +48,14 @@ pub struct Recorded {
     pub aborted: Option<String>,
     /// Operations that failed because the volume was full or the device failed.
     pub tolerated: usize,
+}
+
+impl Recorded {
+    /// What is wrong after a crash at this point, with the operations before it.
+    pub(crate) fn failure(&self, point: CrashPoint, what: String) -> Failure {
+        let before = self.operations.iter().take_while(|(began, _)| *began <= point.event);
+        Failure { seed: self.seed, operations: before.cloned().collect(), crash: Some(point), what }
+    }
 }
 
 /// The layer between the engine and the recording device.

@@ -42,12 +42,7 @@ impl Recorded {
     pub fn survey(&self, budget: usize) -> Result<Survey, Failure> {
         let mut survey = Survey::default();
         for (point, devices) in Crashes::new(&self.recording, self.seed, budget).of_all() {
-            let fail = |what| Failure {
-                seed: self.seed,
-                operations: self.operations.iter().take_while(|(began, _)| *began <= point.event).cloned().collect(),
-                crash: Some(point),
-                what,
-            };
+            let fail = |what| self.failure(point, what);
             let found = examine_devices(&self.judge, &devices, point.event).map_err(fail)?;
             survey.states += 1;
             survey.with_orphans += usize::from(!found.model.orphans().is_empty());

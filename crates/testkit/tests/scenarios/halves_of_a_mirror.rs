@@ -2,27 +2,22 @@
 //! ubtrfs does not join them before it is said which one counts (invariant 59).
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::subject::{Mount, Subject};
 
+use crate::device_images::ubtrfs;
+
 const FILE: usize = 300_000;
 
 struct Halves {
     dir: tempfile::TempDir,
     images: [PathBuf; 2],
-}
-
-fn ubtrfs(word: &str) -> Command {
-    let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
-    line.arg(word);
-    line
 }
 
 fn content(of: &str) -> Vec<u8> {
@@ -53,7 +48,7 @@ struct Mounted(tempfile::TempDir);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let outcome = run(ubtrfs("umount").arg(self.0.path()));
+        let outcome = ubtrfs(&["umount"], &[self.0.path()]);
         assert!(std::thread::panicking() || outcome.success(), "{}", outcome.report());
     }
 }
@@ -65,16 +60,20 @@ impl Halves {
         for image in &images {
             std::fs::File::create(image).unwrap().set_len(300 << 20).unwrap();
         }
-        run(ubtrfs("mkfs").args(["-d", "raid1", "-m", "raid1"]).args(&images)).ok();
         let halves = Self { dir, images };
-        let both = halves.images.each_ref().map(PathBuf::as_path);
+        let both = halves.paths();
+        ubtrfs(&["mkfs", "-d", "raid1", "-m", "raid1"], &both).ok();
         write(&Subject::ubtrfs(), &both, "", &["both".into()]);
         halves
     }
 
+    fn paths(&self) -> [&Path; 2] {
+        self.images.each_ref().map(PathBuf::as_path)
+    }
+
     fn mount(&self, arguments: &[&str]) -> Result<Mounted, Outcome> {
         let top = scratch_dir();
-        let outcome = run(ubtrfs("mount").args(arguments).args(&self.images).arg(top.path()));
+        let outcome = ubtrfs(&[&["mount"], arguments].concat(), &[&self.paths()[..], &[top.path()]].concat());
         if outcome.success() { Ok(Mounted(top)) } else { Err(outcome) }
     }
 
@@ -114,16 +113,16 @@ fn are_not_joined(writers: [(&Subject, usize); 2], given_up: usize) {
     assert_has(mounted.0.path(), &files[kept]);
     std::fs::write(mounted.0.path().join("after"), content("after")).unwrap();
     files[kept].push("after".into());
-    run(ubtrfs("scrub").arg("start").arg(mounted.0.path())).ok();
+    ubtrfs(&["scrub", "start"], &[mounted.0.path()]).ok();
     drop(mounted);
-    run(ubtrfs("check").args(&halves.images)).ok();
+    ubtrfs(&["check"], &halves.paths()).ok();
     let mounted = halves.mount(&[]).unwrap_or_else(|outcome| panic!("{}", outcome.report()));
     assert_has(mounted.0.path(), &files[kept]);
     drop(mounted);
     let devices = halves.images.each_ref().map(|image| LoopDevice::attach(image, false));
     assert_btrfs_check_clean(devices[0].path());
     drop(devices);
-    let mount = KernelMount::new(&halves.images.each_ref().map(PathBuf::as_path), "");
+    let mount = KernelMount::new(&halves.paths(), "");
     assert_has(mount.path(), &files[kept]);
     let complaints = mount.unmount();
     assert!(complaints.is_empty(), "{complaints:#?}");
@@ -160,8 +159,8 @@ fn a_device_that_ubtrfs_and_then_the_kernel_did_without_is_brought_up() {
         files.extend(own);
     }
     let mounted = halves.mount(&[]).unwrap_or_else(|outcome| panic!("{}", outcome.report()));
-    run(ubtrfs("scrub").arg("start").arg(mounted.0.path())).ok();
+    ubtrfs(&["scrub", "start"], &[mounted.0.path()]).ok();
     assert_has(mounted.0.path(), &files);
     drop(mounted);
-    run(ubtrfs("check").args(&halves.images)).ok();
+    ubtrfs(&["check"], &halves.paths()).ok();
 }

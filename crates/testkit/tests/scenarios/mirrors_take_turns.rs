@@ -4,17 +4,17 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use ubtrfs_testkit::kernel::LoopDevice;
-use ubtrfs_testkit::need::{Need, ubtrfs_binary};
+use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
-use ubtrfs_testkit::run::run;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 use ubtrfs_testkit::subject::{Mount, Subject, settle};
+
+use crate::device_images::ubtrfs;
 
 const FILES: u64 = 12;
 const MOST_BYTES: u64 = 3 << 20;
@@ -28,10 +28,8 @@ struct Volume {
     rng: Rng,
 }
 
-fn ubtrfs(word: &str) -> Command {
-    let mut line = Command::new(ubtrfs_binary().expect("the ubtrfs binary"));
-    line.arg(word);
-    line
+fn paths(images: &[PathBuf]) -> Vec<&Path> {
+    images.iter().map(PathBuf::as_path).collect()
 }
 
 impl Volume {
@@ -43,8 +41,9 @@ impl Volume {
         for image in &images {
             std::fs::File::create(image).unwrap().set_len(400 << 20).unwrap();
         }
-        run(ubtrfs("mkfs").args(["-d", profile, "-m", profile]).args(&images)).ok();
-        Self { _dir: dir, images, files: BTreeMap::new(), rng }
+        let volume = Self { _dir: dir, images, files: BTreeMap::new(), rng };
+        ubtrfs(&["mkfs", "-d", profile, "-m", profile], &paths(&volume.images)).ok();
+        volume
     }
 
     fn verify(&self, top: &Path, what: &str) {
@@ -74,15 +73,14 @@ impl Volume {
 
     /// One mounts the volume, and works there.
     fn use_by(&mut self, subject: &Subject, images: &[PathBuf], options: &str, what: &str) {
-        let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-        let mount = subject.mount(&paths, options);
+        let mount = subject.mount(&paths(images), options);
         self.verify(mount.path(), what);
         self.write(mount.path());
         if let Mount::Ubtrfs(_) = &mount
             && options.is_empty()
         {
             // Devices that lag are brought up before the kernel has the volume.
-            run(ubtrfs("scrub").arg("start").arg(mount.path())).ok();
+            ubtrfs(&["scrub", "start"], &[mount.path()]).ok();
         }
         self.verify(mount.path(), what);
         if images.len() == self.images.len() {
@@ -94,8 +92,7 @@ impl Volume {
 
     /// ubtrfs is killed while it works.
     fn crash(&mut self, what: &str) {
-        let paths: Vec<PathBuf> = self.images.clone();
-        let mount = Subject::ubtrfs().mount(&paths.iter().map(PathBuf::as_path).collect::<Vec<_>>(), "");
+        let mount = Subject::ubtrfs().mount(&paths(&self.images), "");
         self.verify(mount.path(), what);
         self.write(mount.path());
         let Mount::Ubtrfs(ours) = &mount else { panic!("the kernel has it") };
@@ -107,7 +104,7 @@ impl Volume {
     }
 
     fn check(&self) {
-        run(ubtrfs("check").args(&self.images)).ok();
+        ubtrfs(&["check"], &paths(&self.images)).ok();
         let devices: Vec<LoopDevice> = self.images.iter().map(|image| LoopDevice::attach(image, false)).collect();
         assert_btrfs_check_clean(devices[0].path());
     }
