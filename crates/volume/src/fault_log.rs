@@ -44,18 +44,20 @@ pub(crate) enum Outcome {
     BadParity,
 }
 
-/// Where a copy is, and how many bytes it has.
+/// Where a copy is, or several that follow one another, and how many bytes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) devid: DeviceId,
     pub(crate) physical: Physical,
     pub(crate) logical: Logical,
     pub(crate) len: u64,
+    /// How many copies that is: of one tree block, or of so many sectors that follow one another.
+    pub(crate) copies: u64,
 }
 
 impl Place {
     pub(crate) fn fault(&self) -> DeviceFault {
-        let Self { devid, physical, logical, len } = *self;
+        let Self { devid, physical, logical, len, .. } = *self;
         DeviceFault { devid, physical: Some(physical), logical: Some(logical), len }
     }
 }
@@ -134,18 +136,20 @@ impl FaultLog {
     }
 
     fn take(&self, copy: Place, outcome: Outcome, what: &str, why: &str, now: Instant) -> Option<Line> {
-        let Place { devid, physical, logical, len } = copy;
+        let Place { devid, physical, logical, len, copies } = copy;
         let mut state = self.0.lock();
         if let Some(series) = state.series.get_mut(&(devid, outcome)) {
             series.first = if series.count == 0 { physical.0 } else { series.first.min(physical.0) };
             series.end = series.end.max(physical.0.saturating_add(len));
-            (series.count, series.bytes) = (series.count + 1, series.bytes + len);
+            (series.count, series.bytes) = (series.count + copies, series.bytes + len);
             return if series.is_over(now) { series.sum(devid, outcome, now) } else { None };
         }
         let series = Series { since: now, count: 0, bytes: 0, first: 0, end: 0 };
         state.series.insert((devid, outcome), series);
         let end = if why.is_empty() { String::new() } else { format!(": {why}") };
-        let text = format!("device {devid}: {what} at {physical} (logical {logical}) {}{end}", outcome.of_one());
+        let count = if copies == 1 { String::new() } else { format!("{copies} sectors of ") };
+        let does = if copies == 1 { outcome.of_one() } else { outcome.of_run() };
+        let text = format!("device {devid}: {count}{what} at {physical} (logical {logical}) {does}{end}");
         Some(Line { outcome, text })
     }
 
@@ -182,6 +186,14 @@ impl Outcome {
             Self::Rewritten => "was bad, and was rewritten from another copy",
             Self::NotRewritten => "is bad, and was not rewritten",
             Self::BadParity => "does not match its row, or can't be read",
+        }
+    }
+
+    fn of_run(self) -> &'static str {
+        match self {
+            Self::Rewritten => "were bad, and were rewritten from another copy",
+            Self::NotRewritten => "are bad, and were not rewritten",
+            Self::BadParity => "do not match their rows, or can't be read",
         }
     }
 
@@ -227,7 +239,7 @@ mod tests {
 
     fn copy(number: u64) -> Place {
         let at = number * 4096;
-        Place { devid: DeviceId(2), physical: Physical((1 << 20) + at), logical: Logical(at), len: 4096 }
+        Place { devid: DeviceId(2), physical: Physical((1 << 20) + at), logical: Logical(at), len: 4096, copies: 1 }
     }
 
     #[test]
@@ -250,6 +262,22 @@ mod tests {
         assert!(rest[0].text.contains("device 2: 1 more copies"), "{rest:?}");
         assert_eq!(log.rest(true, start + Duration::from_millis(7001)), []);
         assert_eq!(take(0, 20_000).as_deref(), Some(first), "a new cause");
+    }
+
+    #[test]
+    fn sectors_that_were_rewritten_together_count_each() {
+        let (log, start) = (FaultLog::default(), Instant::now());
+        let take = |number: u64| {
+            let run = Place { len: 4 * 4096, copies: 4, ..copy(number) };
+            log.take(run, Outcome::Rewritten, "data", "", start).map(|line| line.text)
+        };
+        let first = "device 2: 4 sectors of data at 1048576 (logical 0) were bad, and were rewritten from another copy";
+        assert_eq!((take(0).as_deref(), take(4)), (Some(first), None));
+        let rest = log.rest(true, start);
+        assert_eq!(
+            rest[0].text,
+            "device 2: 4 more copies were bad, and were rewritten (16384 bytes from 1064960 to 1081344)"
+        );
     }
 
     #[test]

@@ -380,23 +380,22 @@ impl Volume {
                 let logical = at.plus(done as u64);
                 done += piece.len as usize;
                 let Some(IoStripe { devid, at: physical }) = place_of(piece, copy) else { continue };
-                is_left |= !self.rewrite(Place { devid, physical, logical, len: piece.len }, data, what, 1);
+                is_left |= !self.rewrite(Place { devid, physical, logical, len: piece.len, copies: 1 }, data, what);
             }
             left += usize::from(is_left);
         }
         Repaired::Left(left)
     }
 
-    /// Writes what is right over a copy, which counts as so many; whether nothing is left of it
-    /// that is wrong.
-    pub(crate) fn rewrite(&self, copy: Place, data: SharedBuffer, what: &str, count: u64) -> bool {
+    /// Writes what is right over a copy; whether nothing is left of it that is wrong.
+    pub(crate) fn rewrite(&self, copy: Place, data: SharedBuffer, what: &str) -> bool {
         let Ok(member) = self.member(copy.devid) else { return true };
         if !member.is_written() {
             return member.is_missing();
         }
         match member.device.submit(vec![DeviceWrite { at: copy.physical, data }]).wait() {
             Ok(()) => {
-                self.repairs.fetch_add(count, Ordering::Relaxed);
+                self.repairs.fetch_add(copy.copies, Ordering::Relaxed);
                 self.faults.bad_copy(copy, Outcome::Rewritten, what, "");
                 true
             }

@@ -54,10 +54,10 @@ impl Volume {
             let Some(IoStripe { devid, at }) = place_of(piece, copy) else { continue };
             for bytes in wrong {
                 let (offset, len) = (bytes.start as u64, bytes.len() as u64);
-                let place = Place { devid, physical: at.plus(offset), logical: run.at.plus(offset), len };
-                let sectors = len / u64::from(self.sector_size());
-                if !self.rewrite(place, right.slice(bytes), "data", sectors) {
-                    left += sectors;
+                let copies = len / u64::from(self.sector_size());
+                let place = Place { devid, physical: at.plus(offset), logical: run.at.plus(offset), len, copies };
+                if !self.rewrite(place, right.slice(bytes), "data") {
+                    left += copies;
                 }
             }
         }

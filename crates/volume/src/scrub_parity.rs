@@ -146,7 +146,8 @@ impl Volume {
         found.uncorrectable += 1;
         let (row, place) = (parity.row.start, parity.place);
         let at = place.at.plus(number as u64 * u64::from(self.sector_size()));
-        let sector = Place { devid: place.devid, physical: at, logical: row, len: self.sector_size().into() };
+        let len = self.sector_size().into();
+        let sector = Place { devid: place.devid, physical: at, logical: row, len, copies: 1 };
         self.faults.bad_copy(sector, Outcome::BadParity, "parity", "");
         if let Ok(member) = self.member(place.devid)
             && !member.lags()

@@ -214,7 +214,8 @@ fn bad_copies_that_others_make_up_for_are_counted() {
         scribble(&image.path, place.plus(5000), b"rubbish");
     }
     volume.read_node(&root_of(&volume)).unwrap_err();
-    assert_eq!(volume.last_faults().0, 8);
+    // The caller gets the error, and notes it.
+    assert_eq!(volume.last_faults().0, 6);
 }
 
 #[test]
