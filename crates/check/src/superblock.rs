@@ -115,7 +115,7 @@ fn may_be_seed_of(superblock: &Superblock, current: &Superblock) -> bool {
 }
 
 /// Whether two copies are equal except for fields of the copy or device. Only primaries refer to a
-/// log, and an epoch may begin with one.
+/// log, an epoch may begin with one, and how far a device was brought up is forgotten with one.
 fn agree(one: &Superblock, other: &Superblock) -> bool {
     let one = Superblock {
         bytenr: other.bytenr,
@@ -124,6 +124,7 @@ fn agree(one: &Superblock, other: &Superblock) -> bool {
         log_root_transid: other.log_root_transid,
         dev_item: other.dev_item,
         epochs: other.epochs.clone(),
+        resilvered: other.resilvered,
         ..one.clone()
     };
     one == *other

@@ -14,6 +14,7 @@ mod key;
 mod leaf_builder;
 mod name_hash;
 mod node;
+mod resilvered;
 mod superblock;
 
 pub mod items;
@@ -31,6 +32,7 @@ pub use node::{
     KEY_POINTER_SIZE, Leaf, MAX_LEVEL, Node, NodeExpectation, NodeFlags, leaf_data_size, max_item_size,
     verify_node_checksum,
 };
+pub use resilvered::Resilvered;
 pub use superblock::{
     BackupRoot, BackupRootBytes, CompatRo, Incompat, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE,
     SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags,

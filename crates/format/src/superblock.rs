@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::epochs::{Epochs, EpochsBytes};
 use crate::items::{DevItem, DevItemBytes};
+use crate::resilvered::{Resilvered, ResilveredBytes};
 use crate::{CHECKSUM_FIELD, ChecksumType, Error, Generation, Logical, MAX_LEVEL, Physical, Result, Uuid};
 
 /// Bytes of a superblock.
@@ -229,7 +230,8 @@ struct SuperblockBytes {
     reserved: [U64; 27],
     sys_chunk_array: [u8; SYS_CHUNK_ARRAY_MAX],
     super_roots: [BackupRootBytes; 4],
-    padding: [u8; 61],
+    padding: [u8; 21],
+    resilvered: ResilveredBytes,
     epochs: EpochsBytes,
 }
 
@@ -305,6 +307,8 @@ pub struct Superblock {
     pub backup_roots: [BackupRoot; 4],
     /// Since when devices were left out.
     pub epochs: Epochs,
+    /// How far a device that lags has been brought up to the others.
+    pub resilvered: Option<Resilvered>,
 }
 
 impl Superblock {
@@ -411,6 +415,7 @@ impl Superblock {
             sys_chunk_array: sys_chunk_array.to_vec(),
             backup_roots: raw.super_roots.map(Into::into),
             epochs: Epochs::parse(&raw.epochs, Generation(raw.generation.get())),
+            resilvered: Resilvered::parse(&raw.resilvered),
         };
         superblock.check(at)?;
         Ok(superblock)
@@ -520,6 +525,7 @@ impl Superblock {
             .copy_from_slice(&self.sys_chunk_array);
         raw.super_roots = self.backup_roots.map(Into::into);
         raw.epochs = self.epochs.to_bytes();
+        raw.resilvered = Resilvered::to_bytes(self.resilvered.as_ref());
         let mut bytes = Box::new([0; SUPERBLOCK_SIZE]);
         bytes.copy_from_slice(raw.as_bytes());
         let sum = self.checksum.compute(&bytes[CHECKSUM_FIELD..]);

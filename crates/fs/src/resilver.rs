@@ -8,7 +8,7 @@
 use std::ops::RangeInclusive;
 
 use ubtrfs_format::items::{CsumItem, ExtentFlags, ExtentItem};
-use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, objectid};
+use ubtrfs_format::{DeviceId, Generation, ItemType, Key, Logical, Resilvered, TreeId, objectid};
 use ubtrfs_volume::{ParityScrub, ScrubScope, Scrubbed, Volume};
 
 use crate::allocated::{AT_ONCE, MOST_BYTES};
@@ -21,6 +21,8 @@ use crate::scrub_progress::ScrubProgress;
 /// The most items that a step looks at, and extents that it compares.
 const ITEMS: usize = 8192;
 const EXTENTS: usize = 256;
+/// Behind all addresses.
+const ALL: Logical = Logical(u64::MAX);
 
 /// What is compared, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +34,11 @@ enum Phase {
 
 /// The pass over what a device may lack.
 pub(crate) struct Resilver {
-    /// The device, for writing.
-    scope: ScrubScope,
+    device: DeviceId,
     /// The commit that the device has.
     has: Generation,
+    /// The addresses before which it had all nodes, and all data with checksums, when this began.
+    before: (Logical, Logical),
     phase: Phase,
     /// Where the phase goes on.
     next: Key,
@@ -52,9 +55,31 @@ struct Step<'a> {
 }
 
 impl Resilver {
-    /// A device that has everything of this commit.
-    pub(crate) fn new(scope: ScrubScope, has: Generation) -> Self {
-        Self { scope, has, phase: Phase::Nodes, next: Key::MIN, progress: ScrubProgress::default() }
+    /// A device that has everything of this commit, and has been brought up so far.
+    pub(crate) fn new(device: DeviceId, has: Generation, before: Option<Resilvered>) -> Self {
+        let before = before.map_or((Logical(0), Logical(0)), |it| (it.nodes, it.data));
+        Self {
+            device,
+            has,
+            before,
+            phase: Phase::Nodes,
+            next: Key::new(before.0.0, ItemType(0), 0),
+            progress: ScrubProgress::default(),
+        }
+    }
+
+    /// How far the device has been brought up; `None` if something could not be, which another time
+    /// it may be.
+    ///
+    /// Of data without checksums nothing tells whether it has been written over since: all of that
+    /// is compared again in the next mount.
+    pub(crate) fn has_come_to(&self) -> Option<Resilvered> {
+        let (nodes, data) = match self.phase {
+            Phase::Nodes => (Logical(self.next.objectid), self.before.1),
+            Phase::DataWithSums => (ALL, Logical(self.next.offset).max(self.before.1)),
+            Phase::DataWithoutSums => (ALL, ALL),
+        };
+        (self.progress.uncorrectable() == 0).then_some(Resilvered { devid: self.device, has: self.has, nodes, data })
     }
 
     /// Compares a little more of what a commit has, which holds back meanwhile what later ones
@@ -72,8 +97,17 @@ impl Resilver {
             (None, Phase::DataWithSums) => Phase::DataWithoutSums,
             (None, Phase::DataWithoutSums) => return Ok(false),
         };
-        (self.phase, self.next) = (phase, next.unwrap_or(Key::MIN));
+        let first = match phase {
+            Phase::DataWithSums => Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, self.before.1.0),
+            Phase::Nodes | Phase::DataWithoutSums => Key::MIN,
+        };
+        (self.phase, self.next) = (phase, next.unwrap_or(first));
         Ok(true)
+    }
+
+    /// The device, for writing.
+    fn scope(&self) -> ScrubScope {
+        ScrubScope { device: Some(self.device), read_only: false }
     }
 
     fn rest(&self) -> RangeInclusive<Key> {
@@ -97,7 +131,7 @@ impl Resilver {
             let level = extent.level(&key);
             let mut parity = ParityScrub::default();
             let at = Logical(key.objectid);
-            let found = step.volume.scrub_node(at, Some(level), extent.generation, self.scope, &mut parity)?;
+            let found = step.volume.scrub_node(at, Some(level), extent.generation, self.scope(), &mut parity)?;
             step.took(found);
             self.progress.trees = self.progress.trees.plus(found);
             self.progress.tree_extents += 1;
@@ -166,7 +200,7 @@ impl Resilver {
             let piece = AT_ONCE.min(len - done);
             let sums = sums.and_then(|sums| sums.get(of_bytes(done)..of_bytes(done + piece)));
             let mut parity = ParityScrub::default();
-            let found = step.volume.scrub_data(at.plus(done), piece, sums, self.scope, &mut parity)?;
+            let found = step.volume.scrub_data(at.plus(done), piece, sums, self.scope(), &mut parity)?;
             step.took(found);
             self.progress.data = self.progress.data.plus(found);
             done += piece;

@@ -14,7 +14,7 @@ use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
-use ubtrfs_volume::{DeviceErrorKind, DeviceErrors, ParityScrub, ScrubScope};
+use ubtrfs_volume::{ParityScrub, ScrubScope};
 
 use crate::allocated::{self, Allocated};
 use crate::commit::Committer;
@@ -30,6 +30,9 @@ const BATCH: usize = 256;
 /// twice as long each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
+/// How often a commit remembers how far a device has been brought up, also where nothing else is
+/// written.
+const SAVED_AT_LEAST: Duration = Duration::from_secs(60);
 /// All addresses.
 const ALL: (Logical, Logical) = (Logical(0), Logical(u64::MAX));
 
@@ -117,8 +120,7 @@ impl Scrubber {
     /// copies on them are right now, and they have not failed again.
     fn bring_up(&self, lagging: &[DeviceId], compare: impl FnOnce() -> Result<ScrubProgress>) -> Result<ScrubProgress> {
         let volume = &self.info.volume;
-        let mut before: Vec<(DeviceId, DeviceErrors)> = volume.device_errors();
-        before.retain(|(devid, _)| lagging.contains(devid));
+        let before: Vec<(DeviceId, u64)> = lagging.iter().map(|devid| (*devid, volume.missed_writes(*devid))).collect();
         if !before.is_empty() {
             // From here on a commit has what is written, and all of that goes to all devices.
             self.committer.commit()?;
@@ -133,8 +135,8 @@ impl Scrubber {
             return Ok(progress);
         }
         let mut is_any = false;
-        for (devid, errors) in before {
-            if volume.set_device_current(devid, errors) {
+        for (devid, missed) in before {
+            if volume.set_device_current(devid, missed) {
                 tracing::info!(device = devid.0, "it has all that the others have");
                 is_any = true;
             }
@@ -146,21 +148,41 @@ impl Scrubber {
         Ok(progress)
     }
 
-    /// Compares what the others have written since this device had its last commit.
+    /// Compares what the others have written since this device had its last commit and had missed
+    /// so many writes; from where that had come on, also in an earlier mount.
     fn compare_later(
         &self,
-        device: DeviceId,
+        (device, missed): (DeviceId, u64),
         has: Generation,
         goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<ScrubProgress> {
-        let mut resilver = Resilver::new(ScrubScope { device: Some(device), read_only: false }, has);
-        while resilver.step(&self.info.volume, &self.info.committed())? {
-            if self.is_ending.load(Ordering::Acquire) || !goes_on(&resilver.progress) {
+        let volume = &self.info.volume;
+        let mut resilver = Resilver::new(device, has, volume.resilvered(device));
+        let mut saved = Instant::now();
+        while resilver.step(volume, &self.info.committed())? {
+            if let Some(resilvered) = resilver.has_come_to() {
+                volume.set_resilvered(resilvered, missed);
+            }
+            let is_over = self.is_ending.load(Ordering::Acquire) || !goes_on(&resilver.progress);
+            if is_over || saved.elapsed() >= SAVED_AT_LEAST {
+                self.save_position(device)?;
+                saved = Instant::now();
+            }
+            if is_over {
                 return Err(Errno::CANCELED.into());
             }
         }
         goes_on(&resilver.progress);
         Ok(resilver.progress)
+    }
+
+    /// Has a commit remember how far a device has been brought up, where none does.
+    fn save_position(&self, device: DeviceId) -> Result<()> {
+        let resilvered = self.info.volume.resilvered(device);
+        if resilvered.is_none() || resilvered == self.info.volume.superblock().resilvered || self.info.is_read_only() {
+            return Ok(());
+        }
+        self.committer.commit_anyway()
     }
 
     fn compare(
@@ -267,13 +289,13 @@ impl Scrubber {
     /// Compares what the others have written since this device had its last commit, or everything
     /// if that is not known. Ends when the device fails: the rest can wait until it takes writes.
     fn catch_up_one(&self, device: DeviceId, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<()> {
-        let before = self.failures(device);
-        let has_failed = || self.failures(device) > before;
+        let before = self.info.volume.missed_writes(device);
+        let has_failed = || self.info.volume.missed_writes(device) != before;
         let mut goes_on = |progress: &ScrubProgress| goes_on(progress) && !has_failed() && !self.info.is_read_only();
         // Without the checksums nothing tells what was written later.
         let has = self.info.volume.has_all_of(device).filter(|_| !self.info.options.rescue.ignore_data_checksums);
         let caught_up = match has {
-            Some(has) => self.bring_up(&[device], || self.compare_later(device, has, &mut goes_on)),
+            Some(has) => self.bring_up(&[device], || self.compare_later((device, before), has, &mut goes_on)),
             None => self.run(ScrubOptions { device: Some(device), ..ScrubOptions::default() }, &mut goes_on),
         };
         if has_failed() {
@@ -311,11 +333,5 @@ impl Scrubber {
             pause = (pause * 2).min(LAST_PAUSE);
             self.info.resilver_request.ask();
         }
-    }
-
-    /// How often a device has failed to keep what was written to it.
-    fn failures(&self, device: DeviceId) -> u64 {
-        let errors = self.info.volume.device_errors().into_iter().find(|(devid, _)| *devid == device);
-        errors.map_or(0, |(_, it)| it.of(DeviceErrorKind::Write) + it.of(DeviceErrorKind::Flush))
     }
 }

@@ -260,5 +260,6 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         sys_chunk_array,
         backup_roots,
         epochs,
+        resilvered: None,
     })
 }

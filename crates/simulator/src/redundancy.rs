@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::{Filesystem, Options, ScrubOptions};
+use ubtrfs::{Errno, Error, Filesystem, Options, ScrubOptions};
 use ubtrfs_format::DeviceId;
 use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
 
@@ -11,7 +11,7 @@ use crate::examine::examine_as_it_is;
 use crate::mounting::{forks, open};
 use crate::perform::Tolerance;
 use crate::words::file;
-use crate::{DeviceFault, Found, Generator, Habits, Judge, Model, Operation, Session, look};
+use crate::{DeviceFault, Found, Generator, Habits, Judge, Model, Operation, Random, Session, look};
 
 /// Operations on a volume with such a device.
 const OPERATIONS: usize = 5;
@@ -103,8 +103,8 @@ impl Trial<'_> {
         model: &Model,
         lagging: Option<DeviceId>,
     ) -> Result<(), String> {
-        let (recording, recorded) = record(devices);
-        let fs = open(recorded, self.judge.options.clone())?;
+        let (mut recording, recorded) = record(devices);
+        let mut fs = open(recorded, self.judge.options.clone())?;
         // Data without checksums that was being written is not the same on all current devices.
         let is_exact = lagging.is_some() && devices.len() == 2;
         if let Some(difference) = model.difference_except_nodatacow(&look(&fs)?) {
@@ -114,6 +114,20 @@ impl Trial<'_> {
             return Err(format!("device {lagging:?} is taken for one that has all that the others have"));
         }
         let failed = |error| format!("mending failed: {error}");
+        let mut random = Random::new(self.seed);
+        if random.below(2) == 0 {
+            // The mount ends, or crashes, meanwhile.
+            match fs.catch_up(&mut |_| false) {
+                Ok(_) | Err(Error::Posix(Errno::CANCELED)) => {}
+                Err(error) => return Err(failed(error)),
+            }
+            if random.below(2) == 0 {
+                fs.close().map_err(failed)?;
+            }
+            let (next, recorded) = record(&recording.all_current());
+            drop(fs);
+            (recording, fs) = (next, open(recorded, self.judge.options.clone())?);
+        }
         fs.catch_up(&mut |_| true).map_err(failed)?;
         let still = fs.volume().lagging_devices();
         if !still.is_empty() {

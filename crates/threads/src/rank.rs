@@ -205,6 +205,8 @@ pub enum Rank {
     Submissions,
     /// Who gives up a device.
     GivingUp,
+    /// How far a device was brought up to the others.
+    Resilvered,
     /// When devices were looked for last.
     LastLook,
     /// The map of chunks.

@@ -40,6 +40,8 @@ pub(crate) struct Member {
     is_given_up: AtomicBool,
     /// Reads that are under way.
     reads: Arc<AtomicUsize>,
+    /// How often it has not kept what it should have got.
+    missed: AtomicU64,
     errors: [AtomicU64; 5],
     /// The counters as the volume keeps them.
     saved_errors: Mutex<DeviceErrors>,
@@ -132,6 +134,7 @@ impl Member {
             has_blocks_of: AtomicU64::new(0),
             is_given_up: AtomicBool::new(false),
             reads: Arc::default(),
+            missed: AtomicU64::new(0),
             errors: Default::default(),
             saved_errors: Mutex::with_default(Rank::MemberErrors),
         }
@@ -308,6 +311,16 @@ impl Member {
         if !self.is_missing {
             self.errors[kind as usize].fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// It has not kept what it should have got.
+    pub(crate) fn note_missed(&self) {
+        self.missed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often that was. Other than its counters of errors nobody resets this.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Acquire)
     }
 
     /// The counters, if the volume keeps others.

@@ -265,6 +265,7 @@ impl Volume {
                 member.set_descent(own.map_or(Descent::Plausible, |own| descent(&counts, &own)));
             }
             member.set_lagging(true);
+            self.remember_resilvered(&counts, &member);
         }
         self.require_data(lost(least))
     }

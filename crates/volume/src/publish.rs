@@ -68,8 +68,8 @@ impl Volume {
     /// that all it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
-    /// shows, the log its number, and the volume its epochs; those in `superblock` are ignored. If
-    /// the primary isn't the one that was read or written last, another process writes this volume:
+    /// shows, the log its number, and the volume its epochs and how far a device was brought up;
+    /// those in `superblock` are ignored. If the primary isn't the one that was read or written last, another process writes this volume:
     /// [`Error::ForeignWriter`] (a commit always checks, log writes at first and once a second).
     /// After that or any other error the volume is read-only, since it is not known which
     /// superblock a crash would leave.
@@ -78,7 +78,7 @@ impl Volume {
     ///
     /// If the proof is another volume's.
     pub fn write_superblock(&self, superblock: &Superblock, copies: Copies, proof: Flushed) -> Result<Published> {
-        let Flushed { volume, has_looked } = proof;
+        let Flushed { volume, has_looked, resilvered } = proof;
         assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush of this volume precedes");
         for root in [superblock.root, superblock.chunk_root, superblock.log_root] {
             debug_assert!(
@@ -102,6 +102,8 @@ impl Volume {
         let mut next = superblock.clone();
         next.number_log_after(&before);
         next.epochs = before.epochs.clone();
+        // Invariant 60. A log refers to what came later.
+        next.resilvered = self.still_resilvered(resilvered).filter(|_| next.log_root.0 == 0);
         let result = ours.and_then(|()| self.publish(&before, next, copies, &mut left_out));
         if result.is_err() {
             self.set_read_only();
@@ -367,6 +369,7 @@ impl Volume {
 fn before_all_others(counts: &Superblock) -> Superblock {
     let mut first = counts.clone();
     first.drop_log();
+    first.resilvered = None;
     (first.generation, first.chunk_root_generation, first.epochs) = (Generation(0), Generation(0), Epochs::default());
     if first.cache_generation.0 != u64::MAX {
         first.cache_generation = Generation(0);

@@ -401,6 +401,7 @@ impl Volume {
             }
             Err(error) => {
                 member.note_error(DeviceErrorKind::Write);
+                member.note_missed();
                 self.faults.bad_copy(copy, Outcome::NotRewritten, what, &error.to_string());
                 self.faults.note(format!("device {}: {error}", copy.devid), copy.fault());
                 false

@@ -1,7 +1,8 @@
 //! What the volume can do without: devices that are missing or lag, as long as every chunk has all
-//! of its data on the others (invariant 34).
+//! of its data on the others (invariant 34). How far one of them has been brought up to the others
+//! is known as long as it misses nothing more (invariant 60).
 
-use ubtrfs_format::{DeviceId, Generation};
+use ubtrfs_format::{DeviceId, Generation, Resilvered, Superblock};
 
 use crate::error::{Error, Result};
 use crate::member::{DeviceErrorKind, DeviceErrors, Member};
@@ -21,6 +22,7 @@ impl Volume {
             return Ok(());
         }
         member.note_error(kind);
+        member.note_missed();
         // One after the other, since each may be the last that can be done without.
         let _turn = self.giving_up.lock();
         if member.lags() {
@@ -71,20 +73,57 @@ impl Volume {
         self.member(devid).ok().filter(|member| member.shares_history()).and_then(|member| member.has_all_of())
     }
 
-    /// A device that lagged has been brought up to the others since it had failed so often: it gets
-    /// superblocks again. Not if it has failed a write or a flush since: returns whether it is so.
-    pub fn set_device_current(&self, devid: DeviceId, before: DeviceErrors) -> bool {
+    /// How often a device has not kept what was written to it since it was opened.
+    pub fn missed_writes(&self, devid: DeviceId) -> u64 {
+        self.member(devid).map_or(0, |member| member.missed())
+    }
+
+    /// A device that lagged has been brought up to the others since it had missed so many writes:
+    /// it gets superblocks again. Not if it has missed more since: returns whether it is so.
+    pub fn set_device_current(&self, devid: DeviceId, missed: u64) -> bool {
         let Ok(member) = self.member(devid) else { return false };
         // Not while superblocks are written, which leave out the devices that lag.
         let _published = self.publishing.lock();
         let _turn = self.giving_up.lock();
-        let now = member.errors();
-        let is_same = |kind| now.of(kind) == before.of(kind);
-        let is_current = !member.is_missing() && is_same(DeviceErrorKind::Write) && is_same(DeviceErrorKind::Flush);
+        let is_current = !member.is_missing() && member.missed() == missed;
         if is_current {
             member.set_current();
+            self.resilvered.lock().take_if(|(it, _)| it.devid == devid);
         }
         is_current
+    }
+
+    /// How far a device that lags has been brought up to the others, also in an earlier mount;
+    /// `None` if nobody knows.
+    pub fn resilvered(&self, devid: DeviceId) -> Option<Resilvered> {
+        let (has, then) = (self.has_all_of(devid), *self.resilvered.lock());
+        self.still_resilvered(then).filter(|it| it.devid == devid && Some(it.has) == has)
+    }
+
+    /// A device that lags has been brought up so far since it had missed so many writes. The next
+    /// commit remembers it, if the device has not missed more until then.
+    pub fn set_resilvered(&self, resilvered: Resilvered, missed: u64) {
+        *self.resilvered.lock() = Some((resilvered, missed));
+    }
+
+    /// How far a device was brought up at some time, unless it has missed writes since, or lags no
+    /// more.
+    pub(crate) fn still_resilvered(&self, then: Option<(Resilvered, u64)>) -> Option<Resilvered> {
+        let (resilvered, missed) = then?;
+        let set = self.devices.load();
+        let member = set.member(resilvered.devid).ok()?;
+        (member.lags() && !member.is_missing() && member.missed() == missed).then_some(resilvered)
+    }
+
+    /// Invariant 60. A device lags: what this superblock says of how far it was brought up holds if whoever wrote
+    /// it has noted all that the device has missed. Kernels note nothing, and what is in a log they
+    /// or we may have written without the device.
+    pub(crate) fn remember_resilvered(&self, by: &Superblock, member: &Member) {
+        let is_of_it = |it: &Resilvered| it.devid == member.devid() && Some(it.has) == member.has_all_of();
+        if by.is_of_ubtrfs() && by.log_root.0 == 0 && member.shares_history() {
+            let resilvered = by.resilvered.filter(is_of_it);
+            resilvered.into_iter().for_each(|it| self.set_resilvered(it, member.missed()));
+        }
     }
 
     /// How often each device has failed.

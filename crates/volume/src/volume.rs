@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ubtrfs_format::items::{ChunkItem, DevItem};
-use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Superblock, Uuid};
+use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Resilvered, Superblock, Uuid};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{ArcSwap, Mutex, Rank, RwLock};
@@ -77,6 +77,8 @@ pub struct Volume {
     pub(crate) publishing: Mutex<Vec<DeviceId>>,
     /// Held while it is decided whether a device can be done without.
     pub(crate) giving_up: Mutex<()>,
+    /// How far a device that lags has been brought up, and how often it had missed writes then.
+    pub(crate) resilvered: Mutex<Option<(Resilvered, u64)>>,
     /// When the superblocks on the devices were last compared with ours.
     pub(crate) last_look: Mutex<Option<Instant>>,
     pub(crate) checksum_errors: AtomicU64,
@@ -132,6 +134,7 @@ impl Volume {
             submissions: RwLock::new(Rank::Submissions, ()),
             publishing: Mutex::with_default(Rank::VolumePublishing),
             giving_up: Mutex::new(Rank::GivingUp, ()),
+            resilvered: Mutex::with_default(Rank::Resilvered),
             last_look: Mutex::with_default(Rank::LastLook),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),

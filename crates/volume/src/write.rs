@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_format::{DeviceId, Logical, Physical, Resilvered, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_threads::thread::Builder;
 
 use crate::buffer::SharedBuffer;
@@ -94,6 +94,8 @@ pub struct Flushed {
     pub(crate) volume: Arc<InFlight>,
     /// The superblocks were looked at meanwhile, and are those that were written last.
     pub(crate) has_looked: bool,
+    /// How far a device had been brought up to the others before.
+    pub(crate) resilvered: Option<(Resilvered, u64)>,
 }
 
 impl<Kind> CompletedWrites<Kind> {
@@ -238,6 +240,7 @@ impl Volume {
         for volume in [data.volume, nodes.volume] {
             assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush is of the volume that was written");
         }
+        let resilvered = *self.resilvered.lock();
         let has_looked = ubtrfs_threads::thread::scope(|scope| {
             let is_far_and_due = self.reads_ahead() > 0 && self.is_look_due();
             let look = || Builder::new().name("look".into()).spawn_scoped(scope, || self.look_at_superblocks());
@@ -247,7 +250,7 @@ impl Volume {
             // If it failed, it is done again when nobody else of ours writes superblocks.
             Ok(look.is_some_and(|look| matches!(look.join(), Ok(Ok(())))))
         })?;
-        Ok(Flushed { volume: Arc::clone(&self.in_flight), has_looked })
+        Ok(Flushed { volume: Arc::clone(&self.in_flight), has_looked, resilvered })
     }
 
     /// A barrier for what somebody else wrote: makes durable what can be read. No superblock can

@@ -226,6 +226,9 @@ proptest! {
             metadata_uuid: ids.1, nr_global_roots: words[12], sys_chunk_array: array,
             backup_roots: [backups.0, backups.1, backups.2, backups.3],
             epochs,
+            resilvered: (words[4] & 1 == 0).then(|| Resilvered {
+                devid: DeviceId(words[5]), has: Generation(words[6]), nodes: sector(words[7]), data: sector(words[8]),
+            }),
         };
         let mut bytes = *superblock.to_bytes().unwrap();
         prop_assert_eq!(Superblock::parse(&bytes, SUPERBLOCK_COPIES[1]), Ok(superblock));

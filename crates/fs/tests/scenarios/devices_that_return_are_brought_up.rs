@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Errno, Error, Filesystem, Options};
-use ubtrfs_format::DeviceId;
 use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::{DeviceId, Generation, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Buffer, Device, DeviceWrite, OpenOptions, Volume};
 
 use crate::common::pattern;
@@ -193,4 +193,181 @@ fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
         assert_holds(&fs, "missed", 2, 8 * MIB);
         assert_clean(&shared(&devices), "in the end");
     }
+}
+
+/// What a mount does that brings up a device, and is then over.
+fn bring_up_a_little(devices: &[Arc<dyn Device>], steps: usize) -> Arc<Filesystem> {
+    let fs = open(devices.to_vec()).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    let mut left = steps;
+    let ended = fs.catch_up(&mut |_| {
+        left -= 1;
+        left > 0
+    });
+    assert!(matches!(ended, Err(Error::Posix(Errno::CANCELED))), "{ended:?}");
+    fs
+}
+
+const MISSED: [(u64, usize); 3] = [(2, 17 << 20), (3, 20_000), (4, 14 << 20)];
+
+/// Two devices, of which the second one has missed files, and has been brought up in part by a
+/// mount that ended as given.
+fn pair_in_part(
+    end: impl FnOnce(&[Arc<OverlayDevice>; 2], Arc<Filesystem>) -> [Arc<OverlayDevice>; 2],
+) -> [Arc<OverlayDevice>; 2] {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write(&fs, "both have it", 1, 1 << 20).unwrap();
+    // The chunks are there: one device alone gets no mirrors.
+    write(&fs, "room", 1, 36 << 20).unwrap();
+    fs.sync().unwrap();
+    fs.unlink(root(), b"room").unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&devices[0]);
+    for (number, len) in MISSED {
+        write(&fs, &format!("missed {number}"), number, len).unwrap();
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let fs = bring_up_a_little(&shared(&devices), 2);
+    end(&devices, fs)
+}
+
+/// Brings the second device up; how many bytes of data were compared for that.
+fn bring_up(devices: &[Arc<OverlayDevice>; 2]) -> u64 {
+    let fs = open(shared(devices)).unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    let mut bytes = 0;
+    let caught_up = fs.catch_up(&mut |progress| {
+        bytes = progress.data.bytes;
+        true
+    });
+    assert_eq!(caught_up.unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.volume().superblock().resilvered, None);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&shared(devices), "in the end");
+    let fs = alone(&devices[1]);
+    assert_holds(&fs, "both have it", 1, 1 << 20);
+    for (number, len) in MISSED {
+        assert_holds(&fs, &format!("missed {number}"), number, len);
+    }
+    bytes
+}
+
+fn close(devices: &[Arc<OverlayDevice>; 2], fs: Arc<Filesystem>) -> [Arc<OverlayDevice>; 2] {
+    fs.close().unwrap();
+    devices.clone()
+}
+
+fn crash(devices: &[Arc<OverlayDevice>; 2], _fs: Arc<Filesystem>) -> [Arc<OverlayDevice>; 2] {
+    devices.each_ref().map(|device| Arc::new(device.fork()))
+}
+
+/// Where the mount ends before a device has everything, the next one goes on there.
+#[test]
+fn a_device_is_brought_up_from_where_the_mount_before_had_come_to() {
+    let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
+    for end in [close, crash] {
+        let bytes = bring_up(&pair_in_part(end));
+        assert!(bytes > 0 && bytes <= all - (16 << 20), "{bytes} of {all}");
+    }
+}
+
+/// Whatever comes between two mounts that bring up a device: what it misses then is not taken for
+/// what it has got before.
+#[test]
+fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
+    let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
+    let later = |fs: &Filesystem| write(fs, "later", 9, 1 << 20).unwrap();
+    let has_it = |devices: &[Arc<OverlayDevice>; 2], what| {
+        let bytes = bring_up(devices);
+        assert!(bytes >= all, "{what}: {bytes} of {all}");
+        let fs = alone(&devices[1]);
+        assert_holds(&fs, "later", 9, 1 << 20);
+    };
+    let without_it = pair_in_part(close);
+    let fs = alone(&without_it[0]);
+    later(&fs);
+    fs.close().unwrap();
+    drop(fs);
+    has_it(&without_it, "it was away");
+
+    let logged = pair_in_part(|devices, fs| {
+        let file = later(&fs);
+        fs.fsync(file).unwrap();
+        crash(devices, fs)
+    });
+    has_it(&logged, "a log follows");
+
+    for kind in [Operation::Write, Operation::Flush] {
+        let failed = pair_in_part(|devices, fs| {
+            fs.close().unwrap();
+            drop(fs);
+            let faulty = devices.each_ref().map(|device| Arc::new(FaultyDevice::new(device.clone())));
+            let fs = bring_up_a_little(&shared(&faulty), 1);
+            faulty[1].fail(kind, 0, EIO, Lasting::Forever);
+            later(&fs);
+            fs.sync().unwrap();
+            faulty[1].heal();
+            // Nobody is to be told that it has failed as often as before.
+            fs.volume().reset_device_errors(DeviceId(2)).unwrap();
+            fs.sync().unwrap();
+            fs.close().unwrap();
+            devices.clone()
+        });
+        has_it(&failed, "it has failed");
+    }
+}
+
+/// A kernel that writes a volume keeps what ubtrfs has in the superblock, and notes nothing.
+#[test]
+fn what_a_superblock_of_a_kernel_says_of_a_device_counts_for_nothing() {
+    let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
+    let devices = pair_in_part(close);
+    for at in SUPERBLOCK_COPIES.into_iter().filter(|at| at.0 + (SUPERBLOCK_SIZE as u64) < devices[0].size()) {
+        let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+        devices[0].read_at(at, &mut bytes).unwrap();
+        let mut superblock = Superblock::parse(&bytes, at).unwrap();
+        assert!(superblock.resilvered.is_some());
+        superblock.epochs.set_of_ubtrfs(Generation(superblock.generation.0 - 1));
+        let data = Buffer::from(&superblock.to_bytes().unwrap()[..]).share();
+        devices[0].submit(vec![DeviceWrite { at, data }]).wait().unwrap();
+    }
+    let bytes = bring_up(&devices);
+    assert!(bytes >= all, "{bytes} of {all}");
+}
+
+/// Counters of errors are for users, who may reset them at any time.
+#[test]
+fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() {
+    let inner = pair();
+    let faulty = inner.each_ref().map(|device| Arc::new(FaultyDevice::new(device.clone())));
+    let fs = open(shared(&faulty)).unwrap();
+    let miss = |number| {
+        faulty[1].fail(Operation::Write, 0, EIO, Lasting::Once);
+        write(&fs, &format!("missed {number}"), number, 1 << 20).unwrap();
+        fs.sync().unwrap();
+    };
+    miss(1);
+    let volume = fs.volume();
+    let errors = |devid| volume.device_errors().into_iter().find(|(it, _)| *it == devid).unwrap().1;
+    let (before, mut is_first) = (errors(DeviceId(2)), true);
+    let _ = fs.catch_up(&mut |_| {
+        if std::mem::take(&mut is_first) {
+            volume.reset_device_errors(DeviceId(2)).unwrap();
+            miss(2);
+            while errors(DeviceId(2)).counts[0] < before.counts[0] {
+                miss(3);
+            }
+        }
+        true
+    });
+    assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&inner[1]);
+    (1..3).for_each(|number| assert_holds(&fs, &format!("missed {number}"), number, 1 << 20));
 }

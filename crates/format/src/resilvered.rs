@@ -1,0 +1,61 @@
+//! How far a device that lags has been brought up to the others, in the padding of the superblock.
+//!
+//! Only ubtrfs writes and reads it. Kernels and btrfs-progs write this part of the superblock as
+//! they have found it (seen with Linux 6.18 and btrfs-progs 6.2): so it holds only in a superblock
+//! that ubtrfs has written.
+
+use zerocopy::byteorder::little_endian::U64;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{DeviceId, Generation, Logical};
+
+/// Before it.
+const MAGIC: [u8; 8] = *b"ubResilv";
+
+/// How far a device that lags has been brought up to the others by a commit: of all that the commit
+/// refers to, and that was written after another commit, it has the tree blocks and the data with
+/// checksums at these addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resilvered {
+    /// The device.
+    pub devid: DeviceId,
+    /// The commit of which it has everything: that of its own superblock.
+    pub has: Generation,
+    /// It has all tree blocks before this logical address.
+    pub nodes: Logical,
+    /// It has all data with checksums before this logical address.
+    pub data: Logical,
+}
+
+#[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct ResilveredBytes {
+    magic: [u8; 8],
+    devid: U64,
+    has: U64,
+    nodes: U64,
+    data: U64,
+}
+
+impl Resilvered {
+    pub(crate) fn parse(bytes: &ResilveredBytes) -> Option<Self> {
+        (bytes.magic == MAGIC).then(|| Self {
+            devid: DeviceId(bytes.devid.get()),
+            has: Generation(bytes.has.get()),
+            nodes: Logical(bytes.nodes.get()),
+            data: Logical(bytes.data.get()),
+        })
+    }
+
+    pub(crate) fn to_bytes(resilvered: Option<&Self>) -> ResilveredBytes {
+        let Some(Self { devid, has, nodes, data }) = resilvered else { return ResilveredBytes::new_zeroed() };
+        let number = U64::new;
+        ResilveredBytes {
+            magic: MAGIC,
+            devid: number(devid.0),
+            has: number(has.0),
+            nodes: number(nodes.0),
+            data: number(data.0),
+        }
+    }
+}
