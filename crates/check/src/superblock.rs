@@ -82,6 +82,16 @@ impl Copies {
         found.filter(|found| may_be_seed_of(found, current)).map(Superblock::metadata_fsid).collect()
     }
 
+    /// Whether a device has the superblock that counts, and all others have older ones: a crash came
+    /// while the superblocks of that commit were written, those of devices that it adds first.
+    fn is_ahead(&self, device: usize, current: &Superblock) -> bool {
+        let primary = |copy: &&Copy| copy.number == 0;
+        let mut others = self.copies.iter().filter(primary).filter(|copy| copy.device != device).peekable();
+        let is_current = |copy: &Copy| copy.found.as_ref().is_ok_and(|found| found.generation == current.generation);
+        let mut own = self.copies.iter().filter(primary).filter(|copy| copy.device == device);
+        own.any(is_current) && others.peek().is_some() && !others.any(is_current)
+    }
+
     /// Compares all copies with the one that counts.
     pub(crate) fn judge(&self, current: &Superblock, faults: &mut Faults) {
         for copy in &self.copies {
@@ -89,6 +99,11 @@ impl Copies {
             let number = copy.number;
             let kind = match &copy.found {
                 Ok(found) if may_be_seed_of(found, current) => continue,
+                // One of before the commit that the device joins by.
+                Err(_) if number > 0 && self.is_ahead(copy.device, current) => {
+                    let expected = current.generation.0;
+                    FaultKind::SuperblockCopyStale { device, copy: number, found: 0, expected }
+                }
                 Err(reason) => FaultKind::SuperblockCopyBad { device, copy: number, reason: reason.clone() },
                 // A crash in the middle of a commit leaves that behind.
                 Ok(found) if found.generation != current.generation => FaultKind::SuperblockCopyStale {
