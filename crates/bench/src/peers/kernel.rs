@@ -97,7 +97,8 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Attaches `images` to loop devices and mounts these.
+    /// Attaches `images` to loop devices and mounts these; without the others if they are not all of
+    /// the volume's.
     pub fn new(
         of: KernelType,
         direct: bool,
@@ -106,7 +107,8 @@ impl KernelMount {
         directory: &Path,
     ) -> Result<Self> {
         let devices = LoopDevice::attach_all(images, direct, conditions.throttle)?;
-        Self::of_devices(of, direct, conditions.written, devices, None, directory)
+        let degraded = images.len() < conditions.layout.devices;
+        Self::of_devices(of, direct, (conditions.written, degraded), devices, None, directory)
     }
 
     /// Mounts an export of a server, a file by nbdfuse and a device by a loop device. It is not to
@@ -114,26 +116,39 @@ impl KernelMount {
     pub fn of_export(of: KernelType, direct: bool, uri: &str, directory: &Path) -> Result<Self> {
         let served = ServedFile::new(uri, directory.with_extension("served"))?;
         let device = LoopDevice::attach(&served.path(), direct, None)?;
-        Self::of_devices(of, direct, true, vec![device], Some(served), directory)
+        Self::of_devices(of, direct, (true, false), vec![device], Some(served), directory)
     }
 
     fn of_devices(
         of: KernelType,
         direct: bool,
-        written: bool,
+        (written, degraded): (bool, bool),
         devices: Vec<LoopDevice>,
         served: Option<ServedFile>,
         directory: &Path,
     ) -> Result<Self> {
         let [first, more @ ..] = &*devices else { return Err(Failure::new("no device")) };
         let more = more.iter().map(|device| format!(",device={}", device.path().display()));
-        let options = of.mount_options(written) + &more.collect::<String>();
+        let degraded = if degraded { ",degraded" } else { "" };
+        let options = of.mount_options(written) + degraded + &more.collect::<String>();
         let mut mount = tool("mount")?;
         mount.args(["-t", of.name(), "-o", &options]).arg(first.path()).arg(directory);
         let start = Instant::now();
         run(&mut mount, SOON)?;
         let took = start.elapsed();
         Ok(Self { devices, _served: served, took, direct, options, directory: directory.into(), mounted: true })
+    }
+
+    /// Runs a command of btrfs-progs on it; a replacement gets this image as its new device.
+    pub fn maintain(&mut self, words: &[&str], new: Option<&Path>) -> Result<()> {
+        let mut command = tool("btrfs")?;
+        command.args(words);
+        if let Some(image) = new {
+            let device = LoopDevice::attach(image, self.direct, None)?;
+            command.arg(device.path());
+            self.devices.push(device);
+        }
+        run(command.arg(&self.directory), SOON).map(drop)
     }
 
     /// How long the mount took, without what was done to get a device.

@@ -19,7 +19,7 @@ use ::ubtrfs::Options;
 use ubtrfs_volume::MemoryDevice;
 
 use crate::failure::{Failure, Result};
-use crate::{machine, memory, process};
+use crate::{cleanup, machine, memory, process};
 pub use conditions::{Conditions, Layout};
 use image::Image;
 use kernel::{KernelMount, KernelType};
@@ -243,7 +243,17 @@ impl Mounted {
 
     /// Mounts the volume (again).
     pub fn mount(&mut self) -> Result<()> {
-        let (images, directory, conditions) = (self.paths(), &self.directory, self.conditions);
+        self.mount_on(self.images.len())
+    }
+
+    /// Mounts what the first device of several has.
+    pub fn mount_degraded(&mut self) -> Result<()> {
+        self.mount_on(1)
+    }
+
+    fn mount_on(&mut self, devices: usize) -> Result<()> {
+        let (mut images, directory, conditions) = (self.paths(), &self.directory, self.conditions);
+        images.truncate(devices);
         let uri = self.server.as_ref().map(Server::uri);
         let volume = match self.peer.kind {
             Kind::Kernel { of, direct } if let Some(uri) = &uri => {
@@ -354,6 +364,49 @@ impl Mounted {
         let output = std::process::Command::new(binary).args(words).arg(&self.directory).output()?;
         let complaint = || Failure::new(String::from_utf8_lossy(&output.stderr).trim().to_owned());
         output.status.success().then_some(()).ok_or_else(complaint)
+    }
+
+    /// Does something to the volume by its own program: that of ubtrfs, or of btrfs-progs.
+    pub fn maintain(&mut self, ubtrfs: &[&str], btrfs: &[&str]) -> Result<()> {
+        self.maintain_with(ubtrfs, btrfs, None)
+    }
+
+    /// Has a new device, as large as the others, replace the first one.
+    pub fn replace_first(&mut self, size: u64) -> Result<()> {
+        let written = self.conditions.written;
+        let directory = self.image()?.parent().ok_or_else(|| Failure::new("no directory"))?;
+        let new = Image::new(directory, self.images.len() + 1, size, written)?;
+        let path = new.path().to_owned();
+        self.images.push(new);
+        let btrfs = ["replace", "start", "-B", "-f", "1"];
+        self.maintain_with(&["replace", "start", "1"], &btrfs, Some(&path))
+    }
+
+    fn maintain_with(&mut self, ubtrfs: &[&str], btrfs: &[&str], new: Option<&Path>) -> Result<()> {
+        match &mut self.volume {
+            Some(Volume::Kernel(mount)) => mount.maintain(btrfs, new),
+            Some(Volume::Ubtrfs(mount)) => mount.maintain(ubtrfs, new),
+            _ => Err(Failure::Impossible("there is no program for it".into())),
+        }
+    }
+
+    /// Has all devices of a mirror get everything, one of which has missed something: ubtrfs does
+    /// that by itself, the kernel by a scrub.
+    pub fn bring_up(&mut self) -> Result<()> {
+        if let Some(Volume::Ubtrfs(mount)) = &self.volume {
+            while !mount.is_redundant()? {
+                cleanup::check()?;
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            return Ok(());
+        }
+        self.maintain(&[], &["scrub", "start", "-B"])
+    }
+
+    /// Whether any device can be lost.
+    pub fn is_mirror(&self) -> bool {
+        use ubtrfs_mkfs::Profile as Of;
+        matches!(self.conditions.layout.profile, Of::Raid1 | Of::Raid1c3 | Of::Raid1c4 | Of::Raid10)
     }
 
     /// The statistics of ubtrfs's server.

@@ -30,7 +30,8 @@ pub struct UbtrfsMount {
 }
 
 impl UbtrfsMount {
-    /// Mounts `images` (also by a URI), or loop devices of them, with these mount options.
+    /// Mounts `images` (also by a URI), or loop devices of them, with these mount options; without
+    /// the others if they are not all of the volume's.
     pub fn new(
         option: Option<&'static str>,
         on_loop: bool,
@@ -40,7 +41,9 @@ impl UbtrfsMount {
     ) -> Result<Self> {
         let binary = binary().ok_or_else(|| Failure::Impossible("the ubtrfs binary is missing".into()))?;
         let devices = if on_loop { LoopDevice::attach_all(images, true, conditions.throttle)? } else { Vec::new() };
-        let options: Vec<&str> = option.into_iter().chain(conditions.written.then_some("nodiscard")).collect();
+        let degraded = images.len() < conditions.layout.devices;
+        let options = option.into_iter().chain(conditions.written.then_some("nodiscard"));
+        let options: Vec<&str> = options.chain(degraded.then_some("degraded")).collect();
         let mut mount = Command::new(&binary);
         mount.arg("mount");
         if !options.is_empty() {
@@ -61,6 +64,26 @@ impl UbtrfsMount {
     pub fn report(&self) -> Result<Value> {
         let printed = run(Command::new(&self.binary).args(["stats", "--json"]).arg(&self.directory), SOON)?;
         serde_json::from_str(&printed).map_err(|error| Failure::about("ubtrfs stats", &error))
+    }
+
+    /// Runs a command of ubtrfs on it; a replacement gets this image as its new device.
+    pub fn maintain(&mut self, words: &[&str], new: Option<&Path>) -> Result<()> {
+        let mut command = Command::new(&self.binary);
+        command.args(words);
+        if let Some(image) = new.filter(|_| self.devices.is_empty()) {
+            command.arg(image);
+        } else if let Some(image) = new {
+            let device = LoopDevice::attach(image, true, None)?;
+            command.arg(device.path());
+            self.devices.push(device);
+        }
+        run(command.arg(&self.directory), SOON).map(drop)
+    }
+
+    /// Whether all devices have everything.
+    pub fn is_redundant(&self) -> Result<bool> {
+        let devices = run(Command::new(&self.binary).args(["device", "stats", "--json"]).arg(&self.directory), SOON)?;
+        Ok(!devices.contains("\"lags\": true") && !devices.contains("\"lags\":true"))
     }
 
     /// How it is mounted.

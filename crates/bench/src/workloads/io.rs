@@ -46,10 +46,21 @@ fn measure(mounted: &mut Mounted, measured: &mut Measured, job: &Job, side: &'st
 
 /// Writes the file that is to be read, and mounts again, so that no cache of the file system knows
 /// it.
-fn prepare(mounted: &mut Mounted, size: u64) -> Result<()> {
+pub(super) fn prepare(mounted: &mut Mounted, size: u64) -> Result<()> {
+    write(mounted, FILE, size)?;
+    if mounted.keeps() {
+        mounted.unmount()?;
+        mounted.forget_cached()?;
+        mounted.mount()?;
+    }
+    Ok(())
+}
+
+/// Writes a file of pieces that all differ.
+pub(super) fn write(mounted: &Mounted, name: &str, size: u64) -> Result<()> {
     let calls = Calls::of(mounted);
     let root = calls.root()?;
-    let file = calls.create(&root, FILE)?;
+    let file = calls.create(&root, name)?;
     let mut piece = vec![0; PIECE];
     for number in 0..size / PIECE as u64 {
         // No two pieces are equal.
@@ -63,11 +74,5 @@ fn prepare(mounted: &mut Mounted, size: u64) -> Result<()> {
     }
     calls.close(file);
     calls.close(root);
-    drop(calls);
-    if mounted.keeps() {
-        mounted.unmount()?;
-        mounted.forget_cached()?;
-        mounted.mount()?;
-    }
     Ok(())
 }

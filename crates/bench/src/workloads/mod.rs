@@ -9,6 +9,7 @@ mod images;
 mod io;
 mod large;
 mod latency;
+mod maintenance;
 mod mix;
 mod network;
 mod scaling;
@@ -39,7 +40,7 @@ const fn workload(name: &'static str, about: &'static str, from: Scale, cases: f
 }
 
 /// All workloads; those that make the headlines first.
-pub const ALL: [Workload; 18] = [
+pub const ALL: [Workload; 19] = [
     workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
     workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
     workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
@@ -54,6 +55,7 @@ pub const ALL: [Workload; 18] = [
     workload("snapshots", "snapshots made, many, beside others, and deleted", Scale::Usual, snapshots::cases),
     workload("compress", "sources, pages and noise, compressed", Scale::Usual, compress::cases),
     workload("images", "images of many files, without a mount", Scale::Usual, images::cases),
+    workload("maintenance", "scrub, balance, replacement, and a device that was away", Scale::Full, maintenance::cases),
     workload("scaling", "threads, each in a directory of its own", Scale::Full, scaling::cases),
     workload("throttled", "random writers with fsyncs on a device of 200 MB/s", Scale::Full, throttled::cases),
     workload("network", "programs on a server whose answers come late", Scale::Full, network::cases),

@@ -1,0 +1,73 @@
+//! What is done to whole volumes while they are mounted: scrub, balance, the replacement of a device,
+//! and what a device gets that was away.
+
+use std::time::Instant;
+
+use super::case::{Case, Scale};
+use super::io::{prepare, write};
+use crate::failure::{Failure, Result};
+use crate::peers::Mounted;
+use crate::samples::{Better, Measured};
+
+const AWAY: &str = "while it was away";
+
+/// All of it.
+pub fn cases(scale: Scale) -> Vec<Case> {
+    let size = scale.pick(64 << 20, 1 << 30, 2 << 30, 3 << 30);
+    let case = |name: &str, title: &str, run: fn(&mut Mounted, u64) -> Result<()>| {
+        let measure = move |mounted: &mut Mounted, measured: &mut Measured| {
+            prepare(mounted, size)?;
+            time(mounted, measured, size, |mounted| run(mounted, scale.volume()))
+        };
+        case(name, title, measure)
+    };
+    let balance =
+        |mounted: &mut Mounted, _| mounted.maintain(&["balance", "start"], &["balance", "start", "--full-balance"]);
+    vec![
+        case("scrub", "scrub of all devices", |mounted, _| {
+            mounted.maintain(&["scrub", "start"], &["scrub", "start", "-B"])
+        }),
+        case("balance", "balance of all chunks", balance),
+        case("replace", "replacement of a device", Mounted::replace_first),
+        self::case("resilver", "a device that was away gets what it has missed", move |mounted, measured| {
+            away(mounted, measured, size)
+        }),
+    ]
+}
+
+fn case(name: &str, title: &str, run: impl Fn(&mut Mounted, &mut Measured) -> Result<()> + 'static) -> Case {
+    Case::new("maintenance", name.into(), title.into(), "bandwidth", run).programs(&["btrfs"]).with_subvolumes()
+}
+
+/// Bytes of files in a second.
+fn time(
+    mounted: &mut Mounted,
+    measured: &mut Measured,
+    bytes: u64,
+    run: impl FnOnce(&mut Mounted) -> Result<()>,
+) -> Result<()> {
+    let start = Instant::now();
+    run(mounted)?;
+    let seconds = start.elapsed().as_secs_f64();
+    measured.add("bandwidth", bytes as f64 / seconds / f64::from(1 << 20), "MiB/s", Better::Higher);
+    measured.add("time", seconds, "s", Better::Lower);
+    Ok(())
+}
+
+/// A quarter of the files is written while one of the devices is away.
+fn away(mounted: &mut Mounted, measured: &mut Measured, size: u64) -> Result<()> {
+    if !mounted.is_mirror() {
+        return Err(Failure::Impossible("no device of the volume can be away".into()));
+    }
+    let missed = size / 4;
+    prepare(mounted, size - missed)?;
+    mounted.unmount()?;
+    mounted.mount_degraded()?;
+    write(mounted, AWAY, missed)?;
+    mounted.unmount()?;
+    mounted.forget_cached()?;
+    time(mounted, measured, missed, |mounted| {
+        mounted.mount()?;
+        mounted.bring_up()
+    })
+}
