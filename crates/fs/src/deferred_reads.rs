@@ -16,7 +16,11 @@ use ubtrfs_volume::{ALIGNMENT, DirectRead, Volume};
 use crate::committed::Committed;
 
 /// Parts that are left to a caller, at the most: its thread has others to serve, too.
-const MOST_PARTS: usize = 4;
+const MOST_PARTS: usize = 12;
+/// Bytes of a part, at the most. The kernel does not begin a read at once that a device takes in
+/// pieces (of 128 pages those that loop devices take), and leaves it to a thread; and the mirrors of
+/// a volume read parts of one request at the same time.
+const PART: usize = 256 << 10;
 /// Bytes of a checksum from which on it takes long to compute.
 const LONG_SUM: usize = 16;
 /// Bytes that are left to a caller where that is so.
@@ -72,14 +76,20 @@ impl Deferrals {
         if start < self.buffer.start || end > self.buffer.end || !start.is_multiple_of(ALIGNMENT) {
             return false;
         }
-        if self.missing.borrow().len() == MOST_PARTS
+        let count = part.len().div_ceil(PART);
+        if self.missing.borrow().len() + count > MOST_PARTS
             || volume.checksum().size() >= LONG_SUM && self.buffer.len() > MOST_WITH_LONG_SUMS
         {
             return false;
         }
-        let Some(from) = volume.direct_read(at, part.len()) else { return false };
-        let range = start - self.buffer.start..end - self.buffer.start;
-        self.missing.borrow_mut().push(DeferredRead { from, range, sums: sums.to_vec() });
+        let sums_of_part = PART / volume.sector_size() as usize * volume.checksum().size();
+        let mut parts = Vec::with_capacity(count);
+        for ((offset, bytes), sums) in (0..).step_by(PART).zip(part.chunks(PART)).zip(sums.chunks(sums_of_part)) {
+            let Some(from) = volume.direct_read(at.plus(offset as u64), bytes.len()) else { return false };
+            let first = start - self.buffer.start + offset;
+            parts.push(DeferredRead { from, range: first..first + bytes.len(), sums: sums.to_vec() });
+        }
+        self.missing.borrow_mut().append(&mut parts);
         true
     }
 

@@ -246,9 +246,9 @@ impl Mounted {
         self.mount_on(self.images.len())
     }
 
-    /// Mounts what the first device of several has.
+    /// Mounts it without the last of its devices.
     pub fn mount_degraded(&mut self) -> Result<()> {
-        self.mount_on(1)
+        self.mount_on(self.images.len().saturating_sub(1))
     }
 
     fn mount_on(&mut self, devices: usize) -> Result<()> {
@@ -403,10 +403,9 @@ impl Mounted {
         self.maintain(&[], &["scrub", "start", "-B"])
     }
 
-    /// Whether any device can be lost.
-    pub fn is_mirror(&self) -> bool {
-        use ubtrfs_mkfs::Profile as Of;
-        matches!(self.conditions.layout.profile, Of::Raid1 | Of::Raid1c3 | Of::Raid1c4 | Of::Raid10)
+    /// Whether it is a mirror of two devices, of which either has everything.
+    pub fn is_pair(&self) -> bool {
+        self.conditions.layout == Layout { devices: 2, profile: ubtrfs_mkfs::Profile::Raid1 }
     }
 
     /// The statistics of ubtrfs's server.

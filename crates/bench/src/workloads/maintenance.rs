@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::case::{Case, Scale};
 use super::io::{prepare, write};
+use crate::calls::Calls;
 use crate::failure::{Failure, Result};
 use crate::peers::Mounted;
 use crate::samples::{Better, Measured};
@@ -56,11 +57,22 @@ fn time(
 
 /// A quarter of the files is written while one of the devices is away.
 fn away(mounted: &mut Mounted, measured: &mut Measured, size: u64) -> Result<()> {
-    if !mounted.is_mirror() {
-        return Err(Failure::Impossible("no device of the volume can be away".into()));
+    if !mounted.is_pair() {
+        return Err(Failure::Impossible("only of a pair (--profile raid1 --devices 2)".into()));
     }
     let missed = size / 4;
     prepare(mounted, size - missed)?;
+    // One device alone gets no new mirrors: there are chunks for what it is to have.
+    write(mounted, "room", missed * 2)?;
+    mounted.sync()?;
+    write(mounted, "behind", missed / 2)?;
+    {
+        let calls = Calls::of(mounted);
+        let root = calls.root()?;
+        calls.unlink(&root, "room")?;
+        calls.close(root);
+    }
+    mounted.sync()?;
     mounted.unmount()?;
     mounted.mount_degraded()?;
     write(mounted, AWAY, missed)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use ubtrfs::scheduling::{BegunRead, Scheduling};
+use ubtrfs::scheduling::{BegunRead, DeferredRead, Scheduling};
 use ubtrfs::testing::SplitMix64;
 use ubtrfs::volume::{Buffer, DirectRead};
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
@@ -182,7 +182,8 @@ fn files_without_checksums_are_not_left_to_callers() {
     fs.close().unwrap();
 }
 
-/// Reads of mirrored data that are under way at the same time are spread over the devices.
+/// Reads of mirrored data that are under way at the same time are spread over the devices, and so
+/// are the parts of a large one.
 #[test]
 fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     let dir = scratch_dir();
@@ -206,12 +207,19 @@ fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::for_reading(SECTOR as usize)).collect();
     let begin = |number: u64, buffer| begin(&fs, file, number * SECTOR, buffer).unwrap();
     let begun: Vec<_> = buffers.iter_mut().zip(0..).map(|(buffer, number)| begin(number, buffer)).collect();
-    let of = |begun: &BegunRead| {
-        let file = &begun.missing[0].from.file;
-        std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap())
-    };
-    let first = begun.iter().filter(|read| of(read) == of(&begun[0])).count();
-    assert_eq!((begun.len(), first), (8, 4));
+    let of = |part: &DeferredRead| std::os::unix::fs::MetadataExt::ino(&part.from.file.metadata().unwrap());
+    let first = |begun: &BegunRead| of(&begun.missing[0]);
+    let count = begun.iter().filter(|read| first(read) == first(&begun[0])).count();
+    assert_eq!((begun.len(), count), (8, 4));
+    drop(begun);
+    let large = create(&fs, "large");
+    write(&fs, large, 0, 2, 1 << 20);
+    fs.sync().unwrap();
+    let mut buffer = Buffer::for_reading(1 << 20);
+    let begun = self::begin(&fs, large, 0, &mut buffer).unwrap();
+    let count = begun.missing.iter().filter(|part| of(part) == first(&begun)).count();
+    assert_eq!((begun.missing.len(), count), (4, 2));
+    assert!(end(&fs, &begun, &mut buffer).unwrap() == pattern(2, 1 << 20));
     drop(begun);
     fs.close().unwrap();
 }
