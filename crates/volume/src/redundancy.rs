@@ -121,8 +121,9 @@ impl Volume {
     pub(crate) fn remember_resilvered(&self, by: &Superblock, member: &Member) {
         let is_of_it = |it: &Resilvered| it.devid == member.devid() && Some(it.has) == member.has_all_of();
         if by.is_of_ubtrfs() && by.log_root.0 == 0 && member.shares_history() {
-            let resilvered = by.resilvered.filter(is_of_it);
-            resilvered.into_iter().for_each(|it| self.set_resilvered(it, member.missed()));
+            if let Some(resilvered) = by.resilvered.filter(is_of_it) {
+                self.set_resilvered(resilvered, member.missed());
+            }
         }
     }
 

@@ -261,7 +261,8 @@ fn close(devices: &[Arc<OverlayDevice>; 2], fs: Arc<Filesystem>) -> [Arc<Overlay
     devices.clone()
 }
 
-fn crash(devices: &[Arc<OverlayDevice>; 2], _fs: Arc<Filesystem>) -> [Arc<OverlayDevice>; 2] {
+fn crash(devices: &[Arc<OverlayDevice>; 2], fs: Arc<Filesystem>) -> [Arc<OverlayDevice>; 2] {
+    drop(fs);
     devices.each_ref().map(|device| Arc::new(device.fork()))
 }
 

@@ -239,15 +239,15 @@ fn every(kind: Kind, usual_step: u64) {
 
 #[test]
 fn every_read_fails() {
-    every(Kind::Read, 10);
+    every(Kind::Read, 25);
 }
 
 #[test]
 fn every_write_fails() {
-    every(Kind::Write, 10);
+    every(Kind::Write, 25);
 }
 
 #[test]
 fn every_flush_fails() {
-    every(Kind::Flush, 3);
+    every(Kind::Flush, 6);
 }

@@ -47,7 +47,7 @@ fn run_all(seeds: Vec<u64>, run: Run<'_>) {
 #[test]
 fn random_sequences_over_few_names() {
     let (mut states, started) = (0, std::time::Instant::now());
-    run_all(many_seeds(2000, 200), &mut |stage, operations, seed| {
+    run_all(many_seeds(700, 200), &mut |stage, operations, seed| {
         stage.run(operations, seed, 12).map(|more| states += more)
     });
     eprintln!("{states} crash states of random sequences in {:.1?}", started.elapsed());
@@ -56,7 +56,7 @@ fn random_sequences_over_few_names() {
 #[test]
 fn power_is_cut_again_during_replay() {
     let mut states = 0;
-    run_all(many_seeds(300, 40), &mut |stage, operations, seed| {
+    run_all(many_seeds(120, 40), &mut |stage, operations, seed| {
         stage.run_with(operations, seed, 4, &mut |state| {
             states += crash_in_replay(state.judge, state.device, &state.found.model, seed, 12)?;
             Ok(())

@@ -126,7 +126,7 @@ fn every_two_operations_are_kept_once_durable() {
         let sample = if soaks() {
             Sample { seed, plain: 1, followed: 5, twice: 20, budget: 5 }
         } else {
-            Sample { seed, plain: 4, followed: 20, twice: 100, budget: 4 }
+            Sample { seed, plain: 12, followed: 60, twice: 300, budget: 4 }
         };
         let (tally, failures) = explore_all(&sample);
         let (sequences, states) = (tally.sequences.into_inner(), tally.states.into_inner());
