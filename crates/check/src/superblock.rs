@@ -82,8 +82,8 @@ impl Copies {
         found.filter(|found| may_be_seed_of(found, current)).map(Superblock::metadata_fsid).collect()
     }
 
-    /// Whether a device has the superblock that counts, and all others have older ones: a crash came
-    /// while the superblocks of that commit were written, those of devices that it adds first.
+    /// Whether a device has the superblock that counts, and all others have older ones: a crash
+    /// came while the superblocks of that commit were written, those of devices that it adds first.
     fn is_ahead(&self, device: usize, current: &Superblock) -> bool {
         let primary = |copy: &&Copy| copy.number == 0;
         let mut others = self.copies.iter().filter(primary).filter(|copy| copy.device != device).peekable();

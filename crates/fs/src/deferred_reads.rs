@@ -17,9 +17,9 @@ use crate::committed::Committed;
 
 /// Parts that are left to a caller, at the most: its thread has others to serve, too.
 const MOST_PARTS: usize = 12;
-/// Bytes of a part, at the most. The kernel does not begin a read at once that a device takes in
-/// pieces (of 128 pages those that loop devices take), and leaves it to a thread; and the mirrors of
-/// a volume read parts of one request at the same time.
+/// Bytes of a part, at the most. A read that a device takes in pieces (a loop device takes 128
+/// pages in one request) is not begun at once by the kernel, which leaves it to a thread; and the
+/// mirrors of a volume read parts of one request at the same time.
 const PART: usize = 256 << 10;
 /// Bytes of a checksum from which on it takes long to compute.
 const LONG_SUM: usize = 16;

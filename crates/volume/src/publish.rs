@@ -11,7 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{
-    DeviceId, Epoch, Epochs, Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
+    DeviceId, Epoch, Epochs, Generation, Logical, Physical, Resilvered, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
 };
 use ubtrfs_threads::atomic::Ordering;
 use ubtrfs_threads::time::{self, Instant};
@@ -69,8 +69,9 @@ impl Volume {
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
     /// shows, the log its number, and the volume its epochs and how far a device was brought up;
-    /// those in `superblock` are ignored. If the primary isn't the one that was read or written last, another process writes this volume:
-    /// [`Error::ForeignWriter`] (a commit always checks, log writes at first and once a second).
+    /// those in `superblock` are ignored. If the primary isn't the one that was read or written
+    /// last, another process writes this volume: [`Error::ForeignWriter`] (a commit always checks,
+    /// log writes at first and once a second).
     /// After that or any other error the volume is read-only, since it is not known which
     /// superblock a crash would leave.
     ///
@@ -104,6 +105,10 @@ impl Volume {
         next.epochs = before.epochs.clone();
         // Invariant 60. A log refers to what came later.
         next.resilvered = self.still_resilvered(resilvered).filter(|_| next.log_root.0 == 0);
+        if let Some(Resilvered { devid, has, .. }) = next.resilvered {
+            let is_older = has < next.generation;
+            assert!(is_older, "invariant 60: device {devid} has all of {has}, and is brought up to an older commit");
+        }
         let result = ours.and_then(|()| self.publish(&before, next, copies, &mut left_out));
         if result.is_err() {
             self.set_read_only();

@@ -115,15 +115,18 @@ impl Volume {
         (member.lags() && !member.is_missing() && member.missed() == missed).then_some(resilvered)
     }
 
-    /// Invariant 60. A device lags: what this superblock says of how far it was brought up holds if whoever wrote
-    /// it has noted all that the device has missed. Kernels note nothing, and what is in a log they
-    /// or we may have written without the device.
+    /// Invariant 60. A device lags: what this superblock says of how far it was brought up holds if
+    /// ubtrfs wrote it last, which has noted all that the device has missed. Kernels note nothing,
+    /// and what is in a log may have been written without the device.
     pub(crate) fn remember_resilvered(&self, by: &Superblock, member: &Member) {
-        let is_of_it = |it: &Resilvered| it.devid == member.devid() && Some(it.has) == member.has_all_of();
-        if by.is_of_ubtrfs() && by.log_root.0 == 0 && member.shares_history() {
-            if let Some(resilvered) = by.resilvered.filter(is_of_it) {
-                self.set_resilvered(resilvered, member.missed());
-            }
+        let has = member.has_all_of().filter(|has| *has <= by.generation);
+        let is_of_it = |it: &Resilvered| it.devid == member.devid() && Some(it.has) == has;
+        if by.is_of_ubtrfs()
+            && by.log_root.0 == 0
+            && member.shares_history()
+            && let Some(resilvered) = by.resilvered.filter(is_of_it)
+        {
+            self.set_resilvered(resilvered, member.missed());
         }
     }
 

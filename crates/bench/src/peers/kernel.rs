@@ -97,8 +97,8 @@ pub struct KernelMount {
 }
 
 impl KernelMount {
-    /// Attaches `images` to loop devices and mounts these; without the others if they are not all of
-    /// the volume's.
+    /// Attaches `images` to loop devices and mounts these; without the others if they are not all
+    /// of the volume's.
     pub fn new(
         of: KernelType,
         direct: bool,

@@ -1,5 +1,5 @@
-//! What is done to whole volumes while they are mounted: scrub, balance, the replacement of a device,
-//! and what a device gets that was away.
+//! What is done to whole volumes while they are mounted: scrub, balance, the replacement of a
+//! device, and what a device gets that was away.
 
 use std::time::Instant;
 
