@@ -2,7 +2,7 @@
 //!
 //! Only ubtrfs writes and reads it. Kernels and btrfs-progs write this part of the superblock as
 //! they have found it (seen with Linux 6.18 and btrfs-progs 6.2): so it holds only in a superblock
-//! that ubtrfs has written.
+//! that ubtrfs has written, whose fingerprint it has.
 
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -25,6 +25,9 @@ pub struct Resilvered {
     pub nodes: Logical,
     /// It has all data with checksums before this logical address.
     pub data: Logical,
+    /// The fingerprint of the superblock that says so: [`crate::Superblock::fingerprint`]. A commit
+    /// of the same number may be a kernel's, which keeps what it has found.
+    pub of: u64,
 }
 
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -35,6 +38,7 @@ pub(crate) struct ResilveredBytes {
     has: U64,
     nodes: U64,
     data: U64,
+    of: U64,
 }
 
 impl Resilvered {
@@ -44,11 +48,12 @@ impl Resilvered {
             has: Generation(bytes.has.get()),
             nodes: Logical(bytes.nodes.get()),
             data: Logical(bytes.data.get()),
+            of: bytes.of.get(),
         })
     }
 
     pub(crate) fn to_bytes(resilvered: Option<&Self>) -> ResilveredBytes {
-        let Some(Self { devid, has, nodes, data }) = resilvered else { return ResilveredBytes::new_zeroed() };
+        let Some(Self { devid, has, nodes, data, of }) = resilvered else { return ResilveredBytes::new_zeroed() };
         let number = U64::new;
         ResilveredBytes {
             magic: MAGIC,
@@ -56,6 +61,7 @@ impl Resilvered {
             has: number(has.0),
             nodes: number(nodes.0),
             data: number(data.0),
+            of: number(*of),
         }
     }
 }

@@ -230,7 +230,7 @@ struct SuperblockBytes {
     reserved: [U64; 27],
     sys_chunk_array: [u8; SYS_CHUNK_ARRAY_MAX],
     super_roots: [BackupRootBytes; 4],
-    padding: [u8; 21],
+    padding: [u8; 13],
     resilvered: ResilveredBytes,
     epochs: EpochsBytes,
 }
@@ -339,9 +339,10 @@ impl Superblock {
         (self.generation, self.log_root.0 != 0, self.log_number().unwrap_or(0))
     }
 
-    /// Tells this superblock from others, whichever device or copy it is of.
+    /// Tells this superblock from others, whichever device or copy it is of, and however far a
+    /// device was brought up.
     pub fn fingerprint(&self) -> u64 {
-        let own = Self { bytenr: Physical(0), dev_item: DevItem::default(), ..self.clone() };
+        let own = Self { bytenr: Physical(0), dev_item: DevItem::default(), resilvered: None, ..self.clone() };
         let sum = own.to_bytes().map(|bytes| ChecksumType::XxHash64.compute(&bytes[CHECKSUM_FIELD..]));
         sum.map_or(0, |sum| u64::from_le_bytes(std::array::from_fn(|at| sum.0[at])))
     }

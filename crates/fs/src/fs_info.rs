@@ -123,6 +123,9 @@ pub(crate) struct FsInfo {
     /// Bringing devices that lag up to the others.
     pub(crate) resilver_request: WorkRequest,
     pub(crate) exclusive_op: ExclusiveOp,
+    /// Held shared from the first copy of extents that are moved until a commit has them: a device
+    /// that fails one of these writes does not get it from what commits have.
+    pub(crate) uncommitted_copies: RwLock<()>,
     committed: ArcSwap<Committed>,
     /// Held shared while an inode or a subvolume that was loaded comes into its table, so that no
     /// commit is published meanwhile.
@@ -184,6 +187,7 @@ impl FsInfo {
             commit_request: WorkRequest::new(Rank::CommitRequest),
             resilver_request: WorkRequest::new(Rank::ResilverRequest),
             exclusive_op: ExclusiveOp::default(),
+            uncommitted_copies: RwLock::with_default(Rank::UncommittedCopies),
             deleted: DeletedSubvolumes::found(&committed),
             committed: ArcSwap::from_pointee(committed),
             publishing: RwLock::with_default(Rank::PublishedRoots),

@@ -79,7 +79,13 @@ impl Resilver {
             Phase::DataWithSums => (ALL, Logical(self.next.offset).max(self.before.1)),
             Phase::DataWithoutSums => (ALL, ALL),
         };
-        (self.progress.uncorrectable() == 0).then_some(Resilvered { devid: self.device, has: self.has, nodes, data })
+        (self.progress.uncorrectable() == 0).then_some(Resilvered {
+            devid: self.device,
+            has: self.has,
+            nodes,
+            data,
+            of: 0,
+        })
     }
 
     /// Compares a little more of what a commit has, which holds back meanwhile what later ones

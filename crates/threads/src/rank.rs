@@ -95,6 +95,8 @@ pub enum Rank {
     DiscardStop,
 
     // The engine: operations and commits.
+    /// Copies of extents that are moved, which no commit has yet.
+    UncommittedCopies,
     /// Renames of directories.
     Rename,
     /// The turn of freeing what was deleted.

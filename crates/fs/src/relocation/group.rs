@@ -74,6 +74,7 @@ impl Relocator {
             let batch = self.choose(&committed, (start, end), most_extents)?;
             drop(committed);
             let extents = batch.extents();
+            let uncommitted = self.info.uncommitted_copies.read();
             let step = match self.prepare(batch) {
                 // There may be room for less at a time: extents of many snapshots have many nodes.
                 Err(error) if error.errno() == Errno::NOSPC && extents > 1 => {
@@ -96,6 +97,7 @@ impl Relocator {
                 written: step.written,
                 most_nodes: step.most_nodes,
             });
+            drop(uncommitted);
             self.info.space.lock().unreserve_relocation(reserved);
             tries = match moved? {
                 Ok(()) => {
