@@ -82,14 +82,20 @@ impl Copies {
         found.filter(|found| may_be_seed_of(found, current)).map(Superblock::metadata_fsid).collect()
     }
 
-    /// Whether a device has the superblock that counts, and all others have older ones: a crash
-    /// came while the superblocks of that commit were written, those of devices that it adds first.
+    /// Whether a device has the superblock that counts, and all others have those of the commit
+    /// before, from which no epoch separates them: a crash came while the superblocks of that
+    /// commit were written, those of devices that it adds first. A generation may be left out.
     fn is_ahead(&self, device: usize, current: &Superblock) -> bool {
         let primary = |copy: &&Copy| copy.number == 0;
         let mut others = self.copies.iter().filter(primary).filter(|copy| copy.device != device).peekable();
-        let is_current = |copy: &Copy| copy.found.as_ref().is_ok_and(|found| found.generation == current.generation);
+        let is_before = |found: &Superblock| {
+            let commits = current.generation.0.checked_sub(found.generation.0);
+            matches!(commits, Some(1 | 2)) && found.epochs.last() == current.epochs.last()
+        };
         let mut own = self.copies.iter().filter(primary).filter(|copy| copy.device == device);
-        own.any(is_current) && others.peek().is_some() && !others.any(is_current)
+        own.any(|copy| copy.found.as_ref().is_ok_and(|found| found.generation == current.generation))
+            && others.peek().is_some()
+            && others.all(|copy| copy.found.as_ref().is_ok_and(is_before))
     }
 
     /// Compares all copies with the one that counts.

@@ -49,10 +49,24 @@ impl DeferredRead {
 pub struct BegunRead {
     /// Bytes that the file has of what was asked for.
     pub len: usize,
-    /// What is missing of them.
-    pub missing: Vec<DeferredRead>,
-    /// Keeps the space of its extents from being used again.
+    missing: Vec<DeferredRead>,
+    /// Keeps the space of its extents from being used again, as long as this value lives: so what
+    /// is missing is private, and no closure takes that alone.
     _committed: Arc<Committed>,
+}
+
+impl BegunRead {
+    /// What is missing.
+    pub fn missing(&self) -> &[DeferredRead] {
+        &self.missing
+    }
+
+    /// Whether the buffer has the sectors that were missing: [`DeferredRead::is_right`] of each.
+    pub fn is_right(&self, volume: &Volume, buffer: &[u8]) -> bool {
+        let is_right =
+            |part: &DeferredRead| buffer.get(part.range.clone()).is_some_and(|sectors| part.is_right(volume, sectors));
+        self.missing.iter().all(is_right)
+    }
 }
 
 /// Collects what a read leaves.
@@ -71,6 +85,9 @@ impl Deferrals {
     /// Leaves sectors, at `at`, that belong into `part` of the buffer. False: that is impossible.
     pub(crate) fn defer(&self, volume: &Volume, at: Logical, part: &[u8], sums: Option<&[u8]>) -> bool {
         let Some(sums) = sums else { return false };
+        if sums.len() != part.len() / volume.sector_size() as usize * volume.checksum().size() {
+            return false;
+        }
         // Sectors at no such bounds, and packed ones, are read into a buffer of their own.
         let Range { start, end } = addresses(part);
         if start < self.buffer.start || end > self.buffer.end || !start.is_multiple_of(ALIGNMENT) {

@@ -82,15 +82,9 @@ impl Server {
             let DirectRead { file, at, .. } = &part.from;
             FileRead { file: Arc::clone(file), at: *at, range: part.range.clone() }
         };
-        let (length, reads) = (begun.len, begun.missing.iter().map(read).collect());
+        let (length, reads) = (begun.len, begun.missing().iter().map(read).collect());
         let shared = Arc::clone(self.shared());
-        let check = move |buffer: &[u8]| {
-            let volume = shared.engine().volume();
-            let is_right = |part: &DeferredRead| {
-                buffer.get(part.range.clone()).is_some_and(|sectors| part.is_right(volume, sectors))
-            };
-            begun.missing.iter().all(is_right)
-        };
+        let check = move |buffer: &[u8]| begun.is_right(shared.engine().volume(), buffer);
         Ok(FileReads { length, reads, check: Box::new(check) })
     }
 

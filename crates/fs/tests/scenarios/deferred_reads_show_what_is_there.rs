@@ -54,13 +54,13 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 
 /// Does the caller's part. `None`: the read has to be done again.
 fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8>> {
-    for part in &begun.missing {
+    for part in begun.missing() {
         let DirectRead { file, at, .. } = &part.from;
         let mut sectors = Buffer::for_reading(part.range.len());
         file.read_exact_at(&mut sectors, *at).unwrap();
         buffer[part.range.clone()].copy_from_slice(&sectors);
     }
-    let is_right = begun.missing.iter().all(|part| part.is_right(fs.volume(), &buffer[part.range.clone()]));
+    let is_right = begun.is_right(fs.volume(), buffer);
     is_right.then(|| buffer[..begun.len].to_vec())
 }
 
@@ -93,7 +93,7 @@ fn deferred_reads_are_as_others() {
             let expected = fs.read(file, at, buffer.len()).unwrap();
             match begin(&fs, file, at, &mut buffer) {
                 Some(begun) => {
-                    left += begun.missing.len();
+                    left += begun.missing().len();
                     assert!(end(&fs, &begun, &mut buffer).unwrap() == expected, "file {number} at {at}");
                 }
                 None => refused += 1,
@@ -114,7 +114,7 @@ fn the_space_of_what_is_being_read_is_not_used_again() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(16 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
-    let at = begun.missing[0].from.at;
+    let at = begun.missing()[0].from.at;
     fs.unlink(fs.root(), b"file").unwrap();
     fs.forget(file, 1);
     let is_used_by = |number: u64| {
@@ -125,7 +125,7 @@ fn the_space_of_what_is_being_read_is_not_used_again() {
         let begun = begin(&fs, other, 0, &mut buffer).unwrap();
         fs.unlink(fs.root(), format!("other{number}").as_bytes()).unwrap();
         fs.forget(other, 1);
-        begun.missing.iter().any(|part| (part.from.at..part.from.at + part.range.len() as u64).contains(&at))
+        begun.missing().iter().any(|part| (part.from.at..part.from.at + part.range.len() as u64).contains(&at))
     };
     // The space of the commit that is being read comes back after it, and each later one's, too.
     assert!(!(0..40).any(is_used_by), "the space was used again");
@@ -144,7 +144,7 @@ fn what_takes_the_place_of_an_extent_is_not_shown() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
-    let DirectRead { at, .. } = &begun.missing[0].from;
+    let DirectRead { at, .. } = &begun.missing()[0].from;
     overwrite(&path, *at, &pattern(2, 4 * SECTOR as usize));
     assert!(end(&fs, &begun, &mut buffer).is_none(), "other content would have been shown");
     fs.close().unwrap();
@@ -159,7 +159,7 @@ fn damaged_copies_are_left_to_the_engine() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
-    let DirectRead { at, .. } = &begun.missing[0].from;
+    let DirectRead { at, .. } = &begun.missing()[0].from;
     overwrite(&path, at + SECTOR, &[0x5A; 100]);
     assert!(end(&fs, &begun, &mut buffer).is_none());
     assert!(fs.read(file, 0, 4 * SECTOR as usize).unwrap() == pattern(1, 4 * SECTOR as usize));
@@ -208,7 +208,7 @@ fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     let begin = |number: u64, buffer| begin(&fs, file, number * SECTOR, buffer).unwrap();
     let begun: Vec<_> = buffers.iter_mut().zip(0..).map(|(buffer, number)| begin(number, buffer)).collect();
     let of = |part: &DeferredRead| std::os::unix::fs::MetadataExt::ino(&part.from.file.metadata().unwrap());
-    let first = |begun: &BegunRead| of(&begun.missing[0]);
+    let first = |begun: &BegunRead| of(&begun.missing()[0]);
     let count = begun.iter().filter(|read| first(read) == first(&begun[0])).count();
     assert_eq!((begun.len(), count), (8, 4));
     drop(begun);
@@ -217,8 +217,8 @@ fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     fs.sync().unwrap();
     let mut buffer = Buffer::for_reading(1 << 20);
     let begun = self::begin(&fs, large, 0, &mut buffer).unwrap();
-    let count = begun.missing.iter().filter(|part| of(part) == first(&begun)).count();
-    assert_eq!((begun.missing.len(), count), (4, 2));
+    let count = begun.missing().iter().filter(|part| of(part) == first(&begun)).count();
+    assert_eq!((begun.missing().len(), count), (4, 2));
     assert!(end(&fs, &begun, &mut buffer).unwrap() == pattern(2, 1 << 20));
     drop(begun);
     fs.close().unwrap();
