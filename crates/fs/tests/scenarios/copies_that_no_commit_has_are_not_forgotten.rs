@@ -55,7 +55,9 @@ impl Device for Meddling {
                 0 => self.inner.fail(Operation::Write, 0, EIO, Lasting::Once),
                 1 => {
                     let beside = self.beside.lock().take();
-                    beside.into_iter().for_each(|beside| beside());
+                    if let Some(beside) = beside {
+                        beside();
+                    }
                 }
                 _ => {}
             }
