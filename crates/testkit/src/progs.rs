@@ -11,7 +11,17 @@ use crate::run::{Outcome, command, run};
 /// `mkfs.btrfs OPTIONS`.
 pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) {
     blank_image(path, size);
-    run(command("mkfs.btrfs", &["-q", "-f"]).args(options).arg(path)).ok();
+    let make = || run(command("mkfs.btrfs", &["-q", "-f"]).args(options).arg(path));
+    // It looks at the devices of all mounts, of which some go meanwhile.
+    let is_in_between = |outcome: &Outcome| outcome.stderr.contains("cannot check mount status");
+    let mut outcome = make();
+    for _ in 0..20 {
+        if !is_in_between(&outcome) {
+            break;
+        }
+        outcome = make();
+    }
+    outcome.ok();
 }
 
 /// A new sparse file of `size` bytes at `path`, without anything in it.
