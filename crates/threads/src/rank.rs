@@ -89,14 +89,14 @@ pub enum Rank {
     ReplacePause,
     /// What a scrub pauses by.
     ScrubPause,
+    /// Copies of extents that are moved, which no commit has yet.
+    UncommittedCopies,
     /// The turn of discards.
     DiscardTurn,
     /// Whether discards end.
     DiscardStop,
 
     // The engine: operations and commits.
-    /// Copies of extents that are moved, which no commit has yet.
-    UncommittedCopies,
     /// Renames of directories.
     Rename,
     /// The turn of freeing what was deleted.
