@@ -11,17 +11,29 @@ use crate::run::{Outcome, command, run};
 /// `mkfs.btrfs OPTIONS`.
 pub fn mkfs_btrfs(path: &Path, size: u64, options: &[&str]) {
     blank_image(path, size);
-    let make = || run(command("mkfs.btrfs", &["-q", "-f"]).args(options).arg(path));
-    // It looks at the devices of all mounts, of which some go meanwhile.
-    let is_in_between = |outcome: &Outcome| outcome.stderr.contains("cannot check mount status");
-    let mut outcome = make();
-    for _ in 0..20 {
-        if !is_in_between(&outcome) {
-            break;
+    mkfs_btrfs_on(&[path], options);
+}
+
+/// A file system made by `mkfs.btrfs OPTIONS` on images that are there.
+pub fn mkfs_btrfs_on(images: &[impl AsRef<Path>], options: &[&str]) {
+    let images = || images.iter().map(AsRef::as_ref);
+    undisturbed(|| run(command("mkfs.btrfs", &["-q", "-f"]).args(options).args(images()))).ok();
+}
+
+/// Runs a program of btrfs-progs again where others disturbed it: it looks at the devices of all
+/// mounts, or scans all loop devices, and fails if one of another test disappears during that;
+/// after one that can't be read it may find no further devices of the volume.
+fn undisturbed(program: impl Fn() -> Outcome) -> Outcome {
+    const DISTURBED: [&str; 3] = ["cannot check mount status", "could not check mount status", "cannot scan "];
+    let mut tries = 20;
+    loop {
+        let outcome = program();
+        tries -= 1;
+        if tries == 0 || !DISTURBED.iter().any(|words| outcome.stderr.contains(words)) {
+            return outcome;
         }
-        outcome = make();
+        std::thread::sleep(std::time::Duration::from_millis(250));
     }
-    outcome.ok();
 }
 
 /// A new sparse file of `size` bytes at `path`, without anything in it.
@@ -33,19 +45,7 @@ pub fn blank_image(path: &Path, size: u64) {
 
 /// Runs `btrfs check` with all data checksums on an image that is not mounted.
 pub fn btrfs_check(image: &Path) -> Outcome {
-    let check = || run(command("btrfs", &["check", "--readonly", "--check-data-csum"]).arg(image));
-    let mut tries = 20;
-    loop {
-        let outcome = check();
-        tries -= 1;
-        // It scans all loop devices, and fails if a mounted one of another test disappears during
-        // that; after one that can't be read it may find no further devices of the volume.
-        let is_disturbed = ["could not check mount status", "cannot scan "].iter().any(|s| outcome.stderr.contains(s));
-        if tries == 0 || !is_disturbed {
-            return outcome;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(250));
-    }
+    undisturbed(|| run(command("btrfs", &["check", "--readonly", "--check-data-csum"]).arg(image)))
 }
 
 /// Fails the test with the output of `btrfs check` unless it found the image clean.

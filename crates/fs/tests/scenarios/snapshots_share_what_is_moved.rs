@@ -12,7 +12,7 @@ use ubtrfs_format::TreeId;
 use ubtrfs_format::items::{BalanceFlags, BalanceItem, BlockGroupFlags};
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image, mkfs_btrfs_on};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
@@ -153,7 +153,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
     for image in images {
         blank_image(image, size);
     }
-    run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "dup"]).args(images)).ok();
+    mkfs_btrfs_on(&images, &["-d", "single", "-m", "dup"]);
     let start = Instant::now();
     if by_kernel {
         let kernel = KernelMount::new(&images, "");

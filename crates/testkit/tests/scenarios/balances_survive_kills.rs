@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ubtrfs_testkit::fixture;
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image, mkfs_btrfs_on};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
@@ -56,7 +56,7 @@ impl Rig {
             blank_image(image, SIZE);
         }
         let mut rig = Self { _dir: dir, images, files: BTreeMap::new() };
-        run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "raid1"]).args(rig.images())).ok();
+        mkfs_btrfs_on(&rig.images(), &["-d", "single", "-m", "raid1"]);
         let mount = Subject::Kernel.mount(&rig.images(), "");
         let top = mount.path().to_owned();
         let mut rng = Rng::new(devices as u64);

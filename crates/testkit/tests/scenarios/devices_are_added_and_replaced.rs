@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::progs::blank_image;
+use ubtrfs_testkit::progs::{blank_image, mkfs_btrfs_on};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::subject::{Mount, Subject};
@@ -154,7 +154,7 @@ fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
 fn what_the_kernel_began_ubtrfs_finishes() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     let mut rig = Images::new(6);
-    run(command("mkfs.btrfs", &["-q", "-f", "-d", "single", "-m", "raid1"]).args(rig.images(&[0, 1]))).ok();
+    mkfs_btrfs_on(&rig.images(&[0, 1]), &["-d", "single", "-m", "raid1"]);
     let kernel = KernelMount::new(&rig.images(&[0, 1]), "");
     let top = kernel.path().to_owned();
     rig.write(&top, 1, 200);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::progs::mkfs_btrfs_on;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::subject::{Mount, Subject};
@@ -268,7 +269,7 @@ fn a_balance_and_a_resizing_end_by_a_signal() {
 fn a_device_of_the_kernels_goes_where_ubtrfs_has_changed_it() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     let mut rig = Images::new(3);
-    run(command("mkfs.btrfs", &["-q", "-f", "-d", "raid1", "-m", "raid1c3"]).args(rig.images(&[0, 1, 2]))).ok();
+    mkfs_btrfs_on(&rig.images(&[0, 1, 2]), &["-d", "raid1", "-m", "raid1c3"]);
     let kernel = KernelMount::new(&rig.images(&[0, 1, 2]), "");
     rig.write(kernel.path(), 1, 60);
     run(command("btrfs", &["balance", "start", "-mconvert=raid1", "-f"]).arg(kernel.path())).ok();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::blank_image;
+use ubtrfs_testkit::progs::{blank_image, mkfs_btrfs_on};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -28,7 +28,7 @@ impl Volume {
         for image in &images {
             blank_image(image, 400 << 20);
         }
-        run(command("mkfs.btrfs", &["-q", "-f", "-d", profile, "-m", profile]).args(&images)).ok();
+        mkfs_btrfs_on(&images, &["-d", profile, "-m", profile]);
         let all: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
         let mount = KernelMount::new(&all, "");
         fill(mount.path());

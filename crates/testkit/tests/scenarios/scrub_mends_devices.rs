@@ -7,7 +7,7 @@ use std::process::Command;
 
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image, mkfs_btrfs_on};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -60,7 +60,7 @@ fn devices_are_mended_and_brought_up_to_the_others() {
         blank_image(image, SIZE);
     }
     let all: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
-    run(command("mkfs.btrfs", &["-q", "-f", "-d", "raid1", "-m", "raid1c3"]).args(&all)).ok();
+    mkfs_btrfs_on(&all, &["-d", "raid1", "-m", "raid1c3"]);
     let mounted = Subject::ubtrfs().mount(&all, "");
     fill(mounted.path(), 1);
     ubtrfs(&["sync"], &[mounted.path()]).ok();

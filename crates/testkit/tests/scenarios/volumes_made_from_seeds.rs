@@ -8,7 +8,7 @@ use std::process::Command;
 
 use ubtrfs_testkit::kernel::{KernelMount, LoopDevice};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
-use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image, mkfs_btrfs_on};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -43,7 +43,7 @@ impl Sprout {
         for image in &images {
             blank_image(image, 400 << 20);
         }
-        run(command("mkfs.btrfs", &["-q", "-f"]).args(profile).args(&images[..seeds])).ok();
+        mkfs_btrfs_on(&images[..seeds], profile);
         let mut sprout = Self { dir, images, files: BTreeMap::new(), before: Vec::new() };
         let mount = KernelMount::new(&sprout.paths()[..seeds], "");
         let top = mount.path();
