@@ -136,6 +136,24 @@ fn devices_are_limited_and_written_before_and_nothing_of_it_stays() {
 }
 
 #[test]
+fn what_is_done_to_whole_volumes_is_measured_beside_the_kernel() {
+    require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["--rounds", "1", "--profile", "raid1", "--devices", "2", "maintenance"];
+    let output = bench(dir.path(), &words).args(["--peers", "ubtrfs,btrfs-direct"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result = result(dir.path());
+    assert_eq!(result["skipped"], serde_json::json!([]));
+    let samples = result["samples"].as_array().unwrap();
+    assert_eq!(samples.len(), 8, "{result}");
+    for sample in samples {
+        let bandwidth = &sample["measured"]["metrics"]["bandwidth"]["value"];
+        assert!(bandwidth.as_f64() > Some(0.0), "{sample}");
+    }
+    assert_cleared(dir.path());
+}
+
+#[test]
 fn a_storm_is_measured_on_ubtrfs_and_on_the_bound() {
     require!(Need::Fuse, Need::Ubtrfs);
     let dir = tempfile::tempdir().unwrap();

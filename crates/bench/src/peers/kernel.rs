@@ -140,11 +140,11 @@ impl KernelMount {
     }
 
     /// Runs a command of btrfs-progs on it; a replacement gets this image as its new device.
-    pub fn maintain(&mut self, words: &[&str], new: Option<&Path>) -> Result<()> {
+    pub fn maintain(&mut self, words: &[&str], new: Option<&Path>, throttle: Option<u64>) -> Result<()> {
         let mut command = tool("btrfs")?;
         command.args(words);
         if let Some(image) = new {
-            let device = LoopDevice::attach(image, self.direct, None)?;
+            let device = LoopDevice::attach(image, self.direct, throttle)?;
             command.arg(device.path());
             self.devices.push(device);
         }

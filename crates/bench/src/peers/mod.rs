@@ -248,6 +248,9 @@ impl Mounted {
 
     /// Mounts it without the last of its devices.
     pub fn mount_degraded(&mut self) -> Result<()> {
+        if !matches!(self.peer.kind, Kind::Ubtrfs { .. } | Kind::Kernel { .. }) {
+            return Err(Failure::Impossible("it has no mount without a device".into()));
+        }
         self.mount_on(self.images.len().saturating_sub(1))
     }
 
@@ -383,9 +386,10 @@ impl Mounted {
     }
 
     fn maintain_with(&mut self, ubtrfs: &[&str], btrfs: &[&str], new: Option<&Path>) -> Result<()> {
+        let throttle = self.conditions.throttle;
         match &mut self.volume {
-            Some(Volume::Kernel(mount)) => mount.maintain(btrfs, new),
-            Some(Volume::Ubtrfs(mount)) => mount.maintain(ubtrfs, new),
+            Some(Volume::Kernel(mount)) => mount.maintain(btrfs, new, throttle),
+            Some(Volume::Ubtrfs(mount)) => mount.maintain(ubtrfs, new, throttle),
             _ => Err(Failure::Impossible("there is no program for it".into())),
         }
     }

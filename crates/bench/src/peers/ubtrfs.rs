@@ -67,13 +67,13 @@ impl UbtrfsMount {
     }
 
     /// Runs a command of ubtrfs on it; a replacement gets this image as its new device.
-    pub fn maintain(&mut self, words: &[&str], new: Option<&Path>) -> Result<()> {
+    pub fn maintain(&mut self, words: &[&str], new: Option<&Path>, throttle: Option<u64>) -> Result<()> {
         let mut command = Command::new(&self.binary);
         command.args(words);
         if let Some(image) = new.filter(|_| self.devices.is_empty()) {
             command.arg(image);
         } else if let Some(image) = new {
-            let device = LoopDevice::attach(image, true, None)?;
+            let device = LoopDevice::attach(image, true, throttle)?;
             command.arg(device.path());
             self.devices.push(device);
         }
@@ -82,8 +82,10 @@ impl UbtrfsMount {
 
     /// Whether all devices have everything.
     pub fn is_redundant(&self) -> Result<bool> {
-        let devices = run(Command::new(&self.binary).args(["device", "stats", "--json"]).arg(&self.directory), SOON)?;
-        Ok(!devices.contains("\"lags\": true") && !devices.contains("\"lags\":true"))
+        let printed = run(Command::new(&self.binary).args(["device", "stats", "--json"]).arg(&self.directory), SOON)?;
+        let devices: Vec<Value> =
+            serde_json::from_str(&printed).map_err(|error| Failure::about("ubtrfs device stats", &error))?;
+        Ok(devices.iter().all(|device| device["lags"] == false))
     }
 
     /// How it is mounted.
