@@ -93,20 +93,22 @@ impl Deferrals {
         if start < self.buffer.start || end > self.buffer.end || !start.is_multiple_of(ALIGNMENT) {
             return false;
         }
-        let count = part.len().div_ceil(PART);
-        if self.missing.borrow().len() + count > MOST_PARTS
+        let mut missing = self.missing.borrow_mut();
+        let before = missing.len();
+        if before + part.len().div_ceil(PART) > MOST_PARTS
             || volume.checksum().size() >= LONG_SUM && self.buffer.len() > MOST_WITH_LONG_SUMS
         {
             return false;
         }
         let sums_of_part = PART / volume.sector_size() as usize * volume.checksum().size();
-        let mut parts = Vec::with_capacity(count);
         for ((offset, bytes), sums) in (0..).step_by(PART).zip(part.chunks(PART)).zip(sums.chunks(sums_of_part)) {
-            let Some(from) = volume.direct_read(at.plus(offset as u64), bytes.len()) else { return false };
+            let Some(from) = volume.direct_read(at.plus(offset as u64), bytes.len()) else {
+                missing.truncate(before);
+                return false;
+            };
             let first = start - self.buffer.start + offset;
-            parts.push(DeferredRead { from, range: first..first + bytes.len(), sums: sums.to_vec() });
+            missing.push(DeferredRead { from, range: first..first + bytes.len(), sums: sums.to_vec() });
         }
-        self.missing.borrow_mut().append(&mut parts);
         true
     }
 
