@@ -2,10 +2,11 @@
 //!
 //! Only ubtrfs writes and reads it. Kernels and btrfs-progs write this part of the superblock as
 //! they have found it (seen with Linux 6.18 and btrfs-progs 6.2): so it holds only in a superblock
-//! that ubtrfs has written, whose fingerprint it has.
+//! that ubtrfs has written, whose fingerprint is beside it. A commit of the same number may be a
+//! kernel's.
 
 use zerocopy::byteorder::little_endian::U64;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{DeviceId, Generation, Logical};
 
@@ -25,9 +26,6 @@ pub struct Resilvered {
     pub nodes: Logical,
     /// It has all data with checksums before this logical address.
     pub data: Logical,
-    /// The fingerprint of the superblock that says so: [`crate::Superblock::fingerprint`]. A commit
-    /// of the same number may be a kernel's, which keeps what it has found.
-    pub of: u64,
 }
 
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -38,22 +36,23 @@ pub(crate) struct ResilveredBytes {
     has: U64,
     nodes: U64,
     data: U64,
-    of: U64,
+    fingerprint: U64,
 }
 
 impl Resilvered {
-    pub(crate) fn parse(bytes: &ResilveredBytes) -> Option<Self> {
-        (bytes.magic == MAGIC).then(|| Self {
+    /// `None` in another superblock than that of which it was written.
+    pub(crate) fn parse(bytes: &ResilveredBytes, fingerprint: impl FnOnce() -> u64) -> Option<Self> {
+        (bytes.magic == MAGIC && bytes.fingerprint.get() == fingerprint()).then(|| Self {
             devid: DeviceId(bytes.devid.get()),
             has: Generation(bytes.has.get()),
             nodes: Logical(bytes.nodes.get()),
             data: Logical(bytes.data.get()),
-            of: bytes.of.get(),
         })
     }
 
-    pub(crate) fn to_bytes(resilvered: Option<&Self>) -> ResilveredBytes {
-        let Some(Self { devid, has, nodes, data, of }) = resilvered else { return ResilveredBytes::new_zeroed() };
+    /// As it is on disk in the superblock of this fingerprint.
+    pub(crate) fn to_bytes(self, fingerprint: u64) -> ResilveredBytes {
+        let Self { devid, has, nodes, data } = self;
         let number = U64::new;
         ResilveredBytes {
             magic: MAGIC,
@@ -61,7 +60,7 @@ impl Resilvered {
             has: number(has.0),
             nodes: number(nodes.0),
             data: number(data.0),
-            of: number(*of),
+            fingerprint: number(fingerprint),
         }
     }
 }

@@ -382,7 +382,7 @@ impl Superblock {
             .sys_chunk_array
             .get(..array_size)
             .ok_or(Error::BadValue { what: "superblock sys_chunk_array_size", value: array_size as u64 })?;
-        let superblock = Self {
+        let mut superblock = Self {
             fsid: raw.fsid,
             bytenr: Physical(raw.bytenr.get()),
             flags: SuperblockFlags(raw.flags.get()),
@@ -416,9 +416,10 @@ impl Superblock {
             sys_chunk_array: sys_chunk_array.to_vec(),
             backup_roots: raw.super_roots.map(Into::into),
             epochs: Epochs::parse(&raw.epochs, Generation(raw.generation.get())),
-            resilvered: Resilvered::parse(&raw.resilvered),
+            resilvered: None,
         };
         superblock.check(at)?;
+        superblock.resilvered = Resilvered::parse(&raw.resilvered, || superblock.fingerprint());
         Ok(superblock)
     }
 
@@ -526,7 +527,9 @@ impl Superblock {
             .copy_from_slice(&self.sys_chunk_array);
         raw.super_roots = self.backup_roots.map(Into::into);
         raw.epochs = self.epochs.to_bytes();
-        raw.resilvered = Resilvered::to_bytes(self.resilvered.as_ref());
+        if let Some(resilvered) = self.resilvered {
+            raw.resilvered = resilvered.to_bytes(self.fingerprint());
+        }
         let mut bytes = Box::new([0; SUPERBLOCK_SIZE]);
         bytes.copy_from_slice(raw.as_bytes());
         let sum = self.checksum.compute(&bytes[CHECKSUM_FIELD..]);

@@ -79,13 +79,8 @@ impl Resilver {
             Phase::DataWithSums => (ALL, Logical(self.next.offset).max(self.before.1)),
             Phase::DataWithoutSums => (ALL, ALL),
         };
-        (self.progress.uncorrectable() == 0).then_some(Resilvered {
-            devid: self.device,
-            has: self.has,
-            nodes,
-            data,
-            of: 0,
-        })
+        let is_right = self.progress.uncorrectable() == 0;
+        is_right.then_some(Resilvered { devid: self.device, has: self.has, nodes, data })
     }
 
     /// Compares a little more of what a commit has, which holds back meanwhile what later ones

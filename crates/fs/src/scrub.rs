@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ubtrfs_format::items::ChunkItem;
-use ubtrfs_format::{DeviceId, Generation, Logical, Resilvered};
+use ubtrfs_format::{DeviceId, Generation, Logical};
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::time::Instant;
@@ -180,10 +180,8 @@ impl Scrubber {
 
     /// Has a commit remember how far a device has been brought up, where none does.
     fn save_position(&self, device: DeviceId) -> Result<()> {
-        let come_to = |it: Resilvered| (it.devid, it.has, it.nodes, it.data);
-        let now = self.info.volume.resilvered(device).map(come_to);
-        let saved = self.info.volume.superblock().resilvered.map(come_to);
-        if now.is_none() || now == saved || self.info.is_read_only() {
+        let resilvered = self.info.volume.resilvered(device);
+        if resilvered.is_none() || resilvered == self.info.volume.superblock().resilvered || self.info.is_read_only() {
             return Ok(());
         }
         self.committer.commit_anyway()

@@ -233,9 +233,6 @@ impl Volume {
         if superblock.num_devices > 1 {
             superblock.epochs.set_of_ubtrfs(generation);
         }
-        if let Some(resilvered) = superblock.resilvered {
-            superblock.resilvered = Some(Resilvered { of: superblock.fingerprint(), ..resilvered });
-        }
         let superblock = &superblock;
         // By this commit others need those that join it, which have theirs before any other says
         // so.

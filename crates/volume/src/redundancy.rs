@@ -101,7 +101,7 @@ impl Volume {
     }
 
     /// A device that lags has been brought up so far since it had missed so many writes. The next
-    /// commit remembers it, if the device has not missed more until then, and names itself in it.
+    /// commit remembers it, if the device has not missed more until then.
     pub fn set_resilvered(&self, resilvered: Resilvered, missed: u64) {
         *self.resilvered.lock() = Some((resilvered, missed));
     }
@@ -125,7 +125,6 @@ impl Volume {
             && by.log_root.0 == 0
             && member.shares_history()
             && let Some(resilvered) = by.resilvered.filter(is_of_it)
-            && resilvered.of == by.fingerprint()
         {
             self.set_resilvered(resilvered, member.missed());
         }

@@ -228,7 +228,6 @@ proptest! {
             epochs,
             resilvered: (words[4] & 1 == 0).then(|| Resilvered {
                 devid: DeviceId(words[5]), has: Generation(words[6]), nodes: sector(words[7]), data: sector(words[8]),
-                of: words[9],
             }),
         };
         let mut bytes = *superblock.to_bytes().unwrap();

@@ -8,14 +8,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use ubtrfs::Filesystem;
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
-use ubtrfs::{Filesystem, Options};
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DeviceId, Logical, Physical};
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, Volume};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
 
-use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
+use crate::common::volumes::{alone, assert_clean, assert_holds, open, volume, write};
 
 const EIO: i32 = 5;
 const LEN: usize = 1 << 20;
@@ -76,11 +76,6 @@ impl Device for Meddling {
     fn counters(&self) -> DeviceCounters {
         self.inner.counters()
     }
-}
-
-fn alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
-    let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
-    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
 }
 
 fn first_group(fs: &Filesystem) -> Logical {

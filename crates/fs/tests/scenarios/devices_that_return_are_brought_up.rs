@@ -8,11 +8,11 @@ use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Errno, Error, Filesystem, Options};
 use ubtrfs_format::items::InodeFlags;
-use ubtrfs_format::{DeviceId, Generation, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_format::{CHECKSUM_FIELD, DeviceId, Generation, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Buffer, Device, DeviceWrite, OpenOptions, Volume};
 
 use crate::common::pattern;
-use crate::common::volumes::{assert_clean, assert_holds, open, root, volume, write};
+use crate::common::volumes::{alone, assert_clean, assert_holds, open, root, volume, write};
 
 const EIO: i32 = 5;
 /// Until a thread in the background must have done its work, on the slowest machine.
@@ -32,11 +32,6 @@ fn mount(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
     let volume = Volume::open(devices, OpenOptions::default()).unwrap();
     let options = Options { commit_interval: Duration::from_millis(100), ..Options::default() };
     Filesystem::open(Arc::new(volume), options).unwrap()
-}
-
-fn alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
-    let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
-    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
 }
 
 fn write_and_fsync(fs: &Filesystem, number: u64) {
@@ -323,22 +318,41 @@ fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
     }
 }
 
-/// A kernel that writes a volume keeps what ubtrfs has in the superblock, and notes nothing.
+/// The bytes of a superblock in which ubtrfs has what it has in another one.
+fn with_notes_of(superblock: &Superblock, bytes: &[u8]) -> Vec<u8> {
+    const NOTES: std::ops::Range<usize> = 3544..4096;
+    let mut changed = superblock.to_bytes().unwrap().to_vec();
+    changed[NOTES].copy_from_slice(&bytes[NOTES]);
+    let sum = superblock.checksum.compute(&changed[CHECKSUM_FIELD..]);
+    changed[..CHECKSUM_FIELD].copy_from_slice(&sum.0[..CHECKSUM_FIELD]);
+    changed
+}
+
+/// A kernel that writes a volume keeps what ubtrfs has in the superblock, and notes nothing. Its
+/// commit has another number, or the same one after it went back to an older root.
 #[test]
 fn what_a_superblock_of_a_kernel_says_of_a_device_counts_for_nothing() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
-    let devices = pair_in_part(close);
-    for at in SUPERBLOCK_COPIES.into_iter().filter(|at| at.0 + (SUPERBLOCK_SIZE as u64) < devices[0].size()) {
-        let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
-        devices[0].read_at(at, &mut bytes).unwrap();
-        let mut superblock = Superblock::parse(&bytes, at).unwrap();
-        assert!(superblock.resilvered.is_some());
-        superblock.epochs.set_of_ubtrfs(Generation(superblock.generation.0 - 1));
-        let data = Buffer::from(&superblock.to_bytes().unwrap()[..]).share();
-        devices[0].submit(vec![DeviceWrite { at, data }]).wait().unwrap();
+    for is_same_number in [false, true] {
+        let devices = pair_in_part(close);
+        for at in SUPERBLOCK_COPIES.into_iter().filter(|at| at.0 + (SUPERBLOCK_SIZE as u64) < devices[0].size()) {
+            let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
+            devices[0].read_at(at, &mut bytes).unwrap();
+            let mut superblock = Superblock::parse(&bytes, at).unwrap();
+            assert!(superblock.resilvered.is_some());
+            let changed = if is_same_number {
+                superblock.label[0] = b'x';
+                with_notes_of(&superblock, &bytes)
+            } else {
+                superblock.epochs.set_of_ubtrfs(Generation(superblock.generation.0 - 1));
+                superblock.to_bytes().unwrap().to_vec()
+            };
+            let data = Buffer::from(&changed[..]).share();
+            devices[0].submit(vec![DeviceWrite { at, data }]).wait().unwrap();
+        }
+        let bytes = bring_up(&devices);
+        assert!(bytes >= all, "{bytes} of {all}");
     }
-    let bytes = bring_up(&devices);
-    assert!(bytes >= all, "{bytes} of {all}");
 }
 
 /// Counters of errors are for users, who may reset them at any time.
@@ -372,4 +386,20 @@ fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() 
     drop(fs);
     let fs = alone(&inner[1]);
     (1..3).for_each(|number| assert_holds(&fs, &format!("missed {number}"), number, 1 << 20));
+}
+
+/// That a device has older superblocks than the others excuses nothing that these have.
+#[test]
+fn a_damaged_superblock_is_a_fault_though_the_other_device_lags() {
+    let devices = pair();
+    let fs = alone(&devices[0]);
+    write(&fs, "missed", 1, 20_000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let at = SUPERBLOCK_COPIES[1];
+    let zeros = Buffer::from(&[0; SUPERBLOCK_SIZE][..]).share();
+    devices[0].submit(vec![DeviceWrite { at, data: zeros }]).wait().unwrap();
+    let report = ubtrfs_check::check(&shared(&devices), &ubtrfs_check::Options::default()).unwrap();
+    let found: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+    assert!(found.iter().any(|fault| fault.contains("superblock copy 1 of device 1 is bad")), "{found:#?}");
 }

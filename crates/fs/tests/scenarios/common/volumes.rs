@@ -32,6 +32,12 @@ pub fn volume(devices: usize, data: Profile, metadata: Profile) -> Vec<OverlayDe
     blank
 }
 
+/// What one device of a mirror has.
+pub fn alone(device: &Arc<OverlayDevice>) -> Arc<Filesystem> {
+    let volume = Volume::open_degraded(vec![device.clone()], OpenOptions::default()).unwrap();
+    Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() }).unwrap()
+}
+
 pub fn open(devices: Vec<Arc<dyn Device>>) -> ubtrfs::Result<Arc<Filesystem>> {
     let volume = Volume::open(devices, OpenOptions::default())?;
     Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() })
