@@ -15,11 +15,11 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
 };
+use ubtrfs_fuse::Connection;
 use ubtrfs_server::control::{FORCE, READ_ONLY, REMOUNT, Report, STATS, SYNC, WRITABLE};
 use ubtrfs_tree::sentence;
 
 use crate::args;
-use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::{self, Mounted};
 use crate::process;

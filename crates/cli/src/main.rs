@@ -9,7 +9,6 @@ mod browse;
 mod check;
 mod commits;
 mod confirm;
-mod connection;
 mod control;
 mod defragment;
 mod describe;

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use ubtrfs_fuse::Connection;
 
-use crate::connection::Connection;
 use crate::failure::{Failure, Result};
 use crate::mount_table::Mounted;
 

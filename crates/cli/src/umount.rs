@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use ubtrfs_fuse::Connection;
 use ubtrfs_fuse::mount::{MountError, Point, Unmount, is_dead};
 use ubtrfs_tree::sentence;
 
 use crate::args;
-use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::holders::users;

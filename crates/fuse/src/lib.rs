@@ -29,6 +29,7 @@ pub mod abi;
 mod arrivals;
 pub mod attributes;
 pub mod caller_file;
+mod connection;
 pub mod device;
 mod dispatch;
 mod filesystem;
@@ -45,6 +46,7 @@ mod writes;
 
 pub use abi::flags::{Capabilities, OpenFlags};
 pub use attributes::{Attributes, Entry, StatFs, Statx, Timestamp};
+pub use connection::{Connection, Observed};
 pub use device::Device;
 pub use filesystem::Filesystem;
 pub use negotiate::{Config, Granted, NegotiationError, Transport};

@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use ubtrfs_fuse::Connection;
 use ubtrfs_fuse::mount::{Mount, Unmount};
 use ubtrfs_server::Shared;
 
 use super::log;
-use crate::connection::Connection;
 use crate::mount_table::{self, Mounted};
 
 /// The time for short-term users of the mount to leave.

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use ubtrfs::CompressionMode;
+use ubtrfs_fuse::Connection;
 use ubtrfs_fuse::mount::{MountFlags, Point, device_number_of, remount};
 use ubtrfs_server::control::{Report, is_of_new_files, name_of_new_files};
 
 use super::ignored::{is_ignored, refusal, remark};
 use super::options::{COMPRESSIONS, MountRequest, each};
-use crate::connection::Connection;
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::holders::users;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use ubtrfs::{Filesystem, InodeId, Options, Rescue};
 use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_fuse::mount::{Detached, Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead};
-use ubtrfs_fuse::{Device as FuseDevice, Notifier, Session, Way};
+use ubtrfs_fuse::{Connection, Device as FuseDevice, Notifier, Session, Way};
 use ubtrfs_server::{MountFacts, Server, Shared, config};
 use ubtrfs_volume::{
     Device, DevicePart, Error as VolumeError, Exclusive, OpenMode, OpenOptions, Opening, Volume, is_remote, open_named,
@@ -31,7 +31,6 @@ use super::watcher::{Lifeline, Watcher};
 use super::{aborted, again, ending, notify, protect};
 use crate::away::{Chosen, LeftOut, choose, modes_of, open_each};
 use crate::commits::with_generation;
-use crate::connection::Connection;
 use crate::device::{about_volume_within, claim, is_block, is_seed, occupied_by, within};
 use crate::failure::{Failure, Result};
 use crate::looking::{NotOpened, find_part};

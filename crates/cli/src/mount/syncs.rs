@@ -15,10 +15,8 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags};
 use ubtrfs_fuse::mount::{Mount, MountKind, MountOptions, Source};
-use ubtrfs_fuse::{Session, SyncDevice, Transport, Way};
+use ubtrfs_fuse::{Connection, Session, SyncDevice, Transport, Way};
 use ubtrfs_server::{Server, Shared};
-
-use crate::connection::Connection;
 
 /// From this version on the kernel sends SYNCFS to all servers of `fuseblk`.
 const SENDS_SYNCFS: Release = Release(6, 18);

@@ -29,6 +29,7 @@ use rustix::ioctl::{NoArg, ioctl};
 pub use rustix::mount::MountFlags;
 use rustix::mount::{FsPickFlags, fsconfig_reconfigure, fsconfig_set_flag, fspick};
 
+use crate::connection::{Connection, Observed};
 use crate::device::Device;
 pub use error::{MountError, Unmount};
 use identity::Listed;
@@ -62,6 +63,8 @@ pub struct Mount {
     path: PathBuf,
     how: How,
     device_number: Option<(u32, u32)>,
+    /// Where it may be mounted in several places. `None` if the kernel doesn't show it.
+    connection: Option<Observed>,
     place: OnceLock<Place>,
 }
 
@@ -105,7 +108,8 @@ impl Mount {
         let source = options.shown_name().to_owned();
         let fallback = options.source.wants_block().then(|| "only root mounts fuseblk".to_owned());
         let how = How { kind: MountKind::Fusermount, source, fallback, block: None };
-        let mount = Self { how, device_number: identity::device_number(&path), place: OnceLock::new(), path };
+        let device_number = identity::device_number(&path);
+        let mount = Self { how, device_number, connection: None, place: OnceLock::new(), path };
         mount.note_place();
         Ok((mount, device))
     }
@@ -117,7 +121,8 @@ impl Mount {
         let path = real_path(path)?;
         let (how, all, device) = mount_as_root(&path, options)?;
         let device_number = all.device_number();
-        Ok((Self { path, how, device_number, place: OnceLock::new() }, all, device))
+        let connection = device_number.and_then(|number| Connection::of(number).observe().ok());
+        Ok((Self { path, how, device_number, connection, place: OnceLock::new() }, all, device))
     }
 
     /// Mounts a directory of what was mounted [nowhere](Self::new_nowhere).
@@ -235,21 +240,28 @@ impl Mount {
     pub fn unmount_lazily(&self) {
         for path in self.points() {
             let Ok(point) = Point::open(&path) else { continue };
-            // Another server may have mounted the device by now, with the same number.
-            let is_own = path == self.path || is_dead(&point.place());
+            // Where it isn't known whether it still exists, the device may be mounted by another
+            // server by now, with the same number.
+            let is_own = path == self.path || self.connection.is_some() || is_dead(&point.place());
             if is_own && let Err(error) = self.unmount_at(&point, Unmount::Lazy) {
                 tracing::debug!(%error, "not unmounted");
             }
         }
     }
 
+    /// Whether nothing is mounted of it any more anywhere, as far as that is known: its device
+    /// number is another's then, or will be.
+    fn has_ended(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| !connection.exists())
+    }
+
     /// Where it, or a part of it, is seen in this mount namespace: at its own path, which is the
     /// last then, and where else parts of it have been mounted, by whatever process. Once it has
-    /// ended, these are those of the next mount of the same device.
+    /// ended, and the kernel doesn't show that, these are those of the next mount of the device.
     pub fn points(&self) -> Vec<PathBuf> {
         let mut points = match self.listed() {
             // Others are not mounted again.
-            Some(listed) if self.how.kind != MountKind::Fusermount => {
+            Some(listed) if self.how.kind != MountKind::Fusermount && !self.has_ended() => {
                 let mut points = listed.points();
                 // Of several mounts on one another the last is seen, which may be something else.
                 points.retain(|point| *point != self.path && identity::device_number(point) == Some(listed.number));
@@ -279,15 +291,18 @@ impl Mount {
     }
 
     /// Unmounts what is mounted there if it is this mount, or another of the same. By then the
-    /// path may lead to anything (invariant 68).
+    /// path may lead to anything, and the device number be that of anything (invariant 68).
     fn unmount_at(&self, point: &Point, how: Unmount) -> Result<(), MountError> {
+        let failed = |error: io::Error| MountError::Unmount(point.path().into(), error);
+        let mounted = point.open_mounted().map_err(failed)?;
         let is_own = if point.path() == self.path {
             let id = self.place.get().and_then(|place| place.id);
-            id.is_some() && point.id() == id
+            id.is_some() && identity::of_open(&mounted) == id
         } else {
-            point.device_number() == self.device_number
+            // What is open here keeps its device number.
+            identity::device_number_of(&mounted) == self.device_number && !self.has_ended()
         };
-        if is_own { point.unmount(how) } else { Err(MountError::Unmount(point.path().into(), Errno::INVAL.into())) }
+        if is_own { point.unmount_opened(mounted, how) } else { Err(failed(Errno::INVAL.into())) }
     }
 }
 

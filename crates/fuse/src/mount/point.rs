@@ -60,9 +60,15 @@ impl Point {
         identity::device_number_of(self.open_mounted().ok()?)
     }
 
-    /// The number of the mount that is seen there.
-    pub(super) fn id(&self) -> Option<u64> {
-        identity::of_open(self.open_mounted().ok()?)
+    /// Unmounts this, which is mounted there: lazily, that and nothing else.
+    pub(super) fn unmount_opened(&self, mounted: OwnedFd, how: Unmount) -> Result<(), MountError> {
+        if how == Unmount::Now || !rustix::process::geteuid().is_root() {
+            // Which it can't be while it is open.
+            drop(mounted);
+            return self.unmount(how);
+        }
+        rustix::mount::unmount(format!("/proc/self/fd/{}", mounted.as_raw_fd()), UnmountFlags::DETACH)
+            .map_err(|errno| MountError::Unmount(self.path.clone(), errno.into()))
     }
 
     /// Unmounts what is mounted there; also what a server left behind that is no more ("Transport

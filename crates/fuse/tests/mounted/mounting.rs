@@ -304,6 +304,52 @@ fn a_dropped_mount_is_unmounted() {
     assert!(fs::read_dir(dir.path()).unwrap().next().is_none());
 }
 
+/// A device is mounted again as soon as it is unmounted, and has the same number then. What a
+/// server that is about to end takes away is what is left of its own mount.
+#[test]
+fn a_later_mount_of_the_same_device_is_left_alone() {
+    if !possible_as_root("a_later_mount_of_the_same_device_is_left_alone") {
+        return;
+    }
+    let image = image();
+    let attached = Command::new("losetup").args(["--find", "--show"]).arg(image.path()).output().unwrap();
+    assert!(attached.status.success(), "{attached:?}");
+    let attached = Attached(String::from_utf8(attached.stdout).unwrap().trim().to_owned());
+    let options = from(Source::BlockDevice(attached.0.clone().into()), false);
+    let dirs = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let mount = |dir: &tempfile::TempDir| Mount::new(dir.path(), &options).unwrap();
+    let (ended, device) = mount(&dirs[0]);
+    if ended.kind() != MountKind::Block {
+        eprintln!("a_later_mount_of_the_same_device_is_left_alone: {}", ended.fallback().unwrap());
+        return;
+    }
+    // One of two, the other is noticed.
+    rustix::mount::mount_bind(dirs[0].path(), dirs[1].path()).unwrap();
+    drop(device);
+    assert_eq!(ended.points(), [dirs[1].path(), dirs[0].path()]);
+    ended.unmount(Unmount::Now).unwrap();
+    assert_eq!(ended.points(), [dirs[1].path()]);
+    ended.unmount_lazily();
+    assert!(ended.points().is_empty() && !is_dead(dirs[1].path()));
+    // It is aborted, as one that another process is about to unmount by force.
+    let (later, device) = mount(&dirs[2]);
+    drop(device);
+    assert!(is_dead(dirs[2].path()) && later.device_number() == ended.device_number());
+    ended.unmount_lazily();
+    assert!(ended.points().is_empty() && ended.unmount_all(Unmount::Lazy).is_ok());
+    assert!(later.is_mounted());
+    later.unmount(Unmount::Now).unwrap();
+}
+
+/// A loop device, detached when this is dropped.
+struct Attached(String);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
 #[test]
 fn only_directories_are_mounted_on() {
     if !possible("only_directories_are_mounted_on") {

@@ -1,7 +1,8 @@
 //! The kernel's end of a mount, as its control file system for FUSE shows it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,17 +59,44 @@ impl Connection {
     /// The file to which a write aborts it, now or later: this connection, and no later one of the
     /// same number.
     pub fn open_abort(&self) -> io::Result<File> {
-        let opened = OpenOptions::new().write(true).open(self.place.join("abort"));
+        self.open("abort", OFlags::WRONLY)
+    }
+
+    /// Has its end noticed, for this connection and no later one of the same number.
+    pub fn observe(&self) -> io::Result<Observed> {
+        Ok(Observed { waiting: self.open("waiting", OFlags::PATH)? })
+    }
+
+    fn open(&self, name: &str, how: OFlags) -> io::Result<File> {
+        let opened = rustix::fs::open(self.place.join(name), how | OFlags::CLOEXEC, Mode::empty());
         // Nobody has mounted the control file system, as in many containers.
-        opened.or_else(|error| self.open_unmounted("abort").map_err(|_| error))
+        Ok(opened.map(File::from).or_else(|error| self.open_unmounted(name, how).map_err(|_| error))?)
     }
 
     /// Opens a file of the connection in a control file system that is mounted nowhere. Root may.
-    fn open_unmounted(&self, name: &str) -> rustix::io::Result<File> {
+    fn open_unmounted(&self, name: &str, how: OFlags) -> rustix::io::Result<File> {
         let new = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&new)?;
         let root = fsmount(&new, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
         let path = format!("{}/{name}", self.number);
-        Ok(openat(root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?.into())
+        Ok(openat(root, path, how | OFlags::CLOEXEC, Mode::empty())?.into())
+    }
+}
+
+/// A connection that is looked at until it has ended.
+#[derive(Debug)]
+pub struct Observed {
+    waiting: File,
+}
+
+impl Observed {
+    /// Whether its file system still exists in the kernel, also when it is aborted: it is mounted
+    /// somewhere, or files of it are open. Until it doesn't, no other file system gets its device
+    /// number.
+    pub fn exists(&self) -> bool {
+        // The kernel empties the file when it removes it. Each time that it is open it can be read
+        // once.
+        let waiting = format!("/proc/self/fd/{}", self.waiting.as_raw_fd());
+        fs::read(waiting).is_ok_and(|content| !content.is_empty())
     }
 }
