@@ -110,6 +110,9 @@ mod switches {
         pub overlook_frozen: bool,
         /// What moves is looked up as if all of a half-dropped subvolume were there.
         pub overlook_drops: bool,
+        /// A device is brought up to the others without what a balance has copied for the next
+        /// commit.
+        pub overlook_copies: bool,
     }
 
     impl Faults {
@@ -149,6 +152,10 @@ mod switches {
 
         pub(crate) fn overlooks_drops(&self) -> bool {
             self.overlook_drops
+        }
+
+        pub(crate) fn overlooks_copies(&self) -> bool {
+            self.overlook_copies
         }
     }
 }
@@ -194,6 +201,10 @@ mod switches {
         }
 
         pub(crate) fn overlooks_drops(self) -> bool {
+            false
+        }
+
+        pub(crate) fn overlooks_copies(self) -> bool {
             false
         }
     }

@@ -32,6 +32,8 @@ pub struct Mixture {
     pub jobs: Vec<Job>,
     /// The device fails at some time.
     pub fails: bool,
+    /// The first device fails at times, though each of the others has everything.
+    pub glitches: bool,
     /// Bytes of the volume, if they are not as the seed says.
     pub bytes: Option<u64>,
     /// The devices of the volume, if it has not one with one copy of everything; there is one more,
@@ -61,7 +63,19 @@ impl Mixture {
         let fails = random.one_in(6);
         let leaders = 1 + random.below(3) as usize;
         let faults = Faults::default();
-        Self { seed, writers, operations, jobs, fails, bytes: None, profiles: None, leaders, faults, crashes: 6 }
+        Self {
+            seed,
+            writers,
+            operations,
+            jobs,
+            fails,
+            glitches: false,
+            bytes: None,
+            profiles: None,
+            leaders,
+            faults,
+            crashes: 6,
+        }
     }
 
     /// The mixture of this seed on several devices, or with two copies on one, where chunks are
@@ -74,6 +88,25 @@ impl Mixture {
         for job in &more[..2 + usize::from(random.one_in(2))] {
             if !mixture.jobs.contains(job) {
                 mixture.jobs.push(*job);
+            }
+        }
+        mixture
+    }
+
+    /// The mixture of this seed on devices that each have everything, one of which fails at times
+    /// and is brought up to the others.
+    pub fn on_mirrors(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x6d69_7272);
+        let mirrors: Vec<Profiles> = Profiles::ALL.into_iter().filter(Profiles::are_on_each_device).collect();
+        let mut mixture =
+            Self { fails: false, glitches: true, profiles: random.pick(&mirrors).copied(), ..Self::new(seed) };
+        // Nothing is brought up to others while the volume is read-only. A crash takes long to
+        // examine where much was discarded.
+        mixture.jobs.retain(|job| !matches!(job, Job::Remount | Job::Trim));
+        mixture.jobs.truncate(1);
+        for job in [Job::Glitch, random.one_of([Job::Balance, Job::Drop, Job::Scrub]), Job::Balance] {
+            if !mixture.jobs.contains(&job) {
+                mixture.jobs.push(job);
             }
         }
         mixture
@@ -145,7 +178,9 @@ impl Mixture {
         let others = recordings[1..of_volume].iter().map(|device| Arc::clone(device) as Arc<dyn Device>);
         let devices = std::iter::once(faulty.clone() as Arc<dyn Device>).chain(others).collect();
         let fs = done(mount(done(open_volume(devices, false)), options.clone()));
-        let stage = Arc::new(self.set(&mut random, fs, recordings, notes));
+        let mut stage = self.set(&mut random, fs, recordings, notes);
+        stage.glitching = self.glitches.then(|| Arc::clone(&faulty));
+        let stage = Arc::new(stage);
         if self.fails {
             let operation = random.one_of([Operation::Write, Operation::Write, Operation::Flush]);
             let lasting = if random.one_in(2) { Lasting::Once } else { Lasting::Forever };
@@ -190,7 +225,8 @@ impl Mixture {
             dir,
             files,
             fails: self.fails,
-            is_tight: self.bytes.is_some(),
+            is_tight: self.bytes.is_some() || self.glitches,
+            glitching: None,
             is_remounted: AtomicBool::new(self.jobs.contains(&Job::Remount)),
             working: AtomicUsize::new(self.writers + self.jobs.iter().filter(|job| job.is_work()).count()),
             notes,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ubtrfs::{Errno, Error, Filesystem, InodeId};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicUsize, Ordering};
-use ubtrfs_volume::RecordingDevice;
+use ubtrfs_volume::{FaultyDevice, RecordingDevice};
 
 use crate::files::File;
 
@@ -22,6 +22,8 @@ pub(crate) struct Stage {
     pub(crate) fails: bool,
     /// The volume is full at times.
     pub(crate) is_tight: bool,
+    /// A device that fails at times, though each of the others has everything.
+    pub(crate) glitching: Option<Arc<FaultyDevice>>,
     /// The mount may be read-only for a while, until all threads have ended.
     pub(crate) is_remounted: AtomicBool,
     /// Writers, and jobs that are work as theirs, that have not ended: other jobs go on as long.

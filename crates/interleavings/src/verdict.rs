@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::TreeId;
-use ubtrfs_simulator::{Crashes, check, members, mount, open_volume};
+use ubtrfs_simulator::{Crashes, check, members, mount, open_volume, superblock};
 use ubtrfs_threads::atomic::Ordering;
 use ubtrfs_threads::thread;
 use ubtrfs_volume::OverlayDevice;
 
 use crate::files::Versions;
+use crate::jobs::bring_up;
 use crate::stage::{Stage, done};
 use crate::writer::{read, sync_all};
 
@@ -17,7 +18,13 @@ use crate::writer::{read, sync_all};
 /// was promised.
 pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: usize) {
     stage.is_remounted.store(false, Ordering::Release);
+    if let Some(device) = &stage.glitching {
+        device.heal();
+    }
     sync_all(stage);
+    if stage.glitching.is_some() {
+        bring_up(stage);
+    }
     let is_aborted = stage.fs.abort_reason();
     assert!(is_aborted.is_none() || stage.fails, "read-only without a reason: {is_aborted:?}");
     if is_aborted.is_none() {
@@ -34,16 +41,54 @@ pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: u
         done(check(&devices));
         let fs = remount(&devices, options);
         judge_files(stage, &fs, |number| stage.files[number].1.now(), "mounted again");
+        judge_each_alone(stage, &devices, options, |number| stage.files[number].1.now(), "mounted again");
         assert_eq!(subvolume_flags(&fs), flags, "subvolumes are read-only on the volume as they were in memory");
     }
     for (point, devices) in Crashes::new(&stage.recording, seed, crashes).of_all() {
         let context = format!("after a crash at {point:?}");
         let devices = members(&devices).unwrap_or_else(|what| panic!("{context}: {what}"));
-        if let Err(what) = check(&devices) {
+        let checked = brought_up(&devices, options);
+        if let Err(what) = check(&checked) {
             panic!("{context}: {what}");
         }
         let fs = remount(&devices, options);
         judge_files(stage, &fs, |number| stage.files[number].1.after_crash(point.event), &context);
+        judge_each_alone(stage, &devices, options, |number| stage.files[number].1.after_crash(point.event), &context);
+    }
+}
+
+/// The same devices when those that lag have been brought up to the others.
+fn brought_up(devices: &[OverlayDevice], options: &Options) -> Vec<OverlayDevice> {
+    let devices: Vec<_> = devices.iter().map(|device| Arc::new(device.fork())).collect();
+    let volume = done(open_volume(devices.iter().map(|device| Arc::clone(device) as _).collect(), false));
+    if !volume.lagging_devices().is_empty() {
+        let fs = done(mount(volume, options.clone()));
+        done(fs.catch_up(&mut |_| true));
+        assert!(fs.volume().lagging_devices().is_empty(), "a device is not brought up to the others after a crash");
+        done(fs.close());
+    }
+    devices.iter().map(|device| device.fork()).collect()
+}
+
+/// Each of the devices that do not lag has what was promised, if each has everything.
+fn judge_each_alone(
+    stage: &Stage,
+    devices: &[OverlayDevice],
+    options: &Options,
+    versions: impl Fn(usize) -> Versions,
+    context: &str,
+) {
+    if stage.glitching.is_none() {
+        return;
+    }
+    let volume = done(open_volume(devices.iter().map(|device| Arc::new(device.fork()) as _).collect(), true));
+    let lagging = volume.lagging_devices();
+    for device in devices {
+        let devid = superblock(device).map(|own| own.dev_item.devid);
+        if devid.is_some_and(|devid| !lagging.contains(&devid)) {
+            let fs = remount(std::slice::from_ref(device), options);
+            judge_files(stage, &fs, &versions, &format!("{context}, {devid:?} alone"));
+        }
     }
 }
 

@@ -64,7 +64,7 @@ pub use history::{History, Recorded, Wrap};
 pub use look::look;
 pub use lying_device::{Lie, LyingDevice};
 pub use model::{Body, Dentry, Model, Node, Times};
-pub use mounting::{has_superblock, members, mount, open, open_volume};
+pub use mounting::{has_superblock, members, mount, open, open_volume, superblock};
 pub use operation::{DeviceChange, Name, Operation, Path, What};
 pub use perform::{Tolerance, Worker};
 pub use random::Random;

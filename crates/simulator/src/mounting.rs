@@ -12,7 +12,7 @@ pub(crate) fn forks(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
 }
 
 /// The superblock of a device, if it has one.
-fn superblock(device: &dyn Device) -> Option<Superblock> {
+pub fn superblock(device: &dyn Device) -> Option<Superblock> {
     let mut bytes = vec![0; SUPERBLOCK_SIZE];
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).ok()?;
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).ok()

@@ -8,14 +8,14 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ubtrfs::Filesystem;
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::{FaultyDevice, Lasting, Operation};
+use ubtrfs::testing::{Faults, FaultyDevice, Lasting, Operation};
+use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DeviceId, Logical, Physical};
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, OverlayDevice, Volume};
 
-use crate::common::volumes::{alone, assert_clean, assert_holds, open, volume, write};
+use crate::common::volumes::{alone, assert_clean, assert_holds, volume, write};
 
 const EIO: i32 = 5;
 const LEN: usize = 1 << 20;
@@ -83,15 +83,18 @@ fn first_group(fs: &Filesystem) -> Logical {
     groups.find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap().0
 }
 
-#[test]
-fn a_device_that_fails_a_copy_is_brought_up_when_a_commit_has_it() {
+/// The devices of a mirror, of which the second fails a copy and is brought up to the first before
+/// a commit has all copies.
+fn brought_up_beside_copies(faults: Faults) -> Vec<Arc<OverlayDevice>> {
     let devices: Vec<_> = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
     let meddling = Arc::new(Meddling {
         inner: FaultyDevice::new(devices[1].clone()),
         writes: AtomicUsize::new(1000),
         beside: Mutex::default(),
     });
-    let fs = open(vec![devices[0].clone(), meddling.clone()]).unwrap();
+    let volume = Volume::open(vec![devices[0].clone(), meddling.clone()], OpenOptions::default()).unwrap();
+    let options = Options { background_commits: false, faults, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(volume), options).unwrap();
     for number in 0..4 {
         write(&fs, &format!("file {number}"), number, LEN).unwrap();
         fs.sync().unwrap();
@@ -114,9 +117,23 @@ fn a_device_that_fails_a_copy_is_brought_up_when_a_commit_has_it() {
     fs.catch_up(&mut |_| true).unwrap();
     assert_eq!(fs.volume().lagging_devices(), []);
     fs.close().unwrap();
-    drop(fs);
+    devices
+}
+
+#[test]
+fn a_device_that_fails_a_copy_is_brought_up_when_a_commit_has_it() {
+    let devices = brought_up_beside_copies(Faults::default());
     let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
     assert_clean(&shared, "in the end");
     let fs = alone(&devices[1]);
     (0..4).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, LEN));
+}
+
+/// The fault that this mends is found where it is put back.
+#[test]
+fn a_device_that_is_brought_up_before_that_lacks_the_copy() {
+    let devices = brought_up_beside_copies(Faults { overlook_copies: true, ..Faults::default() });
+    let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
+    let report = ubtrfs_check::check(&shared, &ubtrfs_check::Options::default()).unwrap();
+    assert!(!report.is_clean(), "the fault is not found");
 }

@@ -31,6 +31,11 @@ fn devices_are_added_and_removed_beside_everything_else() {
 }
 
 #[test]
+fn devices_that_fail_at_times_are_brought_up_whole() {
+    run_seeds(15, 0.3, |seed| Mixture::on_mirrors(seed).run());
+}
+
+#[test]
 fn histories_of_several_threads_end_as_promised() {
     run_seeds(15, 0.3, run_history);
 }
