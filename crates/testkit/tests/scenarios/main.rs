@@ -9,6 +9,7 @@ mod device_images;
 mod devices_are_added_and_replaced;
 mod devices_are_found;
 mod devices_are_removed_and_resized;
+mod devices_change_beside_programs;
 mod du_shows_what_files_share;
 mod fixtures_through_the_mount;
 mod halves_of_a_mirror;
