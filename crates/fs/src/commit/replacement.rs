@@ -29,7 +29,7 @@ impl Committer {
                 // Older versions removed such devices. The kernel mounts no volume with that.
                 tracing::warn!(device = item.source.0, "it was being replaced, and has been removed since");
                 (item.state, item.time_stopped) = (DevReplaceItem::CANCELED, self.info.now().sec);
-                *self.replacement.lock() = Replacement { item, saved, opens_target: false };
+                *self.replacement.lock() = Replacement { item, saved, ..Replacement::default() };
                 return Ok(());
             }
             let has_all = volume.resume_replacement(item.source, item.read_mode != 0)?;
@@ -42,7 +42,7 @@ impl Committer {
                 item.cursor_left = 0;
             }
         }
-        *self.replacement.lock() = Replacement { item, saved, opens_target: false };
+        *self.replacement.lock() = Replacement { item, saved, ..Replacement::default() };
         Ok(())
     }
 
@@ -124,17 +124,19 @@ impl Committer {
             replacement.opens_target = true;
             edits.put(DeviceErrors::key(replacement.item.source), DeviceErrors::default().to_bytes());
         }
+        replacement.ends_target = replacement.item.state == DevReplaceItem::CANCELED;
         replacement.saved = replacement.item;
         edits
     }
 
     /// The commit is durable that has the item as it was.
     pub(super) fn replacement_published(&self) {
-        let (saved, opens_target) = {
+        let (saved, opens_target, ends_target) = {
             let mut replacement = self.replacement.lock();
-            (replacement.saved, std::mem::take(&mut replacement.opens_target))
+            let opens_target = std::mem::take(&mut replacement.opens_target);
+            (replacement.saved, opens_target, std::mem::take(&mut replacement.ends_target))
         };
-        if saved.state == DevReplaceItem::CANCELED {
+        if ends_target {
             self.info.volume.end_replacement();
         }
         // Once only: later the device may be closed because it is to be removed.

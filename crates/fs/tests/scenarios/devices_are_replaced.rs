@@ -454,3 +454,46 @@ fn an_old_copy_of_a_device_is_left_as_it_is() {
     assert!(!is_blank(&*devices[2]), "it is still a backup");
     assert_clean(&as_devices(&devices[..2]), "without the copy");
 }
+
+/// Its state was that of the last replacement, which had been cancelled long before.
+#[test]
+fn a_commit_under_way_leaves_a_replacement_alone_that_has_just_begun() {
+    let devices = shared(&MIRRORED);
+    let place: Arc<OnceLock<Weak<Filesystem>>> = Arc::default();
+    let (hooked, begun) = (Arc::clone(&place), Arc::new(Mutex::new(None)));
+    let thread = Arc::clone(&begun);
+    let new = Arc::new(blank());
+    let target = Arc::clone(&new);
+    let is_armed = Arc::new(Mutex::new(false));
+    let armed = Arc::clone(&is_armed);
+    let hook = CommitHook(Arc::new(move |reached| {
+        if reached != CommitStep::Merged || !std::mem::take(&mut *armed.lock().unwrap()) {
+            return;
+        }
+        let fs = hooked.get().and_then(Weak::upgrade).unwrap();
+        let (other, target) = (Arc::clone(&fs), Arc::clone(&target));
+        let begin = move || other.begin_replacement(SOURCE, target, ReplaceOptions::default());
+        *thread.lock().unwrap() = Some(std::thread::spawn(begin));
+        while fs.volume().replacement().is_none() {
+            std::thread::yield_now();
+        }
+    }));
+    let faults = Faults { hook: Some(hook), ..Faults::default() };
+    let volume = Volume::open(as_devices(&devices), OpenOptions::default()).unwrap();
+    let options = Options { background_commits: false, faults, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+    place.set(Arc::downgrade(&fs)).unwrap();
+    fs.begin_replacement(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
+    fs.cancel_replacement().unwrap();
+    assert_eq!(fs.volume().replacement(), None);
+    *is_armed.lock().unwrap() = true;
+    write(&fs, "a change", 9, 10_000).unwrap();
+    fs.sync().unwrap();
+    begun.lock().unwrap().take().unwrap().join().unwrap().unwrap();
+    fs.continue_replacement(&mut |_| true).unwrap();
+    assert_eq!(fs.replacement().state, ReplaceState::Finished);
+    fs.close().unwrap();
+    drop(fs);
+    let replaced: Vec<Arc<dyn Device>> = vec![devices[0].clone(), new];
+    assert_clean(&replaced, "replaced");
+}
