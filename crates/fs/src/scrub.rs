@@ -120,6 +120,9 @@ impl Scrubber {
     /// copies on them are right now, and they have not failed again.
     fn bring_up(&self, lagging: &[DeviceId], compare: impl FnOnce() -> Result<ScrubProgress>) -> Result<ScrubProgress> {
         let volume = &self.info.volume;
+        for devid in lagging {
+            volume.take_writes_again(*devid);
+        }
         let before: Vec<(DeviceId, u64)> = lagging.iter().map(|devid| (*devid, volume.missed_writes(*devid))).collect();
         if !before.is_empty() {
             // From here on a commit has what is written, and all of that goes to all devices. What

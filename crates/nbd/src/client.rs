@@ -183,6 +183,12 @@ impl Client {
         self.wait_for(Command::Flush { covers: 0, is_own: false }, 0, 0)
     }
 
+    /// If all writes have failed since a flush did: writes once more what was not durable then, and
+    /// lets writes through again. What such a flush was for counts as lost until then.
+    pub fn write_again(&self) {
+        self.session.write_again();
+    }
+
     /// Nobody waits any more for a server that is away or hangs: after a few seconds without it all
     /// requests fail.
     pub fn stop_waiting(&self) {

@@ -213,7 +213,7 @@ fn make_durable(session: &Arc<Session>, link: &mut Link) -> Result<(), Error> {
     let result = link.call(&[Call::Flush], None)?.into_iter().next();
     let mut state = session.state.lock();
     match result {
-        Some(Err(refusal)) => state.lose(format!("a flush failed: {}", refusal.to_io())),
+        Some(Err(refusal)) => state.fail_flush(&refusal.to_io()),
         _ => state.kept.flushed(covers),
     }
     Ok(())

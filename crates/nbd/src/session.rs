@@ -86,9 +86,16 @@ pub(crate) struct State {
     /// The connection over which what the server may have lost is written again.
     pub(crate) writing_again: Option<Watch>,
     /// Acknowledged writes are lost: nothing is written any more.
-    lost: Option<String>,
+    lost: Option<Loss>,
     pub(crate) is_connecting: bool,
     pub(crate) is_closing: bool,
+}
+
+/// Why acknowledged writes are lost.
+struct Loss {
+    why: String,
+    /// A flush has failed: what the server may have dropped is still kept here.
+    is_kept: bool,
 }
 
 /// An export, its requests, and its connections.
@@ -248,7 +255,7 @@ impl Session {
             }
             (Command::Flush { .. }, Err(refusal)) => {
                 // The server may have dropped what it could not write: the next flush says nothing.
-                state.lost.get_or_insert(format!("a flush failed: {}", refusal.to_io()));
+                state.fail_flush(&refusal.to_io());
             }
             (Command::Read | Command::Trim, _) => {}
         }
@@ -319,6 +326,16 @@ impl Session {
         self.changed.notify_all();
     }
 
+    /// If nothing is written any more since a flush has failed: writes what was not durable then
+    /// once more, over another connection, and goes on. What the server still returns of it is no
+    /// proof that it is written.
+    pub(crate) fn write_again(&self) {
+        let mut state = self.state.lock();
+        if state.lost.take_if(|lost| lost.is_kept).is_some() && matches!(state.phase, Phase::Up) {
+            self.leave(&mut state, Instant::now(), "a flush failed, and what it was for is written again");
+        }
+    }
+
     /// Has requests fail that have waited long enough for a server that is away.
     pub(crate) fn look_for_the_end(&self, state: &mut MutexGuard<'_, State>) {
         if let Some(unawaited) = state.unawaited
@@ -343,7 +360,7 @@ impl Session {
         let why = format!("the server has been away for {} seconds ({why})", since.elapsed().as_secs());
         let is_lost = !state.kept.is_empty() || state.requests.has_changes();
         if is_lost {
-            state.lost.get_or_insert(format!("{why}, and what was written meanwhile is lost"));
+            state.lose(format!("{why}, and what was written meanwhile is lost"));
         }
         tracing::error!("{}: {why}", self.uri);
         self.fail_all(state, &why);
@@ -458,7 +475,13 @@ impl State {
 
     /// Acknowledged writes are lost.
     pub(crate) fn lose(&mut self, why: String) {
-        self.lost.get_or_insert(why);
+        let lost = self.lost.get_or_insert(Loss { why, is_kept: false });
+        lost.is_kept = false;
+    }
+
+    /// A flush has failed, by which acknowledged writes may be lost.
+    pub(crate) fn fail_flush(&mut self, error: &io::Error) {
+        self.lost.get_or_insert(Loss { why: format!("a flush failed: {error}"), is_kept: true });
     }
 
     /// Why a request can't be served.
@@ -467,7 +490,7 @@ impl State {
             _ if self.is_closing => Some("the device is closed".into()),
             Phase::Refused(why) => Some(why.clone()),
             Phase::Away { why, is_expired: true, .. } => Some(format!("the server is away ({why})")),
-            _ => self.lost.clone().filter(|_| command.changes()),
+            _ => self.lost.as_ref().filter(|_| command.changes()).map(|lost| lost.why.clone()),
         }
     }
 

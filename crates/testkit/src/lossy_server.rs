@@ -50,6 +50,8 @@ struct State {
     reads: u64,
     writes: u64,
     flushes: u64,
+    /// The next flush fails.
+    fails_flush: bool,
     /// Connections of this life and earlier ones are not served, and stay.
     hangs_until: Option<u64>,
     is_over: bool,
@@ -137,6 +139,11 @@ impl LossyServer {
         state.life += 1;
     }
 
+    /// Answers the next flush with an error, and drops what it was for.
+    pub fn fail_next_flush(&self) {
+        lock(&self.shared).fails_flush = true;
+    }
+
     /// Takes its time from now on: for so many bytes that are written to it a second.
     pub fn slow_down(&self, rate: u64) {
         lock(&self.shared).rate = rate;
@@ -218,11 +225,18 @@ impl State {
         }
     }
 
-    fn flush(&mut self) {
+    /// Whether it succeeds. One that fails drops what it was for, which reads show all the same
+    /// until a crash, as the page cache of Linux does.
+    fn flush(&mut self) -> bool {
         self.flushes += 1;
+        if std::mem::take(&mut self.fails_flush) {
+            self.unflushed.clear();
+            return false;
+        }
         for (at, data) in std::mem::take(&mut self.unflushed) {
             self.durable[at..at + data.len()].copy_from_slice(&data);
         }
+        true
     }
 }
 
@@ -296,6 +310,7 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
             stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &invalid, &cookie].concat())?;
             continue;
         }
+        let mut error = 0_u32;
         match command {
             0 if structured => {
                 state.reads += 1;
@@ -310,11 +325,12 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
             1 => state.write(at, data),
             // It makes zeros of what is not needed any more, as some do.
             4 | 6 => state.write(at, vec![0; len]),
-            3 => state.flush(),
+            3 if state.flush() => {}
+            3 => error = 5,
             _ => return Ok(()),
         }
         drop(state);
-        stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &[0; 4], &cookie].concat())?;
+        stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie].concat())?;
     }
 }
 

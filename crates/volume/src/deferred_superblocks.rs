@@ -80,6 +80,10 @@ impl Device for DeferredSuperblocks {
         self.device.flush()
     }
 
+    fn take_writes_again(&self) {
+        self.device.take_writes_again();
+    }
+
     fn protect(&self) -> io::Result<()> {
         self.device.protect()
     }

@@ -69,6 +69,10 @@ pub trait Device: Send + Sync + Debug {
     /// Nothing is written to the device any more: others may have it, though it may still be read.
     fn release(&self) {}
 
+    /// The caller knows that what was not durable when a flush failed may be lost, and compares or
+    /// writes it again: if the device takes no writes since then, it takes them again.
+    fn take_writes_again(&self) {}
+
     /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
     fn stop_waiting(&self) {}
 

@@ -136,6 +136,10 @@ impl Device for NbdDevice {
         self.client.flush()
     }
 
+    fn take_writes_again(&self) {
+        self.client.write_again();
+    }
+
     fn stop_waiting(&self) {
         self.client.stop_waiting();
     }

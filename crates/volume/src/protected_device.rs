@@ -331,6 +331,10 @@ impl Device for ProtectedDevice {
         }
     }
 
+    fn take_writes_again(&self) {
+        self.shared.device.take_writes_again();
+    }
+
     fn stop_waiting(&self) {
         self.shared.device.stop_waiting();
     }

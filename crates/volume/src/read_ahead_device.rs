@@ -185,6 +185,10 @@ impl Device for ReadAheadDevice {
         self.device.release();
     }
 
+    fn take_writes_again(&self) {
+        self.device.take_writes_again();
+    }
+
     fn stop_waiting(&self) {
         self.device.stop_waiting();
     }

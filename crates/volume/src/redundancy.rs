@@ -78,6 +78,16 @@ impl Volume {
         self.member(devid).map_or(0, |member| member.missed())
     }
 
+    /// A device that lags is about to be brought up to the others, by comparing all that it has not
+    /// been known to have: it is to take writes again though a flush has failed.
+    pub fn take_writes_again(&self, devid: DeviceId) {
+        if let Ok(member) = self.member(devid)
+            && member.lags()
+        {
+            member.device.take_writes_again();
+        }
+    }
+
     /// A device that lagged has been brought up to the others since it had missed so many writes:
     /// it gets superblocks again. Not if it has missed more since: returns whether it is so.
     pub fn set_device_current(&self, devid: DeviceId, missed: u64) -> bool {

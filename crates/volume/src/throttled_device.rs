@@ -77,6 +77,10 @@ impl Device for ThrottledDevice {
         self.inner.flush()
     }
 
+    fn take_writes_again(&self) {
+        self.inner.take_writes_again();
+    }
+
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         self.inner.discard(at, len)
     }

@@ -82,6 +82,10 @@ impl Device for WindowDevice {
         self.device.flush()
     }
 
+    fn take_writes_again(&self) {
+        self.device.take_writes_again();
+    }
+
     fn stop_waiting(&self) {
         self.device.stop_waiting();
     }

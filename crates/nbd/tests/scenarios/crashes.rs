@@ -103,3 +103,26 @@ fn a_client_that_writes_a_lot_flushes_by_itself() {
     }
     assert!(server.flushes() > 0, "what is kept for a crash would need all the memory");
 }
+
+/// The server has dropped what a flush was for that failed, though reads show it: that is written
+/// again before anything else succeeds.
+#[test]
+fn what_a_failed_flush_was_for_is_written_again_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 20);
+    let client = client(&server, LONG);
+    write(&client, 1, 4, 1).unwrap();
+    client.flush().unwrap();
+    write(&client, 3, 4, 2).unwrap();
+    server.fail_next_flush();
+    assert!(client.flush().is_err());
+    assert!(write(&client, 8, 1, 3).is_err() && client.flush().is_err(), "it counts as lost");
+    assert_eq!(read(&client, 3).unwrap(), 2);
+    client.write_again();
+    write(&client, 6, 4, 4).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    let disk = server.durable();
+    let blocks: Vec<u8> = (0..11).map(|block| disk[(block * BLOCK) as usize]).collect();
+    assert_eq!(blocks, [0, 1, 1, 2, 2, 2, 4, 4, 4, 4, 0]);
+}
