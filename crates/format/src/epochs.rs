@@ -9,7 +9,7 @@
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::Generation;
+use crate::{DeviceId, Generation};
 
 /// So many are remembered.
 pub const EPOCHS_MAX: usize = 12;
@@ -27,6 +27,32 @@ pub struct Epoch {
     pub time: u64,
     /// The fingerprint of that superblock: [`crate::Superblock::fingerprint`].
     pub fingerprint: u64,
+    /// The devices that have got no superblock of it.
+    pub without: DevicesWithout,
+}
+
+/// Devices that have got no superblock of an epoch, of those whose numbers are 32 at most: a bit
+/// for each. Of a device that is none of them nobody knows that. Earlier versions of ubtrfs wrote
+/// zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DevicesWithout(u32);
+
+impl DevicesWithout {
+    fn bit(devid: DeviceId) -> u32 {
+        let place = devid.0.checked_sub(1).and_then(|place| u32::try_from(place).ok());
+        place.and_then(|place| 1_u32.checked_shl(place)).unwrap_or(0)
+    }
+
+    /// Whether this is known of the device.
+    pub fn has(self, devid: DeviceId) -> bool {
+        self.0 & Self::bit(devid) != 0
+    }
+}
+
+impl FromIterator<DeviceId> for DevicesWithout {
+    fn from_iter<T: IntoIterator<Item = DeviceId>>(devices: T) -> Self {
+        Self(devices.into_iter().fold(0, |bits, devid| bits | Self::bit(devid)))
+    }
 }
 
 /// The epochs of a volume. There is none before the first device was left out.
@@ -44,7 +70,7 @@ pub struct Epochs {
 pub(crate) struct EpochBytes {
     generation: U64,
     log: U32,
-    unused: U32,
+    without: U32,
     id: U64,
     time: U64,
     fingerprint: U64,
@@ -82,6 +108,14 @@ impl Epochs {
         self.list.last()
     }
 
+    /// From now on only these of the devices that have got no superblock of the epoch that lasts
+    /// are known to have none: the others get one.
+    pub fn keep_without(&mut self, devices: DevicesWithout) {
+        if let Some(epoch) = self.list.last_mut() {
+            epoch.without.0 &= devices.0;
+        }
+    }
+
     /// The one that followed on this one of them (`None`: on the time before the first); an error
     /// if this is none of them.
     pub fn after(&self, before: Option<&Epoch>) -> std::result::Result<Option<&Epoch>, NotContained> {
@@ -115,6 +149,7 @@ impl Epochs {
             id: bytes.id.get(),
             time: bytes.time.get(),
             fingerprint: bytes.fingerprint.get(),
+            without: DevicesWithout(bytes.without.get()),
         };
         let mut epochs: Vec<Epoch> = bytes.epochs.iter().take(count).map(epoch).collect();
         if !epochs.is_sorted_by_key(|epoch| epoch.before) {
@@ -135,7 +170,7 @@ impl Epochs {
         for (slot, epoch) in bytes.epochs.iter_mut().zip(&self.list) {
             let (generation, log) = (epoch.before.0.0.into(), epoch.before.1.into());
             let (id, time, fingerprint) = (epoch.id.into(), epoch.time.into(), epoch.fingerprint.into());
-            *slot = EpochBytes { generation, log, unused: U32::ZERO, id, time, fingerprint };
+            *slot = EpochBytes { generation, log, without: epoch.without.0.into(), id, time, fingerprint };
         }
         bytes
     }
@@ -150,7 +185,8 @@ mod tests {
     use super::*;
 
     fn epoch(number: u64) -> Epoch {
-        Epoch { before: (Generation(10 + number), 0), id: 1000 + number, time: 5, fingerprint: 7 }
+        let without = DevicesWithout::from_iter([DeviceId(1 + number)]);
+        Epoch { before: (Generation(10 + number), 0), id: 1000 + number, time: 5, fingerprint: 7, without }
     }
 
     #[test]
@@ -167,6 +203,17 @@ mod tests {
         assert_eq!(epochs.after(Some(&epoch(9))), Ok(Some(&epoch(10))));
         assert_eq!(epochs.after(Some(&epoch(19))), Ok(None));
         assert_eq!(epochs.after(Some(&epoch(8))), Err(NotContained));
+    }
+
+    #[test]
+    fn devices_without_are_known_by_number() {
+        let two = DevicesWithout::from_iter([DeviceId(1), DeviceId(32), DeviceId(33), DeviceId(0), DeviceId(u64::MAX)]);
+        let known: Vec<u64> = (0..70).filter(|devid| two.has(DeviceId(*devid))).collect();
+        assert_eq!(known, [1, 32]);
+        let mut epochs = Epochs::default();
+        epochs.begin(Epoch { without: two, ..epoch(1) });
+        epochs.keep_without([DeviceId(32), DeviceId(2)].into_iter().collect());
+        assert_eq!(epochs.last().map(|epoch| epoch.without), Some(DevicesWithout::from_iter([DeviceId(32)])));
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod items;
 
 pub use check_item::{ItemContext, ItemFault, check_chunk, check_header, check_item, check_leaf};
 pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE};
-pub use epochs::{EPOCHS_MAX, Epoch, Epochs, NotContained};
+pub use epochs::{DevicesWithout, EPOCHS_MAX, Epoch, Epochs, NotContained};
 pub use error::{Error, Result};
 pub use ids::{DeviceId, DirIndex, Generation, Ino, Logical, Physical, TreeId, Uuid};
 pub use key::{ItemType, Key, KeyBytes, objectid};

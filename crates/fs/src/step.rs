@@ -82,7 +82,9 @@ impl Step {
                 .position(|copy| copy == at)
                 .map_or(Self::EncodeSuperblock, |copy| Self::WriteSuperblock { copy }),
             VolumeError::Flush { .. } => Self::FlushAfterSuperblock,
-            VolumeError::Read { .. } | VolumeError::ForeignWriter { .. } => Self::CompareSuperblock,
+            VolumeError::Read { .. } | VolumeError::ForeignWriter { .. } | VolumeError::LostSuperblock { .. } => {
+                Self::CompareSuperblock
+            }
             _ => Self::EncodeSuperblock,
         }
     }

@@ -322,8 +322,9 @@ fn resize(stage: &Stage, random: &mut Random) {
     let Ok(bytes) = stage.fs.volume().device_size(device) else { return };
     for bytes in [bytes - random.below(bytes / 3), bytes] {
         let result = stage.fs.resize_device(device, bytes, &|_| true);
-        // The device may have been removed.
-        stage.succeeds("a resize", result, &[&OF_VACATING[..], &[Errno::NODEV]].concat());
+        // The device may have been removed, or lag.
+        let lags: &[Errno] = if stage.glitching.is_some() { &[Errno::BUSY] } else { &[] };
+        stage.succeeds("a resize", result, &[&OF_VACATING[..], &[Errno::NODEV], lags].concat());
     }
 }
 

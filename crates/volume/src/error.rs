@@ -303,6 +303,19 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The device has no superblock, or an earlier one of ours, where we wrote one.
+    #[error(
+        "device {devid}: the superblock that we wrote is gone (generation {expected}, found {found:?}), and with it \
+         perhaps all that was written since: the device has lost it, or another program has written there"
+    )]
+    LostSuperblock {
+        /// The device.
+        devid: DeviceId,
+        /// The generation that we wrote.
+        expected: Generation,
+        /// The generation found, if there is a superblock at all.
+        found: Option<Generation>,
+    },
     /// The superblock on the device isn't the one that we wrote last: another process writes this
     /// volume.
     #[error(
@@ -338,7 +351,7 @@ impl Error {
             Self::Read { devid, at, logical, len, .. } | Self::Write { devid, at, logical, len, .. } => {
                 Some(DeviceFault { devid: *devid, physical: Some(*at), logical: *logical, len: *len as u64 })
             }
-            Self::Flush { devid, .. } | Self::ForeignWriter { devid, .. } => {
+            Self::Flush { devid, .. } | Self::ForeignWriter { devid, .. } | Self::LostSuperblock { devid, .. } => {
                 Some(DeviceFault { devid: *devid, physical: None, logical: None, len: 0 })
             }
             Self::Discard { devid, at, len, .. } => {

@@ -30,6 +30,7 @@ mod file_device;
 mod image_lock;
 mod in_flight;
 mod kept_file;
+mod looks;
 mod loop_devices;
 mod member;
 mod memory_device;

@@ -268,8 +268,7 @@ impl Member {
     /// The commit that its superblock is of, and of which it has everything; `None` if it has none,
     /// or one of another history than the volume's.
     pub(crate) fn has_all_of(&self) -> Option<Generation> {
-        let superblock = self.primary.lock().superblock().filter(|_| self.history.load(Ordering::Acquire) != APART);
-        superblock.map(|superblock| superblock.generation)
+        if self.history.load(Ordering::Acquire) == APART { None } else { self.primary.lock().has_all_of() }
     }
 
     /// It lacks nothing of this commit but the superblock, as far as anybody knows.

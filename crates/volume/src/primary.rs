@@ -1,6 +1,7 @@
 //! What is known of a device's primary superblock (of invariants 12 and 34).
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher};
 
 use ubtrfs_format::{CHECKSUM_FIELD, Generation, SUPERBLOCK_COPIES, Superblock};
 
@@ -12,12 +13,16 @@ use crate::buffer::{Buffer, SharedBuffer};
 pub(crate) struct Primary {
     bytes: Buffer,
     perhaps: Vec<SharedBuffer>,
-    /// Those that were there before, the oldest first.
-    before: VecDeque<Buffer>,
+    /// Hashes of those that were there before, the oldest first.
+    before: VecDeque<u64>,
+    /// What was written is not there: the commit of the superblock that was found instead; 0 if
+    /// that was none.
+    lost: Option<Generation>,
 }
 
-/// So many are remembered. A device that has lost more is taken for one that somebody else writes.
-const REMEMBERED: usize = 8;
+/// So many are remembered (128 KiB). A device that has lost more is taken for one that somebody
+/// else writes: those of logs are only looked at once a second.
+const REMEMBERED: usize = 16 << 10;
 
 fn generation(bytes: &[u8]) -> Option<Generation> {
     Superblock::parse(bytes, SUPERBLOCK_COPIES[0]).ok().map(|superblock| superblock.generation)
@@ -27,18 +32,30 @@ fn has_same_bytes(ours: &[u8], found: &[u8]) -> bool {
     ours.get(CHECKSUM_FIELD..) == found.get(CHECKSUM_FIELD..)
 }
 
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes.get(CHECKSUM_FIELD..).unwrap_or_default());
+    hasher.finish()
+}
+
 impl Primary {
     /// As it was read.
     pub(crate) fn new(bytes: Buffer) -> Self {
-        Self { bytes, perhaps: Vec::new(), before: VecDeque::new() }
+        Self { bytes, perhaps: Vec::new(), before: VecDeque::new(), lost: None }
     }
 
     /// It was written.
     pub(crate) fn has_become(&mut self, bytes: &[u8]) {
-        let oldest = if self.before.len() == REMEMBERED { self.before.pop_front() } else { None };
-        let mut next = oldest.filter(|oldest| oldest.len() == bytes.len()).unwrap_or_else(|| Buffer::from(bytes));
-        next.copy_from_slice(bytes);
-        self.before.push_back(std::mem::replace(&mut self.bytes, next));
+        if self.before.len() == REMEMBERED {
+            self.before.pop_front();
+        }
+        self.before.push_back(hash(&self.bytes));
+        if self.bytes.len() == bytes.len() {
+            self.bytes.copy_from_slice(bytes);
+        } else {
+            self.bytes = Buffer::from(bytes);
+        }
+        self.lost = None;
         self.perhaps.clear();
     }
 
@@ -58,7 +75,22 @@ impl Primary {
     /// superblock, or one that was there before, byte for byte. An older one that is none of these
     /// is another writer's (invariant 12).
     pub(crate) fn is_lost_by(&self, found: &[u8]) -> bool {
-        generation(found).is_none() || self.before.iter().any(|before| has_same_bytes(before, found))
+        generation(found).is_none() || self.before.contains(&hash(found))
+    }
+
+    /// This is there, by which what was written last [is lost](Self::is_lost_by), and with it
+    /// whatever the device has got since.
+    pub(crate) fn note_lost(&mut self, found: &[u8]) {
+        let found = generation(found).unwrap_or_default();
+        self.lost = Some(self.lost.map_or(found, |before| before.min(found)));
+    }
+
+    /// The commit of which the device has everything, as far as its superblocks say; `None` if none
+    /// does.
+    pub(crate) fn has_all_of(&self) -> Option<Generation> {
+        let written = generation(&self.bytes)?;
+        let has = self.lost.map_or(written, |found| written.min(found));
+        Some(has).filter(|has| has.0 > 0)
     }
 
     /// Whether this may be what we wrote last. The field of the checksum does not matter: most of

@@ -7,14 +7,15 @@
 //! device gets none any more (invariant 59).
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{
-    DeviceId, Epoch, Epochs, Generation, Logical, Physical, Resilvered, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock,
+    DeviceId, DevicesWithout, Epoch, Epochs, Generation, Logical, Physical, Resilvered, SUPERBLOCK_COPIES,
+    SUPERBLOCK_SIZE, Superblock,
 };
 use ubtrfs_threads::atomic::Ordering;
-use ubtrfs_threads::time::{self, Instant};
+use ubtrfs_threads::time;
 
 use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
@@ -25,10 +26,6 @@ use crate::replacing::{Replacing, forget_volume};
 use crate::staleness::is_same;
 use crate::volume::Volume;
 use crate::write::Flushed;
-
-/// Log writes check for a foreign writer only this often, since a read costs as much as the write
-/// itself.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which copies of the superblock are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +93,7 @@ impl Volume {
             return Err(Error::BadRequest("a superblock of another volume or an older commit"));
         }
         if has_looked {
-            *self.last_look.lock() = Some(Instant::now());
+            self.looks.lock().note_look();
         }
         let ours = if has_looked { Ok(()) } else { self.require_ours(copies) };
         let before = self.superblock();
@@ -160,19 +157,20 @@ impl Volume {
     fn require_ours(&self, copies: Copies) -> Result<()> {
         if copies == Copies::All || self.is_look_due() {
             self.look_at_superblocks()?;
-            *self.last_look.lock() = Some(Instant::now());
+            self.looks.lock().note_look();
         }
         Ok(())
     }
 
-    /// Whether the last look at the superblocks is too long ago for a log.
+    /// Whether the last look at the superblocks is too long ago for a log, or one was lost lately.
     pub(crate) fn is_look_due(&self) -> bool {
-        self.last_look.lock().is_none_or(|look| look.elapsed() >= LOOK_INTERVAL)
+        self.looks.lock().is_due()
     }
 
     /// An error if another process has written a superblock. A device that returns none, or one
     /// that we had written before, has failed where others still have ours, and lags from now on if
-    /// they have all that it has.
+    /// they have all that it has. What it has got since the superblock that it returns may be lost
+    /// as well as that (invariant 34).
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
         let mut failed = Ok(());
         let set = self.devices.load();
@@ -184,7 +182,10 @@ impl Volume {
                 Ok(())
             }
             // It is not written over by that, either.
-            Look::Lost(error) => self.tolerate(member, DeviceErrorKind::Corruption, error),
+            Look::Lost(error) => {
+                self.looks.lock().note_lost();
+                self.tolerate(member, DeviceErrorKind::Corruption, error)
+            }
             Look::Foreign(error) => Err(error),
             Look::Ours => {
                 looked = true;
@@ -196,21 +197,39 @@ impl Volume {
     }
 
     /// Begins an epoch with this superblock if one of the devices that do not get it may have the
-    /// present one, and is not known to have been left out before (invariant 59).
-    fn begin_epoch(before: &Superblock, next: &mut Superblock, lagging: &[&Arc<Member>], left_out: &mut Vec<DeviceId>) {
+    /// present one, and is not known to have been left out before, in this mount or an earlier one
+    /// (invariant 59). What a kernel has written since it may have written to any device.
+    ///
+    /// `replaced` is about to have a superblock, by another device of its number.
+    fn begin_epoch(
+        before: &Superblock,
+        next: &mut Superblock,
+        lagging: &[&Arc<Member>],
+        replaced: Option<DeviceId>,
+        left_out: &mut Vec<DeviceId>,
+    ) {
+        let without: DevicesWithout =
+            lagging.iter().map(|member| member.devid()).filter(|devid| Some(*devid) != replaced).collect();
+        let is_noted =
+            |devid| before.is_of_ubtrfs() && before.epochs.last().is_some_and(|last| last.without.has(devid));
         let has = |member: &Arc<Member>, epochs: &Epochs| {
             member.primary.lock().candidates().any(|own| epochs.after(own.epochs.last()) == Ok(None))
         };
         let may_have = |member: &Arc<Member>| {
             let is_unknown = member.primary.lock().candidates().next().is_none();
-            has(member, &before.epochs) || is_unknown && !left_out.contains(&member.devid())
+            let is_left_out = || left_out.contains(&member.devid()) || is_noted(member.devid());
+            has(member, &before.epochs) || is_unknown && !is_left_out()
         };
-        if lagging.iter().any(|member| may_have(member)) {
+        let begins = lagging.iter().any(|member| may_have(member));
+        if begins {
             let (generation, _, log) = before.moment();
             let time = time::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let (id, _) = uuid::Uuid::new_v4().as_u64_pair();
-            next.epochs.begin(Epoch { before: (generation, log), id, time, fingerprint: before.fingerprint() });
+            let fingerprint = before.fingerprint();
+            next.epochs.begin(Epoch { before: (generation, log), id, time, fingerprint, without });
         }
+        let is_known = begins || before.is_of_ubtrfs();
+        next.epochs.keep_without(if is_known { without } else { DevicesWithout::default() });
         *left_out = lagging.iter().map(|member| member.devid()).collect();
         for member in lagging {
             let devid = member.devid();
@@ -229,7 +248,8 @@ impl Volume {
         let set = self.devices.load_full();
         let lagging: Vec<&Arc<Member>> =
             set.members.iter().filter(|member| member.lags() && member.belongs_to(generation)).collect();
-        Self::begin_epoch(before, &mut superblock, &lagging, left_out);
+        let replaced = set.replacing.as_ref().map(|replacing| replacing.source);
+        Self::begin_epoch(before, &mut superblock, &lagging, replaced, left_out);
         if superblock.num_devices > 1 {
             superblock.epochs.set_of_ubtrfs(generation);
         }
@@ -428,7 +448,7 @@ fn look_at_superblock(member: &Member) -> Look {
         if let Err(source) = member.device.read_at(at, &mut bytes) {
             return Look::Unread(Error::Read { devid, at, logical: None, len: SUPERBLOCK_SIZE, source });
         }
-        let ours = member.primary.lock();
+        let mut ours = member.primary.lock();
         if ours.may_be(&bytes) {
             return Look::Ours;
         }
@@ -439,8 +459,13 @@ fn look_at_superblock(member: &Member) -> Look {
             continue;
         }
         let expected = ours.newest_generation().unwrap_or_default();
-        // By invariant 12 the other writer's superblock stays.
-        let error = Error::ForeignWriter { devid, expected, found };
-        return if ours.is_lost_by(&bytes) { Look::Lost(error) } else { Look::Foreign(error) };
+        if !ours.is_lost_by(&bytes) {
+            // By invariant 12 the other writer's superblock stays.
+            return Look::Foreign(Error::ForeignWriter { devid, expected, found });
+        }
+        ours.note_lost(&bytes);
+        drop(ours);
+        member.set_has_blocks_of(Generation(0));
+        return Look::Lost(Error::LostSuperblock { devid, expected, found });
     }
 }

@@ -24,7 +24,6 @@ use std::time::Duration;
 use ubtrfs_format::items::{ChunkItem, DevItem};
 use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Resilvered, Superblock, Uuid};
 use ubtrfs_threads::atomic::AtomicBool;
-use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{ArcSwap, Mutex, Rank, RwLock};
 
 use crate::chunk_map::ChunkMap;
@@ -34,6 +33,7 @@ use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
 use crate::fault_log::{FaultLog, FaultRecord};
 use crate::in_flight::{InFlight, Registration};
+use crate::looks::Looks;
 use crate::member::Member;
 
 /// What is under way when a volume ends has so long to end before the devices are given up.
@@ -80,7 +80,7 @@ pub struct Volume {
     /// How far a device that lags has been brought up, and how often it had missed writes then.
     pub(crate) resilvered: Mutex<Option<(Resilvered, u64)>>,
     /// When the superblocks on the devices were last compared with ours.
-    pub(crate) last_look: Mutex<Option<Instant>>,
+    pub(crate) looks: Mutex<Looks>,
     pub(crate) checksum_errors: AtomicU64,
     pub(crate) repairs: AtomicU64,
     pub(crate) faults: FaultLog,
@@ -135,7 +135,7 @@ impl Volume {
             publishing: Mutex::with_default(Rank::VolumePublishing),
             giving_up: Mutex::new(Rank::GivingUp, ()),
             resilvered: Mutex::with_default(Rank::Resilvered),
-            last_look: Mutex::with_default(Rank::LastLook),
+            looks: Mutex::with_default(Rank::LastLook),
             checksum_errors: AtomicU64::new(0),
             repairs: AtomicU64::new(0),
             faults: FaultLog::default(),

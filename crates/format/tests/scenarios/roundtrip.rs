@@ -210,7 +210,8 @@ proptest! {
         let mut epochs = Epochs::default();
         for number in 0..words[0] % 5 {
             let before = (Generation(0), number as u32);
-            epochs.begin(Epoch { before, id: words[1] ^ number, time: words[2], fingerprint: words[3] });
+            let without = [DeviceId(1 + number % 40)].into_iter().collect();
+            epochs.begin(Epoch { before, id: words[1] ^ number, time: words[2], fingerprint: words[3], without });
         }
         let superblock = Superblock {
             fsid: ids.0, bytenr: SUPERBLOCK_COPIES[1], flags: SuperblockFlags(words[0]),

@@ -403,3 +403,53 @@ fn a_damaged_superblock_is_a_fault_though_the_other_device_lags() {
     let found: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
     assert!(found.iter().any(|fault| fault.contains("superblock copy 1 of device 1 is bad")), "{found:#?}");
 }
+
+/// Of invariant 59: a device that is left out by mount after mount has none of the epochs that
+/// these might begin, and the one that it has is not forgotten.
+#[test]
+fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
+    const MOUNTS: u64 = 15;
+    let devices = pair();
+    let mut number = 0;
+    let mut write_without = |times: u64| {
+        for _ in 0..times {
+            let fs = alone(&devices[0]);
+            number += 1;
+            write(&fs, &format!("file {number}"), number, 50_000).unwrap();
+            fs.close().unwrap();
+        }
+    };
+    // It has epochs that are not the first one.
+    for times in [1, 1, MOUNTS] {
+        write_without(times);
+        let fs = open(shared(&devices)).unwrap();
+        assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+        fs.close().unwrap();
+    }
+    let fs = alone(&devices[1]);
+    (1..=2 + MOUNTS).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+}
+
+/// Of invariant 59: what a device has got since it was brought up counts, though mounts before that
+/// had left it out.
+#[test]
+fn halves_that_were_one_again_are_not_joined_when_they_are_written_apart() {
+    let devices = pair();
+    for number in 1..=3 {
+        let fs = alone(&devices[0]);
+        write(&fs, &format!("file {number}"), number, 50_000).unwrap();
+        fs.close().unwrap();
+    }
+    let fs = open(shared(&devices)).unwrap();
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    fs.close().unwrap();
+    drop(fs);
+    for (number, device) in (4..).zip(&devices) {
+        let fs = alone(device);
+        write(&fs, &format!("file {number}"), number, 50_000).unwrap();
+        fs.close().unwrap();
+    }
+    let error = open(shared(&devices)).err().unwrap();
+    assert!(error.to_string().contains("without the other"), "{error}");
+}

@@ -9,7 +9,7 @@ use ubtrfs::{Filesystem, ScrubOptions};
 use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES, Superblock};
 use ubtrfs_volume::{Buffer, Device, DeviceWrite};
 
-use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
+use crate::common::volumes::{alone, assert_clean, assert_holds, open, volume, write};
 
 const SECOND: DeviceId = DeviceId(2);
 const EIO: i32 = 5;
@@ -166,4 +166,65 @@ fn a_superblock_whose_write_failed_may_be_there() {
             }
         }
     }
+}
+
+/// Has what `old` has.
+fn go_back_to(device: &OverlayDevice, old: &OverlayDevice) {
+    const PART: usize = 1 << 20;
+    let (mut then, mut now) = (vec![0; PART], vec![0; PART]);
+    for at in (0..device.size()).step_by(PART).map(Physical) {
+        old.read_at(at, &mut then).unwrap();
+        device.read_at(at, &mut now).unwrap();
+        if then != now {
+            overwrite(device, at, &then);
+        }
+    }
+}
+
+/// Of invariant 34: with the superblocks the device has lost all else, so it has what the one that
+/// it returns refers to, and not what we have written last.
+#[test]
+fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
+    // The checksums of each are in leaves of their own.
+    const LEN: usize = 24 << 20;
+    let write_and_sync = |fs: &Filesystem, number| {
+        write(fs, &format!("file {number}"), number, LEN).unwrap();
+        fs.sync().unwrap();
+    };
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write_and_sync(&fs, 1);
+    let old = devices[1].fork();
+    (2..=5).for_each(|number| write_and_sync(&fs, number));
+    go_back_to(&devices[1], &old);
+    write_and_sync(&fs, 6);
+    assert_eq!(fs.volume().lagging_devices(), [SECOND]);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&shared(&devices), "brought up");
+    let fs = alone(&devices[1]);
+    (1..=6).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, LEN));
+}
+
+/// Those of logs are looked at once a second.
+#[test]
+fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    write_and_sync(&fs, 1);
+    let old = superblock_of(&devices[1]);
+    for number in 2..40 {
+        let file = write(&fs, &format!("file {number}"), number, 50_000).unwrap();
+        fs.fsync(file).unwrap();
+    }
+    overwrite(&devices[1], SUPERBLOCK_COPIES[0], &old);
+    write_and_sync(&fs, 40);
+    assert_eq!(fs.abort_reason(), None);
+    assert_eq!(fs.volume().lagging_devices(), [SECOND]);
+    scrub(&fs);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&devices[1]);
+    (1..=40).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
 }
