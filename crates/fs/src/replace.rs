@@ -16,7 +16,7 @@ use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::time::Instant;
-use ubtrfs_threads::{Condvar, Mutex, Rank};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 use ubtrfs_volume::{Copied, Device, Error as VolumeError};
 
 use crate::allocated::{self, Allocated};
@@ -195,7 +195,15 @@ impl Replacer {
     /// was cancelled. The next mount goes on. `EIO` if the new device was given up.
     pub(crate) fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
         ubtrfs_tree::ensure_may_block()?;
-        let Some(_running) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
+        let Some(running) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
+        self.run_alone(&running, goes_on)
+    }
+
+    fn run_alone(
+        &self,
+        _running: &MutexGuard<'_, ()>,
+        goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool,
+    ) -> Result<()> {
         if self.info.volume.replacement().is_none() {
             return Err(Errno::NOTCONN.into());
         }
@@ -330,9 +338,15 @@ impl Replacer {
             return Ok(None);
         }
         let replacer = Arc::clone(self);
-        let run = move || match replacer.run(&mut |_| true) {
-            Err(Error::Posix(Errno::CANCELED | Errno::INPROGRESS)) | Ok(()) => {}
-            Err(error) => tracing::error!("a device could not be replaced: {error}"),
+        let run = move || {
+            // Who holds this may be about to find that it can't begin another one: then nobody else
+            // would copy for this one.
+            let running = replacer.running.lock();
+            match replacer.run_alone(&running, &mut |_| true) {
+                // It has ended meanwhile.
+                Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN)) | Ok(()) => {}
+                Err(error) => tracing::error!("a device could not be replaced: {error}"),
+            }
         };
         ubtrfs_threads::thread::Builder::new().name("replace".into()).spawn(run).map(Some)
     }

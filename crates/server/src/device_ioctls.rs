@@ -150,7 +150,7 @@ impl DeviceIoctl {
                 Err(errno) => Err(errno),
             },
             Self::Replace(request) => {
-                let source = devices.number_of(request.source, &request.source_path)?;
+                let source = devices.number_of(engine, request.source, &request.source_path)?;
                 let options = ReplaceOptions {
                     avoid_source: request.avoid_source,
                     bytes_per_second: Some(request.bytes_per_second).filter(|limit| *limit > 0),

@@ -48,14 +48,15 @@ impl Devices {
         self.by_number.lock().clone()
     }
 
-    /// Looks whether the device that is to replace another one has its place by now.
+    /// Looks whether the device that is to replace another one has its place by now, or is no
+    /// device of the volume any more.
     fn note_replaced(&self, engine: &Filesystem) {
         let mut by_number = self.by_number.lock();
         if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().is_some() {
             return;
         }
-        let ended = engine.replacement();
-        let (ReplaceState::Finished, Some(path)) = (ended.state, by_number.remove(&TARGET.0)) else { return };
+        let (ended, path) = (engine.replacement(), by_number.remove(&TARGET.0));
+        let (ReplaceState::Finished, Some(path)) = (ended.state, path) else { return };
         let old = by_number.insert(ended.source.0, path.clone());
         let mut paths = self.paths.lock();
         paths.retain(|known| Some(known) != old.as_ref() && *known != path);
@@ -95,10 +96,11 @@ impl Devices {
     }
 
     /// The number of a device: it is given, or it is that of the path.
-    pub(crate) fn number_of(&self, number: u64, path: &str) -> Result<DeviceId, Errno> {
+    pub(crate) fn number_of(&self, engine: &Filesystem, number: u64, path: &str) -> Result<DeviceId, Errno> {
         if number != 0 {
             return Ok(DeviceId(number));
         }
+        self.note_replaced(engine);
         let by_number = self.by_number.lock();
         let found = by_number.iter().find(|(_, known)| *known == path);
         found.map(|(number, _)| DeviceId(*number)).ok_or(Errno::NODEV)

@@ -199,7 +199,7 @@ impl VacateIoctl {
                     Which::Name(name) if name == MISSING => {
                         engine.volume().missing_devices().first().ok_or(Errno::NODEV)?.devid
                     }
-                    Which::Name(path) => devices.number_of(0, path)?,
+                    Which::Name(path) => devices.number_of(engine, 0, path)?,
                 };
                 devices.remove(engine, number, &|_: &VacateProgress| goes_on())?;
             }
