@@ -55,8 +55,9 @@ impl Content {
         self.nodatacow = true;
     }
 
-    /// Whether each page is as in one of these versions, and the size too.
-    pub fn is_mixed_of(&self, versions: &[&Self]) -> bool {
+    /// Whether each page is as in one of these versions, and the size too. A page may also be one of
+    /// `pages_of`, whose sizes no crash can leave.
+    pub fn is_mixed_of(&self, versions: &[&Self], pages_of: &[&Self]) -> bool {
         let page_of = |content: &Self, start: u64| {
             let mut bytes = content.read(start, PAGE.min(self.size - start) as usize);
             bytes.resize(PAGE.min(self.size - start) as usize, 0);
@@ -67,7 +68,7 @@ impl Content {
         let mut starts = numbers.into_iter().map(|number| number * PAGE).filter(|start| *start < self.size);
         let is_of_one = |start| {
             let mine = page_of(self, start);
-            versions.iter().any(|version| page_of(version, start) == mine)
+            versions.iter().chain(pages_of).any(|version| page_of(version, start) == mine)
         };
         versions.iter().any(|version| version.size == self.size) && starts.all(is_of_one)
     }

@@ -83,6 +83,8 @@ impl Session {
         } else {
             let before = self.worker.model.clone();
             let result = self.worker.perform(operation);
+            let written = self.worker.take_written_in_place().into_iter();
+            self.trace.written_in_place.extend(written.map(|(id, content)| (began, id, content)));
             let mut touched: Vec<_> =
                 result.as_ref().map(|touched| touched.keys().copied().collect()).unwrap_or_default();
             if let Operation::Truncate { what, .. } = operation

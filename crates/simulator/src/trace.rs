@@ -8,7 +8,7 @@ use ubtrfs::InodeId;
 use crate::model::Dentry;
 use crate::timeline::Timelines;
 use crate::version::Version;
-use crate::{Body, Model};
+use crate::{Body, Content, Model};
 
 /// A commit: the volume as a whole.
 #[derive(Clone, Debug)]
@@ -73,6 +73,9 @@ pub struct Trace {
     pub commits: Vec<Commit>,
     /// Promises besides them.
     pub promises: Vec<Promise>,
+    /// What was written in place to files of deleted subvolumes, each with the events of the device
+    /// before the operation began that wrote it. No version has these files.
+    pub written_in_place: Vec<(usize, InodeId, Content)>,
 }
 
 impl Trace {
@@ -82,6 +85,7 @@ impl Trace {
             versions: vec![Version { began: 0, model }],
             commits: vec![Commit { generation, began: 0, returned: Some(0), versions: 0..1 }],
             promises: Vec::new(),
+            written_in_place: Vec::new(),
         }
     }
 

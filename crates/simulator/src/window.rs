@@ -24,6 +24,8 @@ pub(crate) struct Window<'a> {
     pub promises: Vec<Bound<'a>>,
     /// What changed.
     pub lines: Timelines<'a>,
+    /// What had been written in place to files of deleted subvolumes.
+    written_in_place: Vec<(InodeId, &'a Content)>,
 }
 
 /// What a call had promised.
@@ -51,7 +53,9 @@ impl<'a> Window<'a> {
             covers: &promise.covers,
         };
         let promises = trace.promises.iter().filter(counts).map(bound).collect();
-        Self { trace, base, last, promises, lines: Timelines::new(&trace.versions, base, last) }
+        let had_begun = trace.written_in_place.iter().filter(|(began, _, _)| *began < event);
+        let written_in_place = had_begun.map(|(_, id, content)| (*id, content)).collect();
+        Self { trace, base, last, promises, lines: Timelines::new(&trace.versions, base, last), written_in_place }
     }
 
     /// All faults of the found state, each as a sentence.
@@ -124,8 +128,11 @@ impl<'a> Window<'a> {
             }
         }
         let is_new = line.at(since).is_none();
-        wrong.extend(about_body(found, &allowed, is_new).map(|what| format!("{what} since version {since}")));
-        let is_body = |node: &Node| about_body(found, &[node], is_new).is_none();
+        let in_place: Vec<_> =
+            self.written_in_place.iter().filter(|(of, _)| *of == id).map(|(_, content)| *content).collect();
+        let of_body = about_body(found, &allowed, &in_place, is_new);
+        wrong.extend(of_body.map(|what| format!("{what} since version {since}")));
+        let is_body = |node: &Node| about_body(found, &[node], &in_place, is_new).is_none();
         let is_as_in =
             |node: &&Node| attributes(node) == attributes(found) && node.xattrs == found.xattrs && is_body(node);
         if wrong.is_empty() && !found.is_nodatacow() && !allowed.iter().any(is_as_in) {
@@ -175,9 +182,15 @@ fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<
     line.since(since).filter_map(|node| node.map(|node| &**node)).collect()
 }
 
-/// Whether content, target or device number is that of one of these states. A new file that was not
-/// synced may be there and empty.
-fn about_body<'a>(found: &Node, allowed: &[&'a Node], may_be_empty: bool) -> Option<String> {
+/// Whether content, target or device number is that of one of these states; pages of a file that is
+/// written in place may be those of `in_place`. A new file that was not synced may be there and
+/// empty.
+fn about_body<'a>(
+    found: &Node,
+    allowed: &[&'a Node],
+    in_place: &[&'a Content],
+    may_be_empty: bool,
+) -> Option<String> {
     let Body::File(content) = &found.body else {
         let is_dir = found.is_dir();
         let same = allowed.iter().any(|node| node.body == found.body || (is_dir && node.is_dir()));
@@ -191,7 +204,8 @@ fn about_body<'a>(found: &Node, allowed: &[&'a Node], may_be_empty: bool) -> Opt
         Body::File(wanted) if wanted.is_nodatacow() => Some(wanted),
         _ => None,
     };
-    if content.is_nodatacow() && content.is_mixed_of(&allowed.iter().filter_map(nodatacow).collect::<Vec<_>>()) {
+    let versions: Vec<_> = allowed.iter().filter_map(nodatacow).collect();
+    if content.is_nodatacow() && content.is_mixed_of(&versions, in_place) {
         return None;
     }
     let differences: Vec<String> = allowed.iter().rev().take(4).map(|node| difference(content, &node.body)).collect();

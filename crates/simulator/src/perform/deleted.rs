@@ -1,11 +1,12 @@
 //! Files and a directory of a deleted subvolume that stay open for a while: they are used as
-//! before, whatever happens beside that (invariant 66). A crash leaves nothing of them.
+//! before, whatever happens beside that (invariant 66). A crash leaves nothing of them, except for
+//! what was written in place if the deletion is not durable.
 
 use ubtrfs::{Errno, InodeId, NewInode, WriteAt};
 use ubtrfs_format::{Ino, TreeId};
 
 use super::{OpenOfDeleted, Worker, make_durable};
-use crate::{Body, Random};
+use crate::{Body, Content, Random};
 
 /// How many files of a subvolume stay open.
 const FILES: usize = 3;
@@ -61,6 +62,12 @@ impl Worker {
         Ok(())
     }
 
+    /// What was written in place to files of deleted subvolumes since the last call: a crash before
+    /// the deletion is durable may leave pages of it.
+    pub(crate) fn take_written_in_place(&mut self) -> Vec<(InodeId, Content)> {
+        std::mem::take(&mut self.written_in_place)
+    }
+
     /// Uses all that is open of deleted subvolumes.
     pub(super) fn use_deleted(&mut self) -> Result<(), String> {
         for mut open in std::mem::take(&mut self.deleted) {
@@ -88,7 +95,7 @@ impl Worker {
 
     /// Changes what is open, and reads it. Whether all was done; a sentence if it holds what it
     /// should not.
-    fn use_open(&self, open: &mut OpenOfDeleted) -> ubtrfs::Result<Result<bool, String>> {
+    fn use_open(&mut self, open: &mut OpenOfDeleted) -> ubtrfs::Result<Result<bool, String>> {
         let turn = open.left;
         for (number, (id, content)) in open.files.iter_mut().enumerate() {
             if !open.read_only {
@@ -96,6 +103,9 @@ impl Worker {
                 let data = Random::data(turn, len);
                 self.fs.write(*id, WriteAt::Offset(offset), &data, false)?;
                 content.write(offset, &data);
+                if content.is_nodatacow() {
+                    self.written_in_place.push((*id, content.clone()));
+                }
             }
             let size = content.size();
             let found = self.fs.read(*id, 0, size as usize + 1)?;

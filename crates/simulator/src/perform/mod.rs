@@ -50,6 +50,8 @@ pub struct Worker {
     pub handles: Vec<InodeId>,
     /// What is open of subvolumes that were deleted.
     deleted: Vec<OpenOfDeleted>,
+    /// What was written in place to files of deleted subvolumes since it was last asked for.
+    written_in_place: Vec<(InodeId, Content)>,
     /// Devices that the volume has or may get.
     pub(crate) devices: Vec<Arc<dyn Device>>,
     /// Errors that are not faults of the engine.
@@ -78,7 +80,8 @@ impl Worker {
     /// A worker on a mounted volume.
     pub fn new(fs: Arc<Filesystem>, model: Model, tolerance: Tolerance, times: bool) -> Self {
         let (handles, deleted, devices) = (Vec::new(), Vec::new(), Vec::new());
-        Self { fs, model, handles, deleted, devices, tolerance, times, tolerated: 0 }
+        let written_in_place = Vec::new();
+        Self { fs, model, handles, deleted, written_in_place, devices, tolerance, times, tolerated: 0 }
     }
 
     /// Goes on with a volume that was mounted again: nothing is open in it.
