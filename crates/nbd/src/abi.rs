@@ -61,6 +61,8 @@ pub(crate) const CHUNK_OFFSET_HOLE: u16 = 2;
 pub(crate) const CHUNK_ERROR: u16 = (1 << 15) + 1;
 pub(crate) const CHUNK_ERROR_OFFSET: u16 = (1 << 15) + 2;
 
+/// The server could not do it, for a reason that it keeps to itself.
+pub(crate) const EIO: u32 = 5;
 /// The server is about to end: the request belongs to its successor.
 pub(crate) const ESHUTDOWN: u32 = 108;
 

@@ -51,6 +51,10 @@ impl Command {
     pub(crate) fn is_write(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::Zero)
     }
+
+    fn is_flush(&self) -> bool {
+        matches!(self, Self::Flush { .. })
+    }
 }
 
 /// A request.
@@ -78,6 +82,26 @@ impl Request {
         Self { command, at, len, sent: None, of: None, done }
     }
 
+    /// Takes another flush along, that came later.
+    fn join(&mut self, later: Self) {
+        let (Command::Flush { covers, is_own }, Command::Flush { covers: more, is_own: or_own }) =
+            (&mut self.command, later.command)
+        else {
+            return;
+        };
+        *covers = more.max(*covers);
+        *is_own |= or_own;
+        let first = std::mem::replace(&mut self.done, Box::new(drop));
+        self.done = Box::new(move |result| {
+            let same = match &result {
+                Ok(_) => Ok(Vec::new()),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
+            first(result);
+            (later.done)(same);
+        });
+    }
+
     /// The request as it is sent, as durable by itself where there is that.
     pub(crate) fn message(&self, cookie: u64, has_fua: bool) -> Message {
         let (command, parts) = match &self.command {
@@ -98,8 +122,12 @@ impl Request {
 pub(crate) struct Requests {
     all: BTreeMap<u64, Request>,
     last_cookie: u64,
-    /// Those that are not sent, in the order in which they came: flushes and durable writes, which
-    /// others wait for and which take hardly any room, …
+    /// Flushes that are not sent. One is under way at a time, and takes all that came meanwhile
+    /// along: of two at once a server may fail one, and say nothing of it by the other.
+    flushes: VecDeque<u64>,
+    flushes_under_way: usize,
+    /// Others that are not sent, in the order in which they came: durable writes, which others wait
+    /// for and which take hardly any room, …
     urgent: VecDeque<u64>,
     /// … reads, …
     reads: VecDeque<u64>,
@@ -127,9 +155,8 @@ impl Requests {
     fn queue_of(&mut self, command: &Command) -> &mut VecDeque<u64> {
         match command {
             Command::Read => &mut self.reads,
-            Command::Flush { .. } | Command::Write { fua: true, .. } | Command::Write { is_urgent: true, .. } => {
-                &mut self.urgent
-            }
+            Command::Flush { .. } => &mut self.flushes,
+            Command::Write { fua: true, .. } | Command::Write { is_urgent: true, .. } => &mut self.urgent,
             _ => &mut self.changes,
         }
     }
@@ -137,6 +164,11 @@ impl Requests {
     /// Takes the request that is to be sent next, or a piece of it of at most `largest` bytes, if
     /// there is room for it among so many bytes.
     pub(crate) fn take_next(&mut self, window: usize, may_change: bool, largest: u32) -> Option<u64> {
+        if self.flushes_under_way == 0
+            && let Some(flush) = self.join_flushes()
+        {
+            return Some(flush);
+        }
         if let Some(first) = self.urgent.front().copied() {
             self.split(first, largest);
             return self.urgent.pop_front();
@@ -154,6 +186,18 @@ impl Requests {
         }
         self.is_turn_of_changes = !takes_change;
         queue.pop_front()
+    }
+
+    /// One flush for all that wait, in the place of the first.
+    fn join_flushes(&mut self) -> Option<u64> {
+        let first = self.flushes.pop_front()?;
+        for next in std::mem::take(&mut self.flushes) {
+            let Some(next) = self.all.remove(&next) else { continue };
+            if let Some(flush) = self.all.get_mut(&first) {
+                flush.join(next);
+            }
+        }
+        Some(first)
     }
 
     /// Puts pieces in the place of the first request of a queue, if it has too many bytes.
@@ -214,6 +258,7 @@ impl Requests {
         let request = self.all.get_mut(&cookie)?;
         request.sent = Some((lane, Instant::now()));
         self.under_way += 1;
+        self.flushes_under_way += usize::from(request.command.is_flush());
         self.bytes_under_way += request.len as usize;
         Some(request.message(cookie, has_fua))
     }
@@ -255,6 +300,7 @@ impl Requests {
     pub(crate) fn remove(&mut self, cookie: u64) -> Option<Request> {
         let request = self.all.remove(&cookie)?;
         self.under_way -= 1;
+        self.flushes_under_way -= usize::from(request.command.is_flush());
         self.bytes_under_way -= request.len as usize;
         Some(request)
     }
@@ -388,6 +434,33 @@ mod tests {
         requests.remove(zeros[2]).unwrap();
         assert_eq!(sent(&mut requests, 40, false), [reads[2]]);
         assert!(sent(&mut requests, 100, false).is_empty(), "changes wait for a flush");
+    }
+
+    #[test]
+    fn a_flush_waits_for_the_one_under_way_and_takes_others_along() {
+        let mut requests = Requests::default();
+        let (sender, results) = std::sync::mpsc::channel();
+        let flush = |requests: &mut Requests, covers, is_own| {
+            let (cookie, sender) = (requests.next_cookie(), sender.clone());
+            let done = Box::new(move |result: io::Result<_>| sender.send((cookie, result.is_ok())).unwrap());
+            requests.add(cookie, Request::new(Command::Flush { covers, is_own }, 0, 0, done));
+            cookie
+        };
+        let first = flush(&mut requests, 1, false);
+        assert_eq!(sent(&mut requests, 100, true), [first]);
+        let later = [flush(&mut requests, 2, false), flush(&mut requests, 3, true), flush(&mut requests, 4, false)];
+        assert!(sent(&mut requests, 100, true).is_empty());
+        (requests.remove(first).unwrap().done)(Ok(Vec::new()));
+        assert_eq!(sent(&mut requests, 100, true), later[..1]);
+        requests.wait_again();
+        let after = flush(&mut requests, 5, false);
+        assert_eq!(sent(&mut requests, 100, true), later[..1], "all are under way anew, as one");
+        let joined = requests.remove(later[0]).unwrap();
+        assert!(matches!(joined.command, Command::Flush { covers: 5, is_own: true }));
+        (joined.done)(Err(io::Error::other("no")));
+        let answers: Vec<_> = results.try_iter().collect();
+        assert_eq!(answers, [(first, true), (later[0], false), (later[1], false), (later[2], false), (after, false)]);
+        assert!(requests.is_empty());
     }
 
     #[test]

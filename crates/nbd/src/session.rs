@@ -27,13 +27,13 @@ use bytes::Bytes;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
-use crate::abi::{ESHUTDOWN, LARGEST_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
+use crate::abi::{EIO, ESHUTDOWN, LARGEST_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
 use crate::connect::Link;
 use crate::kept::Kept;
 use crate::lane::{Lane, Line};
 use crate::lease::Lease;
 use crate::negotiate::Export;
-use crate::reply::{Answer, Expected};
+use crate::reply::{Answer, Expected, Refusal};
 use crate::requests::{Command, Done, Request, Requests};
 use crate::uri::Uri;
 use crate::watch::Watch;
@@ -218,7 +218,7 @@ impl Session {
         if let Some((_, sent)) = request.sent {
             state.window.answered(request.len as usize, sent, Instant::now());
         }
-        let (request, cookie, result) = match request.of {
+        let (request, cookie, mut result) = match request.of {
             None => (request, answer.cookie, answer.result),
             Some(of) => {
                 let Some((request, result)) = state.requests.gather(of, &request, answer.result) else {
@@ -249,6 +249,10 @@ impl Session {
                 }
             }
             (Command::Write { .. } | Command::Zero, Err(_)) => state.kept.is_over(request.at, end, cookie),
+            (Command::Flush { .. }, Ok(_)) if state.lost.is_some() => {
+                // It says nothing of what the one that failed was for.
+                result = Err(Refusal { errno: EIO, said: "a flush before it has failed".into() });
+            }
             (Command::Flush { covers, .. }, Ok(_)) => {
                 state.kept.flushed(*covers);
                 state.witnesses.iter_mut().for_each(|witness| witness.flushed(*covers));

@@ -126,3 +126,29 @@ fn what_a_failed_flush_was_for_is_written_again_where_that_is_asked_for() {
     let blocks: Vec<u8> = (0..11).map(|block| disk[(block * BLOCK) as usize]).collect();
     assert_eq!(blocks, [0, 1, 1, 2, 2, 2, 4, 4, 4, 4, 0]);
 }
+
+/// A flush that was under way, or waited, when another one failed says nothing of what that was
+/// for. This is invariant 32, too.
+#[test]
+fn what_a_failed_flush_was_for_is_not_forgotten_by_another_at_the_same_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 20);
+    let client = client(&server, LONG);
+    write(&client, 1, 4, 1).unwrap();
+    server.fail_next_flush();
+    // While this is written, both flushes are asked for.
+    server.slow_down(2 * BLOCK);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&client, 8, 1, 2));
+        let flushes = [(); 2].map(|()| scope.spawn(|| client.flush()));
+        let succeeded = flushes.into_iter().map(|flush| flush.join().unwrap().is_ok());
+        assert_eq!(succeeded.filter(|is_ok| *is_ok).count(), 0, "both were asked for after the first write");
+        drop(writer.join().unwrap());
+    });
+    server.slow_down(0);
+    client.write_again();
+    client.flush().unwrap();
+    drop(client);
+    let disk = server.durable();
+    assert_eq!([1, 2, 3, 4].map(|block| disk[(block * BLOCK) as usize]), [1; 4]);
+}
