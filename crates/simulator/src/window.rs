@@ -185,12 +185,7 @@ fn nodes_since<'a>(line: &Timeline<Option<&'a Arc<Node>>>, since: usize) -> Vec<
 /// Whether content, target or device number is that of one of these states; pages of a file that is
 /// written in place may be those of `in_place`. A new file that was not synced may be there and
 /// empty.
-fn about_body<'a>(
-    found: &Node,
-    allowed: &[&'a Node],
-    in_place: &[&'a Content],
-    may_be_empty: bool,
-) -> Option<String> {
+fn about_body<'a>(found: &Node, allowed: &[&'a Node], in_place: &[&'a Content], may_be_empty: bool) -> Option<String> {
     let Body::File(content) = &found.body else {
         let is_dir = found.is_dir();
         let same = allowed.iter().any(|node| node.body == found.body || (is_dir && node.is_dir()));
