@@ -47,10 +47,11 @@ pub(crate) fn at_the_end(stage: &Stage, options: &Options, seed: u64, crashes: u
     for (point, devices) in Crashes::new(&stage.recording, seed, crashes).of_all() {
         let context = format!("after a crash at {point:?}");
         let devices = members(&devices).unwrap_or_else(|what| panic!("{context}: {what}"));
-        let checked = brought_up(&devices, options);
-        if let Err(what) = check(&checked) {
-            panic!("{context}: {what}");
-        }
+        let checked = match &stage.glitching {
+            Some(_) => check(&brought_up(&devices, options)),
+            None => check(&devices),
+        };
+        checked.unwrap_or_else(|what| panic!("{context}: {what}"));
         let fs = remount(&devices, options);
         judge_files(stage, &fs, |number| stage.files[number].1.after_crash(point.event), &context);
         judge_each_alone(stage, &devices, options, |number| stage.files[number].1.after_crash(point.event), &context);
