@@ -325,6 +325,7 @@ fn a_later_mount_of_the_same_device_is_left_alone() {
     }
     // One of two, the other is noticed.
     rustix::mount::mount_bind(dirs[0].path(), dirs[1].path()).unwrap();
+    let _bound = Bound(dirs[1].path());
     drop(device);
     assert_eq!(ended.points(), [dirs[1].path(), dirs[0].path()]);
     ended.unmount(Unmount::Now).unwrap();
@@ -339,6 +340,15 @@ fn a_later_mount_of_the_same_device_is_left_alone() {
     assert!(ended.points().is_empty() && ended.unmount_all(Unmount::Lazy).is_ok());
     assert!(later.is_mounted());
     later.unmount(Unmount::Now).unwrap();
+}
+
+/// A mount on this directory, which ends when this is dropped if it has not ended before.
+struct Bound<'a>(&'a Path);
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0, rustix::mount::UnmountFlags::DETACH);
+    }
 }
 
 /// A loop device, detached when this is dropped.
