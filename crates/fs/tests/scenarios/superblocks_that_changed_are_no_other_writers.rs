@@ -207,6 +207,34 @@ fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
     (1..=6).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, LEN));
 }
 
+/// A device that loses one often loses the next: those of logs are all looked at for a while.
+#[test]
+fn a_device_that_has_lost_a_superblock_is_looked_at_more_often() {
+    let devices = pair();
+    let fs = open(shared(&devices)).unwrap();
+    let write_and_fsync = |number: u64| {
+        let file = write(&fs, &format!("file {number}"), number, 50_000).unwrap();
+        fs.fsync(file).unwrap();
+    };
+    write_and_sync(&fs, 1);
+    for round in 1..4 {
+        let before = superblock_of(&devices[1]);
+        write_and_fsync(2 * round);
+        overwrite(&devices[1], SUPERBLOCK_COPIES[0], &before);
+        if round == 1 {
+            write_and_sync(&fs, 3);
+        } else {
+            write_and_fsync(2 * round + 1);
+        }
+        assert_eq!(fs.volume().lagging_devices(), [SECOND], "round {round}");
+        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&devices[1]);
+    (1..=7).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+}
+
 /// Those of logs are looked at once a second.
 #[test]
 fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
