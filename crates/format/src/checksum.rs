@@ -66,7 +66,7 @@ impl ChecksumType {
         let mut sum = [0; MAX_CHECKSUM_SIZE];
         match self {
             Self::Crc32c => sum[..4].copy_from_slice(&crc32c::crc32c(data).to_le_bytes()),
-            Self::XxHash64 => sum[..8].copy_from_slice(&xxhash_rust::xxh64::xxh64(data, 0).to_le_bytes()),
+            Self::XxHash64 => sum[..8].copy_from_slice(&xxhash64(data).to_le_bytes()),
             Self::Sha256 => {
                 use sha2::Digest;
                 sum.copy_from_slice(&sha2::Sha256::digest(data));
@@ -83,6 +83,11 @@ impl ChecksumType {
     pub fn matches(self, data: &[u8], stored: &[u8]) -> bool {
         stored.get(..self.size()) == Some(&self.compute(data).0[..self.size()])
     }
+}
+
+/// XXHASH64 with seed 0, as a number.
+pub fn xxhash64(data: &[u8]) -> u64 {
+    xxhash_rust::xxh64::xxh64(data, 0)
 }
 
 #[cfg(test)]

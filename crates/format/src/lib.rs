@@ -20,7 +20,7 @@ mod superblock;
 pub mod items;
 
 pub use check_item::{ItemContext, ItemFault, check_chunk, check_header, check_item, check_leaf};
-pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE};
+pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE, xxhash64};
 pub use epochs::{DevicesWithout, EPOCHS_MAX, Epoch, Epochs, NotContained};
 pub use error::{Error, Result};
 pub use ids::{DeviceId, DirIndex, Generation, Ino, Logical, Physical, TreeId, Uuid};

@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::epochs::{Epochs, EpochsBytes};
 use crate::items::{DevItem, DevItemBytes};
 use crate::resilvered::{Resilvered, ResilveredBytes};
-use crate::{CHECKSUM_FIELD, ChecksumType, Error, Generation, Logical, MAX_LEVEL, Physical, Result, Uuid};
+use crate::{CHECKSUM_FIELD, ChecksumType, Error, Generation, Logical, MAX_LEVEL, Physical, Result, Uuid, xxhash64};
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 4096;
@@ -343,8 +343,7 @@ impl Superblock {
     /// device was brought up.
     pub fn fingerprint(&self) -> u64 {
         let own = Self { bytenr: Physical(0), dev_item: DevItem::default(), resilvered: None, ..self.clone() };
-        let sum = own.to_bytes().map(|bytes| ChecksumType::XxHash64.compute(&bytes[CHECKSUM_FIELD..]));
-        sum.map_or(0, |sum| u64::from_le_bytes(std::array::from_fn(|at| sum.0[at])))
+        own.to_bytes().map_or(0, |bytes| xxhash64(&bytes[CHECKSUM_FIELD..]))
     }
 
     /// Numbers the log as the next one after that of the superblock that was written before.

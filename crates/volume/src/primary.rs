@@ -1,9 +1,8 @@
 //! What is known of a device's primary superblock (of invariants 12 and 34).
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hasher};
 
-use ubtrfs_format::{CHECKSUM_FIELD, Generation, SUPERBLOCK_COPIES, Superblock};
+use ubtrfs_format::{CHECKSUM_FIELD, Generation, SUPERBLOCK_COPIES, Superblock, xxhash64};
 
 use crate::buffer::{Buffer, SharedBuffer};
 
@@ -33,9 +32,7 @@ fn has_same_bytes(ours: &[u8], found: &[u8]) -> bool {
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(bytes.get(CHECKSUM_FIELD..).unwrap_or_default());
-    hasher.finish()
+    xxhash64(bytes.get(CHECKSUM_FIELD..).unwrap_or_default())
 }
 
 impl Primary {

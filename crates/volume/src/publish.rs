@@ -220,16 +220,15 @@ impl Volume {
             let is_left_out = || left_out.contains(&member.devid()) || is_noted(member.devid());
             has(member, &before.epochs) || is_unknown && !is_left_out()
         };
-        let begins = lagging.iter().any(|member| may_have(member));
-        if begins {
+        if lagging.iter().any(|member| may_have(member)) {
             let (generation, _, log) = before.moment();
             let time = time::wall_clock().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let (id, _) = uuid::Uuid::new_v4().as_u64_pair();
             let fingerprint = before.fingerprint();
             next.epochs.begin(Epoch { before: (generation, log), id, time, fingerprint, without });
+        } else {
+            next.epochs.keep_without(if before.is_of_ubtrfs() { without } else { DevicesWithout::default() });
         }
-        let is_known = begins || before.is_of_ubtrfs();
-        next.epochs.keep_without(if is_known { without } else { DevicesWithout::default() });
         *left_out = lagging.iter().map(|member| member.devid()).collect();
         for member in lagging {
             let devid = member.devid();
