@@ -51,8 +51,10 @@ pub(crate) struct Channel {
     sent: AtomicU64,
     /// Bytes that it gave.
     received: AtomicU64,
-    /// How long sending may wait at a time, in milliseconds; 0: for ever.
-    limit: AtomicU64,
+    /// When it was made.
+    begun: Instant,
+    /// When all that is sent and received has to be over, in milliseconds since then; 0: never.
+    deadline: AtomicU64,
     is_ended: AtomicBool,
 }
 
@@ -144,7 +146,6 @@ impl Channel {
 
     /// Returns when the socket takes something again.
     fn wait_for_room(&self, lease: Option<&Lease>) -> io::Result<()> {
-        let begun = Instant::now();
         loop {
             let mut socket = [PollFd::new(&self.socket, PollFlags::OUT)];
             match poll(&mut socket, Some(&LOOK.try_into().map_err(io::Error::other)?)) {
@@ -152,10 +153,7 @@ impl Channel {
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
-            let limit = Duration::from_millis(self.limit.load(Relaxed));
-            if !limit.is_zero() && begun.elapsed() >= limit {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
+            self.deadline().map_or(Ok(()), |deadline| left(deadline).map(drop))?;
             if self.is_ended.load(Relaxed) {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -164,6 +162,9 @@ impl Channel {
     }
 
     fn receive(&self, buf: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline() {
+            self.socket.limit(Some(left(deadline)?))?;
+        }
         let received = (&self.socket).read(buf)?;
         self.received.fetch_add(received as u64, Relaxed);
         Ok(received)
@@ -194,11 +195,17 @@ impl Channel {
         };
     }
 
-    /// How long reading and sending may wait, each time; `None`: forever.
+    /// How long all that is sent and received from now on may take, however often a byte comes;
+    /// `None`: forever.
     pub(crate) fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
-        let milliseconds = limit.map_or(0, |limit| limit.as_millis().max(1) as u64);
-        self.limit.store(milliseconds, Relaxed);
+        let deadline = limit.map_or(0, |limit| (self.begun.elapsed() + limit).as_millis().max(1) as u64);
+        self.deadline.store(deadline, Relaxed);
         self.socket.limit(limit)
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let deadline = self.deadline.load(Relaxed);
+        (deadline > 0).then(|| self.begun + Duration::from_millis(deadline))
     }
 }
 
@@ -275,13 +282,10 @@ impl<'a> Handshake<'a> {
             tls: self.tls.map(|tls| Mutex::new(Rank::Tls, *tls)),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
-            limit: AtomicU64::new(0),
+            begun: Instant::now(),
+            deadline: AtomicU64::new(0),
             is_ended: AtomicBool::new(false),
         })
-    }
-
-    fn limit(&self) -> io::Result<()> {
-        self.socket.limit(Some(left(self.deadline)?))
     }
 }
 
@@ -289,9 +293,9 @@ impl Line for Handshake<'_> {
     fn start_tls(&mut self) -> Result<(), Error> {
         let mut tls = Box::new(tls::client(self.uri)?);
         tls.set_buffer_limit(None);
+        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         while tls.is_handshaking() {
-            self.limit()?;
-            tls.complete_io(&mut &self.socket).map_err(|error| match error.kind() {
+            tls.complete_io(&mut limited).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => tls::failed(&error),
                 _ => Error::Broken(error),
             })?;
@@ -303,28 +307,55 @@ impl Line for Handshake<'_> {
 
 impl Read for Handshake<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.limit()?;
+        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         match &mut self.tls {
-            Some(tls) => rustls::Stream::new(&mut **tls, &mut &self.socket).read(buf),
-            None => (&self.socket).read(buf),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut limited).read(buf),
+            None => limited.read(buf),
         }
     }
 }
 
 impl Write for Handshake<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.limit()?;
+        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         match &mut self.tls {
-            Some(tls) => rustls::Stream::new(&mut **tls, &mut &self.socket).write(buf),
-            None => (&self.socket).write(buf),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut limited).write(buf),
+            None => limited.write(buf),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         match &mut self.tls {
-            Some(tls) => rustls::Stream::new(&mut **tls, &mut &self.socket).flush(),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut limited).flush(),
             None => Ok(()),
         }
+    }
+}
+
+/// A socket all of whose use ends at the deadline, however often a byte comes.
+struct Limited<'a> {
+    socket: &'a Socket,
+    deadline: Instant,
+}
+
+impl Read for Limited<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.socket.limit(Some(left(self.deadline)?))?;
+        let mut socket = self.socket;
+        socket.read(buf)
+    }
+}
+
+impl Write for Limited<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.socket.limit(Some(left(self.deadline)?))?;
+        let mut socket = self.socket;
+        socket.write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -447,5 +478,29 @@ mod tests {
             }
             assert_eq!(arrived < sent, writes, "invariant 71: {arrived} of {sent} bytes have arrived");
         }
+    }
+
+    /// A server that gives a byte now and then holds nobody up beyond the limit.
+    #[test]
+    fn what_has_a_limit_ends_by_it_however_often_a_byte_comes() {
+        const LIMIT: Duration = Duration::from_millis(300);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let uri = Uri::parse(format!("nbd://127.0.0.1:{port}/")).unwrap();
+        let mut handshake = Handshake::begin(&uri, false, Instant::now() + LIMIT).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let dripping = std::thread::spawn(move || {
+            while server.write_all(&[7]).is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let mut bytes = vec![0; 1 << 20];
+        assert!(handshake.read_exact(&mut bytes).is_err(), "that would take hours");
+        let channel = handshake.finish();
+        channel.limit(Some(LIMIT)).unwrap();
+        assert!(Incoming::new(Arc::clone(&channel)).read_exact(&mut bytes).is_err());
+        assert!(channel.moved().received > 0);
+        drop(channel);
+        dripping.join().unwrap();
     }
 }

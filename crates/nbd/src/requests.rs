@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use ubtrfs_threads::time::Instant;
@@ -18,6 +19,9 @@ use crate::reply::Refusal;
 
 /// Requests that are under way, at most.
 const MOST_REQUESTS: usize = 128;
+
+/// A request that so many connections have ended with is not the server's first care.
+const MANY_TRIES: u32 = 5;
 
 /// What is called with the result of a request; it must not wait.
 pub(crate) type Done = Box<dyn FnOnce(io::Result<Vec<u8>>) + Send>;
@@ -64,6 +68,12 @@ pub(crate) struct Request {
     pub(crate) len: u32,
     /// Over which connection it was sent, and when, if it was.
     pub(crate) sent: Option<(usize, Instant)>,
+    /// Since when it has had no answer, over any number of connections: when it was sent first.
+    since: Option<Instant>,
+    /// How often it was sent.
+    tries: u32,
+    /// It gets no answer, and is to fail.
+    is_given_up: bool,
     /// The request of which it is a piece.
     pub(crate) of: Option<u64>,
     pub(crate) done: Done,
@@ -79,7 +89,14 @@ struct Whole {
 
 impl Request {
     pub(crate) fn new(command: Command, at: u64, len: u32, done: Done) -> Self {
-        Self { command, at, len, sent: None, of: None, done }
+        Self { command, at, len, sent: None, since: None, tries: 0, is_given_up: false, of: None, done }
+    }
+
+    /// Whether it gets no answer, though it was sent again: by a server that answers others.
+    fn is_hopeless(&self, limit: Duration) -> bool {
+        let is_old = self.since.is_some_and(|since| since.elapsed() >= limit);
+        let waits = self.sent.is_some_and(|(_, sent)| sent.elapsed() >= limit);
+        is_old && (self.tries >= MANY_TRIES || self.tries > 1 && waits)
     }
 
     /// Takes another flush along, that came later.
@@ -216,7 +233,8 @@ impl Requests {
             if let Command::Write { parts, .. } = &mut command {
                 *parts = cut(parts, (at - request.at) as usize, len as usize);
             }
-            let piece = Request { of: Some(cookie), ..Request::new(command, at, len, Box::new(drop)) };
+            let (since, tries) = (request.since, request.tries);
+            let piece = Request { of: Some(cookie), since, tries, ..Request::new(command, at, len, Box::new(drop)) };
             cookies.push(self.next_cookie());
             self.all.insert(self.last_cookie, piece);
         }
@@ -256,7 +274,10 @@ impl Requests {
     /// A request goes over this connection.
     pub(crate) fn send(&mut self, cookie: u64, lane: usize, has_fua: bool) -> Option<Message> {
         let request = self.all.get_mut(&cookie)?;
-        request.sent = Some((lane, Instant::now()));
+        let now = Instant::now();
+        request.sent = Some((lane, now));
+        request.since.get_or_insert(now);
+        request.tries += 1;
         self.under_way += 1;
         self.flushes_under_way += usize::from(request.command.is_flush());
         self.bytes_under_way += request.len as usize;
@@ -319,11 +340,55 @@ impl Requests {
 
     /// All of them as they came.
     fn take_whole(&mut self) -> BTreeMap<u64, Request> {
-        let mut all = std::mem::take(&mut self.all);
+        let (mut all, mut wholes) = (std::mem::take(&mut self.all), std::mem::take(&mut self.wholes));
+        for piece in all.values() {
+            if let Some(whole) = piece.of.and_then(|of| wholes.get_mut(&of)) {
+                let earlier = whole.request.since.into_iter().chain(piece.since).min();
+                (whole.request.since, whole.request.tries) = (earlier, whole.request.tries.max(piece.tries));
+                whole.request.is_given_up |= piece.is_given_up;
+            }
+        }
         all.retain(|_, request| request.of.is_none());
-        all.extend(std::mem::take(&mut self.wholes).into_iter().map(|(cookie, whole)| (cookie, whole.request)));
+        all.extend(wholes.into_iter().map(|(cookie, whole)| (cookie, whole.request)));
         *self = Self { last_cookie: self.last_cookie, ..Self::default() };
         all
+    }
+
+    /// When the one of those under way was sent that has had no answer for the longest time.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.all.values().filter_map(|request| request.sent.map(|(_, sent)| sent)).min()
+    }
+
+    /// Gives those up that have had no answer for that long, though they were sent again; whether
+    /// there are any.
+    pub(crate) fn give_up(&mut self, limit: Duration) -> bool {
+        let mut hopeless = self.all.values_mut().filter(|request| request.is_hopeless(limit)).peekable();
+        let are_any = hopeless.peek().is_some();
+        hopeless.for_each(|request| request.is_given_up = true);
+        are_any
+    }
+
+    /// Takes out those that were given up, when all connections have ended.
+    pub(crate) fn take_given_up(&mut self) -> BTreeMap<u64, Request> {
+        let (given_up, rest): (BTreeMap<_, _>, _) =
+            self.take_whole().into_iter().partition(|(_, request)| request.is_given_up);
+        for (cookie, request) in rest {
+            self.add(cookie, request);
+        }
+        given_up
+    }
+
+    /// With how many connections a request has ended.
+    pub(crate) fn most_tries(&self) -> u32 {
+        self.all.values().map(|request| request.tries).max().unwrap_or(0)
+    }
+
+    /// The time until now does not count.
+    pub(crate) fn begin_to_wait(&mut self, now: Instant) {
+        for request in self.all.values_mut() {
+            request.since = request.since.map(|_| now);
+            request.sent = request.sent.map(|(lane, _)| (lane, now));
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -52,6 +52,9 @@ const MANY_ZEROS: usize = 64 << 10;
 /// them.
 const LATE: Duration = Duration::from_secs(2);
 
+/// The pause before a connection is made again with which a request has ended twice; each more
+/// doubles it, up to 64 times.
+const FIRST_REST: Duration = Duration::from_millis(25);
 /// How long requests still wait for a server when nobody waits for them.
 const UNAWAITED: Duration = Duration::from_secs(5);
 
@@ -302,6 +305,46 @@ impl Session {
         }
     }
 
+    /// Ends connections of servers that answer other requests, but one of them not: it is sent once
+    /// more, and fails if it gets no answer then, either.
+    pub(crate) fn look_for_unanswered(&self, state: &mut MutexGuard<'_, State>) {
+        let limit = self.timeout;
+        let is_up = matches!(state.phase, Phase::Up);
+        let is_hopeless = state.requests.give_up(limit);
+        let oldest = state.requests.oldest().filter(|sent| sent.elapsed() > limit);
+        if is_up && let Some(waited) = oldest.map(|sent| sent.elapsed()).or(is_hopeless.then_some(limit)) {
+            self.leave(state, Instant::now(), &format!("no answer to one request for {} seconds", waited.as_secs()));
+        }
+        if !is_hopeless {
+            return;
+        }
+        let why = format!("no answer to this request for {} seconds", limit.as_secs());
+        let failed = state.requests.take_given_up();
+        for (cookie, request) in &failed {
+            tracing::error!("{}: {why}, though others are answered", self.uri);
+            match request.command {
+                Command::Write { .. } | Command::Zero => {
+                    state.kept.is_over(request.at, request.at + u64::from(request.len), *cookie);
+                }
+                Command::Flush { is_own, .. } => {
+                    state.fail_flush(&io::Error::other(why.as_str()));
+                    state.flushes_itself &= !is_own;
+                }
+                Command::Read | Command::Trim => {}
+            }
+        }
+        MutexGuard::unlocked(state, || {
+            failed.into_values().for_each(|request| (request.done)(Err(self.failure(&why))));
+        });
+    }
+
+    /// How long to rest before a connection is made again: a server that ends them all by the same
+    /// request is not asked without a pause.
+    pub(crate) fn rest(&self) -> Duration {
+        let tries = self.state.lock().requests.most_tries();
+        FIRST_REST.saturating_mul(1 << tries.saturating_sub(2).min(6)) * u32::from(tries > 2)
+    }
+
     /// Ends connections whose lease is about to end.
     pub(crate) fn look_at_lease(&self, state: &mut State, soon: Duration) {
         if self.lease.as_ref().is_some_and(|lease| !lease.lasts(soon)) {
@@ -347,6 +390,10 @@ impl Session {
         {
             if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() >= UNAWAITED) {
                 self.leave(state, heard, "no answer, and nobody waits any more");
+            }
+            // One that answers others, or gives a byte now and then.
+            if let Some(sent) = state.requests.oldest().filter(|sent| sent.elapsed() >= 2 * UNAWAITED) {
+                self.leave(state, sent, "no answer to one request, and nobody waits any more");
             }
             if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if since.elapsed() >= UNAWAITED) {
                 self.expire(state);
@@ -443,6 +490,7 @@ impl State {
         let now = Instant::now();
         self.lanes.iter_mut().map(|lane| &mut lane.watch).chain(&mut self.writing_again).for_each(Watch::hear);
         self.trouble = self.trouble.map(|_| now);
+        self.requests.begin_to_wait(now);
         if let Phase::Away { since, .. } = &mut self.phase {
             *since = now;
         }

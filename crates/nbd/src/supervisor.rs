@@ -77,6 +77,7 @@ pub(crate) fn supervise(session: &Arc<Session>) {
             }
             Phase::Refused(_) => {}
         }
+        session.look_for_unanswered(&mut state);
         session.look_for_the_end(&mut state);
         session.changed.wait_for(&mut state, tick);
     }
@@ -85,6 +86,7 @@ pub(crate) fn supervise(session: &Arc<Session>) {
 /// Tries to connect until it succeeds, or is of no use any more.
 fn connect_again(session: &Arc<Session>) {
     let mut pause = FIRST_PAUSE;
+    wait(session, session.rest());
     loop {
         let error = match resume(session) {
             Ok(links) => match take_over(session, links) {
@@ -104,15 +106,22 @@ fn connect_again(session: &Arc<Session>) {
         if let Phase::Away { why, .. } = &mut state.phase {
             *why = error;
         }
-        let until = Instant::now() + pause;
-        while !state.is_closing && !session.changed.wait_until(&mut state, until).timed_out() {}
-        if state.is_closing {
+        drop(state);
+        if wait(session, pause) {
             break;
         }
         pause = LONGEST_PAUSE.min(2 * pause);
     }
     session.state.lock().is_connecting = false;
     session.changed.notify_all();
+}
+
+/// Waits that long, or until the session is closed: whether it is.
+fn wait(session: &Session, pause: Duration) -> bool {
+    let until = Instant::now() + pause;
+    let mut state = session.state.lock();
+    while !state.is_closing && Instant::now() < until && !session.changed.wait_until(&mut state, until).timed_out() {}
+    state.is_closing
 }
 
 /// Starts a thread that nobody waits for.

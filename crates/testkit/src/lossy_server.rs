@@ -37,6 +37,15 @@ pub struct LossyServer {
     socket: PathBuf,
 }
 
+/// What a server does instead of answering.
+#[derive(Clone, Copy, Debug)]
+pub enum Refusing {
+    /// Nothing: it goes on with what comes after.
+    Silently,
+    /// It ends the connection.
+    ByTheEnd,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// What is on the disk for good.
@@ -52,6 +61,8 @@ struct State {
     flushes: u64,
     /// The next flush fails.
     fails_flush: bool,
+    /// A read that gets no answer.
+    refused_read: Option<(usize, Refusing)>,
     /// Connections of this life and earlier ones are not served, and stay.
     hangs_until: Option<u64>,
     is_over: bool,
@@ -142,6 +153,11 @@ impl LossyServer {
     /// Answers the next flush with an error, and drops what it was for.
     pub fn fail_next_flush(&self) {
         lock(&self.shared).fails_flush = true;
+    }
+
+    /// Never answers reads of this byte from now on, or ends the connection by them.
+    pub fn refuse_reads_of(&self, at: u64, how: Refusing) {
+        lock(&self.shared).refused_read = Some((at as usize, how));
     }
 
     /// Takes its time from now on: for so many bytes that are written to it a second.
@@ -309,6 +325,14 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
             let invalid = 22_u32.to_be_bytes();
             stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &invalid, &cookie].concat())?;
             continue;
+        }
+        if let (0, Some((refused, how))) = (command, state.refused_read)
+            && (at..at + len).contains(&refused)
+        {
+            match how {
+                Refusing::Silently => continue,
+                Refusing::ByTheEnd => return stream.shutdown(Shutdown::Both),
+            }
         }
         let mut error = 0_u32;
         match command {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-use ubtrfs_testkit::lossy_server::LossyServer;
+use ubtrfs_testkit::lossy_server::{LossyServer, Refusing};
 use ubtrfs_testkit::slow_link::SlowLink;
 
 use crate::{BLOCK, client, client_of, read, server, write};
@@ -105,4 +105,37 @@ fn who_writes_does_not_wait_while_nothing_moves() {
     }
     client.flush().unwrap();
     assert_eq!(server.durable()[(1 + 47 * 256) * BLOCK as usize], 47);
+}
+
+/// What is never answered fails after a time, though others are, and those succeed.
+#[test]
+fn a_request_that_alone_gets_no_answer_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 20);
+    let client = client(&server, Duration::from_millis(1600));
+    write(&client, 1, 1, 7).unwrap();
+    server.refuse_reads_of(5 * BLOCK, Refusing::Silently);
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| read(&client, 5));
+        let mut answered = 0;
+        while !refused.is_finished() {
+            assert_eq!(read(&client, 1).unwrap(), 7);
+            answered += 1;
+        }
+        assert!(refused.join().unwrap().is_err() && answered > 10, "{answered}");
+    });
+    write(&client, 2, 1, 8).unwrap();
+    client.flush().unwrap();
+    assert_eq!(read(&client, 2).unwrap(), 8);
+}
+
+/// A server that ends all connections by one request is one that is away.
+#[test]
+fn a_request_that_ends_each_connection_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 20);
+    let client = client(&server, Duration::from_millis(1600));
+    server.refuse_reads_of(5 * BLOCK, Refusing::ByTheEnd);
+    assert!(read(&client, 5).is_err());
+    assert!(server.connections() < 4 * 40, "without a pause: {}", server.connections());
 }
