@@ -49,7 +49,7 @@ impl Found {
             data_bytes: of("data_bytes_scrubbed"),
             tree_bytes: of("tree_bytes_scrubbed"),
             read_errors: of("read_errors"),
-            checksum_errors: of("csum_errors") + of("verify_errors"),
+            checksum_errors: of("csum_errors").saturating_add(of("verify_errors")),
             super_errors: of("super_errors"),
             corrected: of("corrected_errors"),
             uncorrectable: of("uncorrectable_errors"),
@@ -98,7 +98,7 @@ impl Found {
 
     /// Bytes that were compared.
     pub fn bytes(&self) -> u64 {
-        self.data_bytes + self.tree_bytes
+        self.data_bytes.saturating_add(self.tree_bytes)
     }
 
     /// As a sentence.
@@ -107,7 +107,7 @@ impl Found {
         if self.missing {
             return format!("{device}missing, nothing of it was compared");
         }
-        let wrong = self.read_errors + self.checksum_errors + self.super_errors;
+        let wrong = [self.checksum_errors, self.super_errors].into_iter().fold(self.read_errors, u64::saturating_add);
         let compared = match self.total_bytes {
             Some(total) => format!("{} of about {} compared", show_size(self.bytes()), show_size(total)),
             None => format!("{} compared", show_size(self.bytes())),

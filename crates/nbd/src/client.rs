@@ -57,6 +57,10 @@ impl Client {
             );
             return Err(Error::Unusable(what));
         }
+        if export.largest_request < BLOCK {
+            let largest = export.largest_request;
+            return Err(Error::Unusable(format!("the server takes {largest} bytes at a time: {BLOCK} is the least")));
+        }
         if !options.read_only && is_read_only {
             return Err(Error::ReadOnly);
         }

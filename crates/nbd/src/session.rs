@@ -556,7 +556,7 @@ impl State {
             }
             let may_change = !self.is_much_kept(MOST_KEPT);
             // Pieces keep to the blocks of the server.
-            let largest = (self.largest_request - self.largest_request % BLOCK).max(1);
+            let largest = self.largest_request - self.largest_request % BLOCK;
             let Some(cookie) = self.requests.take_next(self.window.bytes(), may_change, largest) else { break };
             let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
             let has_fua = has(self.flags, SEND_FUA);

@@ -279,7 +279,7 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
                 let (flags, largest) = (state.flags, state.largest);
                 drop(state);
                 let info = [&[0, 0][..], &size.to_be_bytes(), &flags.to_be_bytes()].concat();
-                let blocks = largest.map(|largest| [1, 4096, largest].map(u32::to_be_bytes).concat());
+                let blocks = largest.map(|largest| [1, largest.min(4096), largest].map(u32::to_be_bytes).concat());
                 let blocks = blocks.map(|blocks| reply(INFO, &[&[0, 3][..], &blocks].concat())).unwrap_or_default();
                 stream.write_all(&[reply(INFO, &info), blocks, reply(ACK, &[])].concat())?;
                 break;

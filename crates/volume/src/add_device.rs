@@ -4,6 +4,7 @@
 //! superblocks before those of the others: a crash in between leaves the volume without it, or with
 //! it if it is given.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ubtrfs_format::items::DevItem;
@@ -35,10 +36,10 @@ impl Volume {
             return Err(Error::SmallDevice { have: total_bytes, need: LEAST_DEVICE });
         }
         let _turn = self.changing_devices.lock();
-        wipe(&*device)?;
         let mut set = (*self.devices.load_full()).clone();
-        let highest = set.members.iter().map(|member| member.devid().0).max().unwrap_or_default();
-        let item = self.new_item(DeviceId(highest + 1), total_bytes);
+        let devid = number_of_new(&set.members.iter().map(|member| member.devid()).collect());
+        let item = self.new_item(devid, total_bytes);
+        wipe(&*device)?;
         set.members.push(Arc::new(Member::joining(device, item)));
         let _not_while_others_write = self.submissions.write();
         self.devices.store(Arc::new(set));
@@ -65,6 +66,12 @@ impl Volume {
     }
 }
 
+/// The number of a new device beside these: above all of them, or the lowest that is free.
+fn number_of_new(devices: &BTreeSet<DeviceId>) -> DeviceId {
+    let above = devices.last().map_or(0, |last| last.0).checked_add(1).map(DeviceId);
+    above.unwrap_or_else(|| (1..).map(DeviceId).find(|free| !devices.contains(free)).unwrap_or_default())
+}
+
 /// Wipes both ends of a device and the places of superblocks, and makes that durable: the device
 /// takes writes. From then on others that would write to it are kept out.
 pub fn wipe(device: &dyn Device) -> Result<()> {
@@ -84,4 +91,17 @@ fn zero(device: &dyn Device, at: u64, len: u64) -> Result<()> {
     let data = Buffer::zeroed(len as usize).share();
     let written = device.submit(vec![DeviceWrite { at: Physical(at), data }]).wait();
     written.map_err(|error| Error::writing(TARGET, error, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_device_has_a_number_of_its_own() {
+        let of = |numbers: &[u64]| number_of_new(&numbers.iter().copied().map(DeviceId).collect()).0;
+        assert_eq!(of(&[1, 5]), 6);
+        assert_eq!(of(&[1, 2, u64::MAX]), 3);
+        assert_eq!(of(&[u64::MAX]), 1);
+    }
 }

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use ubtrfs_nbd::{Client, Options, Uri};
 use ubtrfs_testkit::lossy_server::{FLUSH, FUA, READ_ONLY, TRIM, WRITE_ZEROES};
 use ubtrfs_testkit::rng::Rng;
 
@@ -235,4 +236,14 @@ fn requests_end_when_the_server_stays_away() {
     assert_eq!(found, Some(0));
     assert!(client.flush().unwrap_err().to_string().contains("lost"));
     assert_eq!(back.writes(), 0);
+}
+
+#[test]
+fn an_export_that_takes_less_than_a_block_at_a_time_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 20);
+    server.come_back_without(0, 2048, &mut Rng::new(1));
+    let options = Options { read_only: true, timeout: LONG, connections: 1, witnesses: vec![0], lease: None };
+    let refused = Client::open(Uri::parse(server.uri()).unwrap(), &options).err().unwrap();
+    assert!(refused.to_string().contains("2048 bytes at a time"), "{refused}");
 }
