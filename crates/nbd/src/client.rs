@@ -188,7 +188,9 @@ impl Client {
     }
 
     /// If all writes have failed since a flush did: writes once more what was not durable then, and
-    /// lets writes through again. What such a flush was for counts as lost until then.
+    /// lets writes through again. What such a flush was for counts as lost until then. If they fail
+    /// since the server was away for too long, and it is back: lets them through again; what was
+    /// not durable then stays lost.
     pub fn write_again(&self) {
         self.session.write_again();
     }

@@ -375,10 +375,13 @@ impl Session {
 
     /// If nothing is written any more since a flush has failed: writes what was not durable then
     /// once more, over another connection, and goes on. What the server still returns of it is no
-    /// proof that it is written.
+    /// proof that it is written. If a server is back that had been away for too long: goes on
+    /// without what was not durable then, which the caller knows.
     pub(crate) fn write_again(&self) {
         let mut state = self.state.lock();
-        if state.lost.take_if(|lost| lost.is_kept).is_some() && matches!(state.phase, Phase::Up) {
+        let is_up = matches!(state.phase, Phase::Up);
+        let Some(lost) = state.lost.take_if(|lost| lost.is_kept || is_up) else { return };
+        if lost.is_kept && is_up {
             self.leave(&mut state, Instant::now(), "a flush failed, and what it was for is written again");
         }
     }

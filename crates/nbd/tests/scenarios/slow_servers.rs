@@ -139,3 +139,29 @@ fn a_request_that_ends_each_connection_fails() {
     assert!(read(&client, 5).is_err());
     assert!(server.connections() < 4 * 40, "without a pause: {}", server.connections());
 }
+
+/// What was not durable then is lost, and known to be by who asks for that.
+#[test]
+fn a_server_that_was_away_for_too_long_takes_writes_again_where_that_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, link) = link(dir.path(), 20, None);
+    let client = client_of(&link.uri(), Duration::from_millis(800));
+    write(&client, 1, 2, 1).unwrap();
+    client.flush().unwrap();
+    write(&client, 2, 2, 2).unwrap();
+    link.pause();
+    assert!(write(&client, 4, 1, 3).is_err());
+    client.write_again();
+    assert!(write(&client, 4, 1, 3).is_err(), "it is still away");
+    server.crash(&mut ubtrfs_testkit::rng::Rng::new(1));
+    link.resume();
+    while read(&client, 1).is_err() {
+        std::thread::yield_now();
+    }
+    assert!(write(&client, 4, 1, 3).is_err() && client.flush().is_err(), "what was acknowledged is lost");
+    client.write_again();
+    write(&client, 4, 1, 4).unwrap();
+    client.flush().unwrap();
+    let disk = server.durable();
+    assert_eq!([1, 4].map(|block| disk[(block * BLOCK) as usize]), [1, 4]);
+}
