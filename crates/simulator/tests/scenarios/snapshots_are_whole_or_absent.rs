@@ -27,7 +27,7 @@ fn after_any_crash() {
     let states = if soaks() { 300 } else { 60 };
     let mut all = Survey::default();
     let mut failed = Vec::new();
-    for seed in many_seeds(24, 40) {
+    for seed in many_seeds(14, 40) {
         match survey(&history(seed), states) {
             Ok(survey) => all = all.plus(survey),
             Err(failure) => failed.push(failure.to_string()),
@@ -37,8 +37,8 @@ fn after_any_crash() {
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
 }
 
-/// Of invariant 29: in how many of some histories a fault is noticed.
-fn noticed(fault: CommitFault) -> usize {
+/// Of invariant 29: whether a fault is noticed in so many of some histories.
+fn is_noticed(fault: CommitFault, wanted: usize) -> bool {
     let fails = |seed: &u64| {
         let mut history = history(*seed);
         history.options.faults.commit = Some(fault);
@@ -48,31 +48,31 @@ fn noticed(fault: CommitFault) -> usize {
         }
         failure.is_some()
     };
-    [2, 3, 4, 6, 7, 8, 10, 11].iter().filter(|seed| fails(seed)).count()
+    [2, 3, 4, 6, 7, 8, 10, 11].iter().filter(|seed| fails(seed)).take(wanted).count() == wanted
 }
 
 #[test]
 fn references_to_what_a_snapshot_shares_that_are_forgotten_are_noticed() {
-    assert!(noticed(CommitFault::ForgetSharedReferences) > 2);
+    assert!(is_noticed(CommitFault::ForgetSharedReferences, 3));
 }
 
 #[test]
 fn a_snapshot_that_its_source_forgets_is_noticed() {
-    assert!(noticed(CommitFault::ForgetLastSnapshot) > 0);
+    assert!(is_noticed(CommitFault::ForgetLastSnapshot, 1));
 }
 
 #[test]
 fn a_snapshot_that_holds_its_own_entry_is_noticed() {
-    assert!(noticed(CommitFault::EntryFirst) > 0);
+    assert!(is_noticed(CommitFault::EntryFirst, 1));
 }
 
 #[test]
 fn a_reset_that_leaves_nothing_in_between_is_noticed() {
-    assert!(noticed(CommitFault::ResetInTwoSteps) > 2);
+    assert!(is_noticed(CommitFault::ResetInTwoSteps, 3));
 }
 
 /// Of invariant 66.
 #[test]
 fn subvolumes_that_are_dropped_while_they_are_open_are_noticed() {
-    assert!(noticed(CommitFault::ReleaseOpen) > 2);
+    assert!(is_noticed(CommitFault::ReleaseOpen, 3));
 }
