@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_volume::{OpenOptions, Volume, absolute_name, wipe};
+use ubtrfs_volume::{LEAST_DEVICE, OpenOptions, Volume, absolute_name, wipe};
 
 use crate::args::Window;
 use crate::args::device::DeviceAdd;
@@ -51,15 +52,23 @@ fn refuse_twice(new: &[PathBuf]) -> Result<()> {
 fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
     let mounted = Mounted::open(directory)?;
     mounted.device_numbers().map_err(|errno| about_mount(directory.display(), errno))?;
-    let name = prepare(path, force)?;
+    let name = prepare(path, force, directory, LEAST_DEVICE)?;
     mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
     say_line(&format!("{} is a device of the volume", path.display()))
 }
 
-/// Wipes what is on a new device, if that may be, so that the server takes it. Returns the name
-/// that the server finds it by.
-pub fn prepare(path: &Path, force: bool) -> Result<String> {
+/// Wipes what is on a new device of a mount, if that may be, so that the server takes it: not
+/// before it is seen that the mount changes at all, and that the device has so many bytes. Returns
+/// the name that the server finds it by.
+pub fn prepare(path: &Path, force: bool, directory: &Path, least: u64) -> Result<String> {
+    let mount = rustix::fs::statvfs(directory).map_err(|errno| about_mount(directory.display(), errno))?;
+    if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Err(about_new(path, directory, Errno::ROFS));
+    }
     let device = open_new(path, force)?;
+    if device.size() < least {
+        return Err(about_new(path, directory, Errno::INVAL));
+    }
     wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
     drop(device);
     let failed = |error: std::io::Error| Failure::about(path.display(), &error);

@@ -96,10 +96,11 @@ fn start_on_mount(arguments: &ReplaceStart, directory: &Path) -> Result<()> {
     if matches!(status(&mounted).map_err(failed)?.state, "started" | "suspended") {
         return Err(about(directory, Errno::INPROGRESS));
     }
+    let (_, size) = mounted.device_bytes(source.0).map_err(failed)?;
     let request = Request {
         source: source.0,
         source_path: String::new(),
-        target: prepare(&arguments.target, arguments.force)?,
+        target: prepare(&arguments.target, arguments.force, directory, size)?,
         avoid_source: arguments.avoid_source,
         bytes_per_second: arguments.limit.unwrap_or(0),
         in_background: true,

@@ -113,7 +113,11 @@ impl Found {
             None => format!("{} compared", show_size(self.bytes())),
         };
         let errors = if wrong == 0 {
-            "no error".into()
+            // What has no checksum is rewritten wherever a device lags, wrong or not.
+            match (self.corrected, self.uncorrectable) {
+                (0, 0) => "no error".into(),
+                (rewritten, not) => format!("no error, {rewritten} rewritten, {not} could not be"),
+            }
         } else {
             let parity = self.parity_errors.filter(|sectors| *sectors > 0);
             let parity = parity.map_or_else(String::new, |sectors| format!(" ({sectors} of them sectors of parity)"));
@@ -142,9 +146,11 @@ mod tests {
         let found = Found { device: Some(2), data_bytes: 3 << 20, tree_bytes: 1 << 20, ..Found::default() };
         let done = found.clone().within(Duration::from_secs(2));
         assert_eq!(done.as_text(), "device 2: 4.00 MiB compared, no error; 2.00 MiB/s");
-        let running = Found { total_bytes: Some(400 << 20), seconds_left: Some(198), ..done };
+        let running = Found { total_bytes: Some(400 << 20), seconds_left: Some(198), ..done.clone() };
         let text = "device 2: 4.00 MiB of about 400.00 MiB compared, no error; 2.00 MiB/s, about 0:03:18 left";
         assert_eq!(running.as_text(), text);
+        let away = Found { uncorrectable: 113, seconds: None, bytes_per_second: None, ..done };
+        assert_eq!(away.as_text(), "device 2: 4.00 MiB compared, no error, 0 rewritten, 113 could not be");
         let missing = Found::missing(DeviceId(3));
         assert_eq!(missing.as_text(), "device 3: missing, nothing of it was compared");
         let json = serde_json::to_string(&running).unwrap();

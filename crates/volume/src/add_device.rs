@@ -19,8 +19,8 @@ use crate::volume::Volume;
 
 /// What is wiped at either end of a new device, where other file systems have their signatures.
 const WIPE: u64 = 2 << 20;
-/// The least bytes of a device that the volume gets.
-const LEAST_DEVICE: u64 = 16 << 20;
+/// The least bytes of a device that the volume gets, or that one is made smaller to.
+pub const LEAST_DEVICE: u64 = 16 << 20;
 
 impl Volume {
     /// Makes a device one of the volume's, in memory: the commit that has its item is announced by

@@ -77,7 +77,7 @@ mod write_pool;
 mod writer_lease;
 mod writer_mark;
 
-pub use add_device::wipe;
+pub use add_device::{LEAST_DEVICE, wipe};
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_volume::LEAST_DEVICE;
 
 use super::Relocator;
 use super::group::Emptied;
@@ -15,8 +16,6 @@ use crate::space::stripe_length;
 
 /// How often it is looked whether the last readers of what has been moved have ended.
 const MOMENT: Duration = Duration::from_millis(10);
-/// No device is made smaller than this.
-const LEAST_DEVICE: u64 = 16 << 20;
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

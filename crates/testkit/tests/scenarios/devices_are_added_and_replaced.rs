@@ -96,7 +96,13 @@ fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
     rig.write(&top, 1, 150);
     let small = rig.image(0).with_file_name("small");
     blank_image(&small, SIZE / 2);
-    assert!(!ubtrfs(&["replace", "start", "2"], &[&small, &top]).success(), "it is too small");
+    // What is on it stays, also by -f.
+    run(command("mkfs.ext4", &["-q"]).arg(&small)).ok();
+    let before = std::fs::read(&small).unwrap();
+    let refused = ubtrfs(&["replace", "start", "-f", "2"], &[&small, &top]);
+    assert!(!refused.success() && refused.stderr.contains("too small"), "{}", refused.report());
+    let unchanged = || std::fs::read(&small).unwrap() == before;
+    assert!(unchanged());
     let old = rig.image(1).to_owned();
     let done = ubtrfs(&["replace", "start", "--json"], &[&old, rig.image(2), &top]).ok().stdout;
     let done: serde_json::Value = serde_json::from_str(&done).unwrap();
@@ -105,6 +111,12 @@ fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
     rig.verify(&top, "replaced");
     let usage = ubtrfs(&["device", "usage"], &[&top]).ok().stdout;
     assert!(usage.contains("image2, ID: 2") && !usage.contains("image1"), "{usage}");
+    mount.unmount();
+    let mount = Subject::ubtrfs().mount(&rig.images(&[0, 2]), "ro");
+    for words in [&["device", "add", "-f"][..], &["replace", "start", "-f", "2"]] {
+        let refused = ubtrfs(words, &[&small, mount.path()]);
+        assert!(!refused.success() && refused.stderr.contains("read-only") && unchanged(), "{}", refused.report());
+    }
     mount.unmount();
     assert!(!ubtrfs(&["info"], &[&old]).success(), "the old device is the volume's no more");
     rig.assert_good(&[0, 2], "replaced by ubtrfs");
