@@ -6,8 +6,9 @@
 # what was skipped is listed at the end.
 #
 # As many test programs run at once as there are CPUs, since each often waits for disks and other
-# processes, and its last tests for one another. The lints, which compute, run beside them. What a
-# program prints is shown when it has ended, and is in target/test-logs meanwhile.
+# processes, and its last tests for one another. What computes runs beside them: the build with a
+# scheduler, and the lints. What a program prints is shown when it has ended, and is in
+# target/test-logs meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-test}
@@ -29,9 +30,24 @@ log=$(mktemp)
 export logs=$target/test-logs
 export UBTRFS_SKIP_LOG
 UBTRFS_SKIP_LOG=$(mktemp)
-trap 'rm -f "$log" "$UBTRFS_SKIP_LOG"; [ -z "${lints:-}" ] || kill -- "-$lints" || true' EXIT
+trap 'rm -f "$log" "$UBTRFS_SKIP_LOG"; [ -z "${beside:-}" ] || kill -- "-$beside" || true' EXIT
 rm -rf "$logs"
 mkdir -p "$logs"
+
+run_all() {
+    local at_once=$1
+    shift
+    xargs -d '\n' -I LINE -P "$at_once" bash -c 'run_program "$@"' run LINE "$@" 2>&1
+}
+
+# The tests of the scheduler, which are a build of their own, and of the documentation.
+run_others() {
+    local status=0
+    cargo test "${scheduled[@]}" --no-run "${proof[@]}" || status=1
+    programs "${scheduled[@]}" | run_all 1 "$@" || status=1
+    cargo test --workspace --doc --no-fail-fast "${proof[@]}" -- "$@" 2>&1 || status=1
+    return "$status"
+}
 
 # What a program can say of the sources without running them.
 lint() {
@@ -41,11 +57,10 @@ lint() {
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 }
 
-# The test programs: the directory of the package, the source, and the program. Those that take
-# longest come first.
+# The test programs of a build: the directory of the package, the source, and the program. Those
+# that take longest come first.
 programs() {
-    { cargo test --workspace --no-run "${proof[@]}" --message-format=json
-        cargo test "${scheduled[@]}" --no-run "${proof[@]}" --message-format=json; } 2>/dev/null |
+    cargo test "$@" --no-run "${proof[@]}" --message-format=json 2>/dev/null |
         sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml".*"src_path":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p' |
         awk -F '\t' '{ print ($2 ~ /\/(interleavings|simulator|fs)\/tests/ ? 1 : $2 ~ /\/(testkit|cli)\/tests/ ? 2 : 3) "\t" $0 }' |
         sort -s -n -k 1,1 | cut -f 2-
@@ -82,7 +97,6 @@ fi
 say 'build'
 # With the programs, which are the same for all tests.
 cargo test --workspace --no-run "${proof[@]}"
-cargo test "${scheduled[@]}" --no-run "${proof[@]}"
 export UBTRFS_BIN=$target/proof/ubtrfs
 if [ "$mode" = test ]; then
     cargo run -q "${proof[@]}" -p ubtrfs-lint
@@ -117,23 +131,31 @@ if [ "$mode" = soak ]; then
     words+=(--include-ignored)
 fi
 status=0
-found=$(programs)
+found=$(programs --workspace)
 [ -n "$found" ] || { echo 'there are no test programs'; exit 1; }
+beside() {
+    local status=0
+    run_others >"$logs/others" || status=1
+    lint >"$logs/lints" 2>&1 || status=1
+    return "$status"
+}
 if [ "$mode" = test ]; then
-    # As a process group, which ends as a whole.
+    # As a process group, which ends as a whole. Tests wait for disks, and this computes meanwhile.
     set -m
-    lint >"$logs/lints" 2>&1 &
-    lints=$!
+    beside &
+    beside=$!
     set +m
 fi
-xargs -d '\n' -I LINE -P "$at_once" bash -c 'run_program "$@"' run LINE "${words[@]}" <<<"$found" 2>&1 | tee "$log" || status=1
+run_all "$at_once" "${words[@]}" <<<"$found" | tee "$log" || status=1
 if [ "$mode" = test ]; then
+    wait "$beside" || status=1
+    beside=
+    tee -a "$log" <"$logs/others"
     say 'lints'
-    wait "$lints" || status=1
-    lints=
     cat "$logs/lints"
+else
+    run_others "${words[@]}" | tee -a "$log" || status=1
 fi
-cargo test --workspace --doc --no-fail-fast "${proof[@]}" -- "${words[@]}" 2>&1 | tee -a "$log" || status=1
 
 if [ "$mode" = soak ] && [ "$(id -u)" -eq 0 ]; then
     say 'kernels'

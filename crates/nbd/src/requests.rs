@@ -519,7 +519,7 @@ mod tests {
         assert_eq!(sent(&mut requests, 100, true), later[..1]);
         requests.wait_again();
         let after = flush(&mut requests, 5, false);
-        assert_eq!(sent(&mut requests, 100, true), later[..1], "all are under way anew, as one");
+        assert_eq!(sent(&mut requests, 100, true), later[..1], "all are under way again, as one");
         let joined = requests.remove(later[0]).unwrap();
         assert!(matches!(joined.command, Command::Flush { covers: 5, is_own: true }));
         (joined.done)(Err(io::Error::other("no")));

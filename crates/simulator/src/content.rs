@@ -55,8 +55,8 @@ impl Content {
         self.nodatacow = true;
     }
 
-    /// Whether each page is as in one of these versions, and the size too. A page may also be one of
-    /// `pages_of`, whose sizes no crash can leave.
+    /// Whether each page is as in one of these versions, and the size too. A page may also be one
+    /// of `pages_of`, whose sizes no crash can leave.
     pub fn is_mixed_of(&self, versions: &[&Self], pages_of: &[&Self]) -> bool {
         let page_of = |content: &Self, start: u64| {
             let mut bytes = content.read(start, PAGE.min(self.size - start) as usize);

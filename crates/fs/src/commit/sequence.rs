@@ -120,20 +120,22 @@ impl Committer {
     }
 
     /// Whether commits would remove chunks though nothing else has changed, and what they take
-    /// comes back (invariant 8). A mount and an unmount alone should not change the volume.
+    /// comes back (invariant 8). A mount and an unmount alone should not change the volume, but a
+    /// group that has been emptied goes.
     pub(super) fn has_chunks_to_empty(&self) -> bool {
         let committed = self.info.committed();
-        if self.info.counters.commits.load(Ordering::Relaxed) == 0 || !committed.keeps_free_space_tree() {
+        if !committed.keeps_free_space_tree() {
             return false;
         }
+        let has_changed = self.info.counters.commits.load(Ordering::Relaxed) > 0;
         let has_empty_groups = {
             let mut space = self.info.space.lock();
             if !space.may_free_unreserved() {
                 return false;
             }
-            space.has_empty_groups(&self.info.volume)
+            space.has_empty_groups(&self.info.volume, !has_changed)
         };
-        has_empty_groups || !trees_to_relocate(self, &committed).is_empty()
+        has_empty_groups || has_changed && !trees_to_relocate(self, &committed).is_empty()
     }
 
     /// Commits all that has changed, and then moves extents, in a commit of its own. The first

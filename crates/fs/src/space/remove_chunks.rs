@@ -16,7 +16,7 @@ use ubtrfs_volume::{Published, Volume};
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
-use super::group::Giving;
+use super::group::{Emptying, Giving};
 use super::{BlockGroup, DeviceMap, Shortage};
 
 /// The number of commits during which a group must have been empty, so that one that is filled
@@ -30,9 +30,11 @@ impl SpaceInner {
         self.wanted = Some(shortage);
     }
 
-    /// Whether commits would remove groups, though nothing else has changed.
-    pub(crate) fn has_empty_groups(&self, volume: &Volume) -> bool {
-        self.groups.values().any(|group| is_unused(group, volume) && self.may_go(group))
+    /// Whether commits would remove groups, though nothing else has changed; perhaps only those
+    /// that were emptied on purpose.
+    pub(crate) fn has_empty_groups(&self, volume: &Volume, only_emptied: bool) -> bool {
+        let counts = |group: &&BlockGroup| !only_emptied || group.emptying == Some(Emptying::Ended);
+        self.groups.values().filter(counts).any(|group| is_unused(group, volume) && self.may_go(group))
     }
 
     /// The addresses of nearly empty metadata groups except for the first one, if that has room for
@@ -154,7 +156,7 @@ impl SpaceInner {
         }
         !group.new
             && !flags.contains(BlockGroupFlags::SYSTEM)
-            && self.groups.values().any(|other| other.flags == flags && other.start != group.start)
+            && self.groups.values().any(|it| it.flags == flags && it.start != group.start && it.held.is_none())
             && group.available.total() <= self.spare(flags)
     }
 }

@@ -97,6 +97,50 @@ fn from_every_profile_that_the_others_can_hold_while_files_are_written() {
     }
 }
 
+/// Nothing has changed since the mount, and a mount alone does not take empty chunks away.
+#[test]
+fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
+    const MOST: u32 = 500;
+    let shared: Vec<Arc<OverlayDevice>> =
+        volume(2, Profile::Single, Profile::Raid1).into_iter().map(Arc::new).collect();
+    let third = Arc::new(OverlayDevice::zeroed(SIZE));
+    let all = |with: &[&Arc<OverlayDevice>]| -> Vec<Arc<dyn Device>> {
+        with.iter().map(|device| Arc::new(device.fork()) as _).collect()
+    };
+    let fs = open(shared.iter().map(|device| Arc::clone(device) as _).collect()).unwrap();
+    write(&fs, "kept", 1, 1 << 20).unwrap();
+    fs.sync().unwrap();
+    fs.add_device(third.clone()).unwrap();
+    let third_has_some = || {
+        let chunks = fs.volume().chunks();
+        chunks.iter().any(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == DeviceId(3)))
+    };
+    let mut number = 2;
+    while !third_has_some() {
+        write(&fs, &format!("file {number}"), number, 8 << 20).unwrap();
+        fs.sync().unwrap();
+        number += 1;
+    }
+    for number in 2..number {
+        fs.unlink(root(), format!("file {number}").as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(third_has_some());
+    // As after a crash.
+    let crashed = all(&[&shared[0], &shared[1], &third]);
+    let fs = open(crashed.clone()).unwrap();
+    let asked = std::cell::Cell::new(0);
+    fs.remove_device(DeviceId(3), &|_| {
+        asked.set(asked.get() + 1);
+        asked.get() < MOST
+    })
+    .unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&crashed[..2], "removed");
+    assert_holds(&open(crashed[..2].to_vec()).unwrap(), "kept", 1, 1 << 20);
+}
+
 #[test]
 fn a_missing_device_is_removed_where_the_others_can_hold_all() {
     let mut devices = shared(&volume(3, Profile::Raid1, Profile::Raid1));
