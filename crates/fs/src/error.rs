@@ -254,6 +254,8 @@ fn errno_of_opening(error: &VolumeError) -> Option<Errno> {
         VolumeError::Held { .. } | VolumeError::Attached { .. } => Some(Errno::BUSY),
         VolumeError::NotADevice { .. }
         | VolumeError::NoDevice
+        | VolumeError::OthersLag { .. }
+        | VolumeError::AllGivenUp
         | VolumeError::NotBtrfs
         | VolumeError::SmallDevice { .. } => Some(Errno::INVAL),
         _ => None,

@@ -140,6 +140,20 @@ pub enum Error {
         .0[0].devid, .0[1].devid, .0[0], .0[1]
     )]
     Apart(Box<[Half; 2]>),
+    /// What one device has was to be given up, though the others have nothing that it lacks.
+    #[error(
+        "device {ahead} has all that device {behind} has, and what was written since: nothing of it is given up; to go \
+         back, mount device {behind} without it first, with -o degraded"
+    )]
+    OthersLag {
+        /// The device that was to be given up.
+        ahead: DeviceId,
+        /// One that has less.
+        behind: DeviceId,
+    },
+    /// What all devices have was to be given up.
+    #[error("all devices that are given were to be given up: one of them has to count")]
+    AllGivenUp,
     /// The volume has more devices than were given.
     #[error("the volume has {need} devices, {have} given: name all of them{}", list_missing(.missing))]
     MissingDevices {

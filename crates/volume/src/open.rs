@@ -77,7 +77,8 @@ impl Volume {
 
     /// The same for writing, with devices of which nothing counts, whatever their superblocks say:
     /// they lag, and what only they have is lost when they are brought up to the others.
-    /// `degraded`: others may be missing.
+    /// `degraded`: others may be missing. Not one that has all that the others have, and more:
+    /// [`Error::OthersLag`].
     pub fn open_giving_up(given_up: &[DeviceId], devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self> {
         Self::open_some(devices, OpenOptions { read_only: false }, degraded, given_up)
     }
@@ -100,7 +101,13 @@ impl Volume {
     ) -> Result<Self> {
         let (mut found, target) = sort_out(find_superblocks(devices.clone(), options)?)?;
         let counts = |(_, found): &&FoundDevice| !given_up.contains(&found.superblock.dev_item.devid);
-        let mut newest = newest_of(found.iter().filter(counts)).ok_or(Error::NoDevice)?;
+        let Some(mut newest) = newest_of(found.iter().filter(counts)) else {
+            return Err(if given_up.is_empty() { Error::NoDevice } else { Error::AllGivenUp });
+        };
+        if let Some((_, only)) = found.iter().find(|one| !counts(one) && is_ahead(&one.1.superblock, &newest)) {
+            let (ahead, behind) = (only.superblock.dev_item.devid, newest.dev_item.devid);
+            return Err(Error::OthersLag { ahead, behind });
+        }
         let mut apart = apart_from(&found, &newest);
         apart.retain(|devid| !given_up.contains(devid));
         if !apart.is_empty()
@@ -254,7 +261,9 @@ impl Volume {
         let least = if self.survives(lost(1)) { 1 } else { 2 };
         let counts = self.superblock();
         for (devid, missed) in behind.iter().filter(|(_, missed)| *missed >= least) {
-            tracing::warn!(device = devid.0, "the other devices have written {missed} superblocks since its own");
+            if *missed < u64::MAX {
+                tracing::warn!(device = devid.0, "the other devices have written {missed} superblocks since its own");
+            }
             let member = self.member(*devid)?;
             let own = member.primary.lock().superblock();
             if let Some(generation) = own.as_ref().and_then(|own| has_blocks_of(&counts, own)) {
@@ -456,6 +465,11 @@ fn apart_from(found: &[FoundDevice], newest: &Superblock) -> Vec<DeviceId> {
     let own = found.iter().map(|(_, found)| &found.superblock).filter(|own| own.fsid == newest.fsid);
     let apart = own.filter(|own| own.moment() <= newest.moment() && descent(newest, own) == Descent::Apart);
     apart.map(|own| own.dev_item.devid).collect()
+}
+
+/// Whether this superblock's device has all that the one of the other has, and more.
+fn is_ahead(own: &Superblock, other: &Superblock) -> bool {
+    own.fsid == other.fsid && own.moment() > other.moment() && descent(own, other) != Descent::Apart
 }
 
 /// What is known of this superblock's device and of another one, which are apart.

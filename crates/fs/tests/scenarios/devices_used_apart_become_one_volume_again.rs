@@ -245,6 +245,29 @@ fn a_device_that_alone_has_something_can_not_be_given_up() {
     assert!(devices.iter().map(|device| device.to_bytes()).eq(before));
 }
 
+/// What the others have is in it: that one of them counts is no reason to lose what was written
+/// since.
+#[test]
+fn a_device_that_the_others_lag_behind_can_not_be_given_up() {
+    let devices = apart([&[MANY], &[]]);
+    let before = devices.each_ref().map(|device| device.to_bytes());
+    let refused = Volume::open_giving_up(&[DeviceId(1)], both(&devices), false).unwrap_err();
+    assert!(matches!(refused, Error::OthersLag { ahead: DeviceId(1), behind: DeviceId(2) }), "{refused}");
+    let refused = Volume::open_giving_up(&[DeviceId(1), DeviceId(2)], both(&devices), false).unwrap_err();
+    assert!(matches!(refused, Error::AllGivenUp), "{refused}");
+    assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
+    // What only lags is given up without a loss, and the way back is to use it alone first.
+    give_up(&devices, DeviceId(2), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+    assert_as_first(&open_alone(&devices[1]), &[MANY]);
+    let devices = apart([&[MANY], &[]]);
+    let fs = open_alone(&devices[1]);
+    write(&fs, "back", 1, 1000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    give_up(&devices, DeviceId(1), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+    assert_holds(&open_alone(&devices[0]), "back", 1, 1000);
+}
+
 /// However often the other one was used without it.
 #[test]
 fn a_device_that_was_only_missing_is_brought_up() {
