@@ -132,7 +132,9 @@ impl Scrubber {
             }
             self.committer.commit()?;
         }
+        let fresh = volume.compare_devices();
         let compared = compare();
+        drop(fresh);
         volume.say_bad_copies();
         let progress = compared?;
         // A device lacks nothing by what no other one has.

@@ -84,6 +84,14 @@ impl Device for DeferredSuperblocks {
         self.device.take_writes_again();
     }
 
+    fn begin_comparing(&self) {
+        self.device.begin_comparing();
+    }
+
+    fn end_comparing(&self) {
+        self.device.end_comparing();
+    }
+
     fn protect(&self) -> io::Result<()> {
         self.device.protect()
     }

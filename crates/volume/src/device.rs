@@ -73,6 +73,14 @@ pub trait Device: Send + Sync + Debug {
     /// writes it again: if the device takes no writes since then, it takes them again.
     fn take_writes_again(&self) {}
 
+    /// What is on the device is compared with what should be there, until
+    /// [`Device::end_comparing`]: reads show what was read from it since then, and nothing that was
+    /// kept of reads or writes.
+    fn begin_comparing(&self) {}
+
+    /// One comparison has ended; there may be others.
+    fn end_comparing(&self) {}
+
     /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
     fn stop_waiting(&self) {}
 

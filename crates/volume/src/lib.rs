@@ -13,6 +13,7 @@ mod absent_device;
 mod add_device;
 mod buffer;
 mod chunk_map;
+mod comparison;
 mod counted_lock;
 mod deferred_superblocks;
 mod deferred_writes;
@@ -79,6 +80,7 @@ mod writer_mark;
 
 pub use add_device::{LEAST_DEVICE, wipe};
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
+pub use comparison::Comparison;
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
 pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};

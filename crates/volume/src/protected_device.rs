@@ -335,6 +335,14 @@ impl Device for ProtectedDevice {
         self.shared.device.take_writes_again();
     }
 
+    fn begin_comparing(&self) {
+        self.shared.device.begin_comparing();
+    }
+
+    fn end_comparing(&self) {
+        self.shared.device.end_comparing();
+    }
+
     fn stop_waiting(&self) {
         self.shared.device.stop_waiting();
     }

@@ -7,7 +7,7 @@
 //! take nothing along.
 //!
 //! What was written is kept, too: programs read again what they have just written, and small files
-//! are not in the kernel's page cache then.
+//! are not in the kernel's page cache then. A scrub asks the device alone (`begin_comparing`).
 //!
 //! Nothing is shown that was read before a write of the same place had ended (invariant 33): what
 //! is kept of a place is dropped when a write of it begins and again when it has ended, and what is
@@ -59,6 +59,8 @@ struct Kept {
     reading: BTreeMap<u64, (Range<u64>, bool)>,
     /// Writes under way.
     writing: BTreeMap<u64, Vec<Range<u64>>>,
+    /// Comparisons under way, which want to see what is on the device: no write is kept.
+    comparisons: usize,
 }
 
 #[derive(Debug)]
@@ -189,6 +191,18 @@ impl Device for ReadAheadDevice {
         self.device.take_writes_again();
     }
 
+    fn begin_comparing(&self) {
+        let mut kept = self.kept.lock();
+        kept.comparisons += 1;
+        // What is being read, too: it may have been read before.
+        kept.forget(&[0..u64::MAX]);
+    }
+
+    fn end_comparing(&self) {
+        let mut kept = self.kept.lock();
+        kept.comparisons = kept.comparisons.saturating_sub(1);
+    }
+
     fn stop_waiting(&self) {
         self.device.stop_waiting();
     }
@@ -263,6 +277,7 @@ impl Kept {
     fn written(&mut self, number: u64, done: &[DeviceWrite]) {
         let ranges = self.writing.remove(&number).unwrap_or_default();
         self.forget(&ranges);
+        let done = if self.comparisons == 0 { done } else { &[] };
         for write in done {
             let range = range_of(write);
             let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
@@ -412,6 +427,30 @@ mod tests {
             read(&device, at, 4096);
         }
         assert!(memory.counters().reads < 12, "{:?}", memory.counters());
+    }
+
+    #[test]
+    fn comparisons_see_what_is_on_the_device() {
+        let (memory, device) = device();
+        // Behind what is read ahead of another one.
+        const FAR: u64 = 2 << 20;
+        let at = FAR;
+        let pending = device.submit(vec![DeviceWrite { at: Physical(3 * FAR), data: vec![1; 4096].into() }]);
+        write(&device, at, 1, 4096);
+        // Another one is not over before the other one is.
+        device.begin_comparing();
+        device.begin_comparing();
+        pending.wait().unwrap();
+        device.end_comparing();
+        write(&device, 2 * FAR, 1, 4096);
+        for lost in [at, 2 * FAR, 3 * FAR] {
+            write(&*memory, lost, 2, 4096);
+            assert_eq!(read(&device, lost, 4096)[0], 2, "{lost}");
+        }
+        device.end_comparing();
+        write(&device, at, 3, 4096);
+        write(&*memory, at, 4, 4096);
+        assert_eq!(read(&device, at, 4096)[0], 3, "a write is kept again");
     }
 
     /// Of invariant 33: superblocks are read each time.

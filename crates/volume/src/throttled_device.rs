@@ -81,6 +81,14 @@ impl Device for ThrottledDevice {
         self.inner.take_writes_again();
     }
 
+    fn begin_comparing(&self) {
+        self.inner.begin_comparing();
+    }
+
+    fn end_comparing(&self) {
+        self.inner.end_comparing();
+    }
+
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         self.inner.discard(at, len)
     }

@@ -86,6 +86,14 @@ impl Device for WindowDevice {
         self.device.take_writes_again();
     }
 
+    fn begin_comparing(&self) {
+        self.device.begin_comparing();
+    }
+
+    fn end_comparing(&self) {
+        self.device.end_comparing();
+    }
+
     fn stop_waiting(&self) {
         self.device.stop_waiting();
     }

@@ -7,7 +7,7 @@ use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs::{Filesystem, ScrubOptions};
 use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES, Superblock};
-use ubtrfs_volume::{Buffer, Device, DeviceWrite};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, ReadAheadDevice};
 
 use crate::common::volumes::{alone, assert_clean, assert_holds, open, volume, write};
 
@@ -255,4 +255,33 @@ fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
     drop(fs);
     let fs = alone(&devices[1]);
     (1..=40).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+}
+
+/// Of devices that are far away writes are kept in memory and shown: not to who compares.
+#[test]
+fn what_a_distant_device_has_lost_is_found_though_it_was_just_written() {
+    let devices = pair();
+    let distant: Vec<Arc<dyn Device>> =
+        devices.iter().map(|device| Arc::new(ReadAheadDevice::new(device.clone(), 0)) as _).collect();
+    let fs = open(distant).unwrap();
+    write_and_sync(&fs, 1);
+    let old = devices[1].fork();
+    // All but superblocks, by a scrub.
+    write_and_sync(&fs, 2);
+    let superblock = superblock_of(&devices[1]);
+    go_back_to(&devices[1], &old);
+    overwrite(&devices[1], SUPERBLOCK_COPIES[0], &superblock);
+    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    assert!(found.data.corrected > 0 && found.trees.corrected > 0, "{found:?}");
+    // With superblocks, again and again.
+    for number in 3..6 {
+        write_and_sync(&fs, number);
+        go_back_to(&devices[1], &old);
+    }
+    write_and_sync(&fs, 6);
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+    fs.close().unwrap();
+    drop(fs);
+    let fs = alone(&devices[1]);
+    (1..=6).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
 }

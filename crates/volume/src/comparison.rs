@@ -1,0 +1,26 @@
+//! Scrubs and whatever else compares what is on the devices with what should be there: meanwhile
+//! nothing is read from what devices that are far away keep in memory of reads and writes.
+
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::volume::Volume;
+
+/// A comparison, which ends when this is dropped.
+#[derive(Debug)]
+pub struct Comparison(Vec<Arc<dyn Device>>);
+
+impl Volume {
+    /// Begins a comparison of what is on the devices.
+    pub fn compare_devices(&self) -> Comparison {
+        let devices: Vec<_> = self.devices.load().members.iter().map(|member| Arc::clone(&member.device)).collect();
+        devices.iter().for_each(|device| device.begin_comparing());
+        Comparison(devices)
+    }
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|device| device.end_comparing());
+    }
+}
