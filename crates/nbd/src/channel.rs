@@ -12,15 +12,18 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendmsg, socket_with,
+    sockopt,
+};
 use rustls::ClientConnection;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Mutex, Rank};
@@ -91,10 +94,7 @@ impl Channel {
                 stream.set_nodelay(true)?;
                 Socket::Tcp(stream)
             }
-            Address::Unix(path) => Socket::Unix(match path.as_os_str().as_bytes() {
-                [0, name @ ..] => UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)?,
-                _ => UnixStream::connect(path)?,
-            }),
+            Address::Unix(path) => Socket::Unix(connect_to(path, deadline)?),
         })
     }
 
@@ -207,6 +207,18 @@ impl Channel {
         let deadline = self.deadline.load(Relaxed);
         (deadline > 0).then(|| self.begun + Duration::from_millis(deadline))
     }
+}
+
+/// Connects to a Unix domain socket; a server that accepts nobody is waited for until the deadline.
+fn connect_to(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
+    let address = match path.as_os_str().as_bytes() {
+        [0, name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+        _ => SocketAddrUnix::new(path)?,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(left(deadline)?))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
 }
 
 /// What is left until then, as a limit for a socket.

@@ -19,11 +19,16 @@ use crate::watch::Watch;
 /// How long the last message may take.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// More than the headers of the requests under way, and what else is said now and then.
+const OVERHEAD: u64 = 16 << 10;
+
 /// A connection.
 pub(crate) struct Lane {
     pub(crate) line: Arc<Line>,
     /// Requests that it has not answered.
     pub(crate) outstanding: usize,
+    /// Bytes that these give or take.
+    pub(crate) outstanding_bytes: u64,
     pub(crate) watch: Watch,
 }
 
@@ -49,6 +54,11 @@ pub(crate) struct Message {
 }
 
 impl Lane {
+    /// How much will have gone over the connection when all that it has to answer is answered.
+    pub(crate) fn passed_then(&self) -> u64 {
+        self.watch.passed() + self.outstanding_bytes + OVERHEAD
+    }
+
     pub(crate) fn new(channel: &Arc<Channel>, lease: Option<&Arc<Lease>>) -> Self {
         let line = Line {
             channel: Arc::clone(channel),
@@ -56,7 +66,7 @@ impl Lane {
             queue: Mutex::with_default(Rank::NbdLane),
             changed: Condvar::new(),
         };
-        Self { line: Arc::new(line), outstanding: 0, watch: Watch::new(Arc::clone(channel)) }
+        Self { line: Arc::new(line), outstanding: 0, outstanding_bytes: 0, watch: Watch::new(Arc::clone(channel)) }
     }
 }
 

@@ -72,6 +72,8 @@ pub(crate) struct Request {
     since: Option<Instant>,
     /// How often it was sent.
     tries: u32,
+    /// How much has gone over its connection when it should have an answer.
+    due: u64,
     /// It gets no answer, and is to fail.
     is_given_up: bool,
     /// The request of which it is a piece.
@@ -89,14 +91,21 @@ struct Whole {
 
 impl Request {
     pub(crate) fn new(command: Command, at: u64, len: u32, done: Done) -> Self {
-        Self { command, at, len, sent: None, since: None, tries: 0, is_given_up: false, of: None, done }
+        Self { command, at, len, sent: None, since: None, tries: 0, due: 0, is_given_up: false, of: None, done }
     }
 
-    /// Whether it gets no answer, though it was sent again: by a server that answers others.
-    fn is_hopeless(&self, limit: Duration) -> bool {
+    /// Whether it has had no answer for so long, or for half of that, though so much has gone over
+    /// its connection since then that others must have got theirs.
+    fn is_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
+        let is_overtaken = |lane: usize| passed.get(lane).is_some_and(|passed| *passed >= self.due);
+        self.sent
+            .is_some_and(|(lane, sent)| sent.elapsed() >= limit || sent.elapsed() >= limit / 2 && is_overtaken(lane))
+    }
+
+    /// Whether it gets no answer, though it was sent again.
+    fn is_hopeless(&self, limit: Duration, passed: &[u64]) -> bool {
         let is_old = self.since.is_some_and(|since| since.elapsed() >= limit);
-        let waits = self.sent.is_some_and(|(_, sent)| sent.elapsed() >= limit);
-        is_old && (self.tries >= MANY_TRIES || self.tries > 1 && waits)
+        is_old && (self.tries >= MANY_TRIES || self.tries > 1 && self.is_unanswered(limit, passed))
     }
 
     /// Takes another flush along, that came later.
@@ -272,8 +281,10 @@ impl Requests {
     }
 
     /// A request goes over this connection.
-    pub(crate) fn send(&mut self, cookie: u64, lane: usize, has_fua: bool) -> Option<Message> {
+    /// Before its answer come those to others, which have `others` bytes by then.
+    pub(crate) fn send(&mut self, cookie: u64, (lane, others): (usize, u64), has_fua: bool) -> Option<(Message, u32)> {
         let request = self.all.get_mut(&cookie)?;
+        request.due = others + u64::from(request.len);
         let now = Instant::now();
         request.sent = Some((lane, now));
         request.since.get_or_insert(now);
@@ -281,7 +292,7 @@ impl Requests {
         self.under_way += 1;
         self.flushes_under_way += usize::from(request.command.is_flush());
         self.bytes_under_way += request.len as usize;
-        Some(request.message(cookie, has_fua))
+        Some((request.message(cookie, has_fua), request.len))
     }
 
     /// The request with this cookie, if it was sent over this connection.
@@ -359,10 +370,14 @@ impl Requests {
         self.all.values().filter_map(|request| request.sent.map(|(_, sent)| sent)).min()
     }
 
-    /// Gives those up that have had no answer for that long, though they were sent again; whether
-    /// there are any.
-    pub(crate) fn give_up(&mut self, limit: Duration) -> bool {
-        let mut hopeless = self.all.values_mut().filter(|request| request.is_hopeless(limit)).peekable();
+    /// Whether one of those under way gets no answer, where so much has gone over each connection.
+    pub(crate) fn has_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
+        self.all.values().any(|request| request.is_unanswered(limit, passed))
+    }
+
+    /// Gives those up that get none though they were sent again; whether there are any.
+    pub(crate) fn give_up(&mut self, limit: Duration, passed: &[u64]) -> bool {
+        let mut hopeless = self.all.values_mut().filter(|request| request.is_hopeless(limit, passed)).peekable();
         let are_any = hopeless.peek().is_some();
         hopeless.for_each(|request| request.is_given_up = true);
         are_any
@@ -455,7 +470,7 @@ mod tests {
         let after = add(&mut requests, Command::Read, 4);
         let piece = |requests: &mut Requests| {
             let cookie = requests.take_next(100, true, 4)?;
-            requests.send(cookie, 0, true).map(|_| cookie)
+            requests.send(cookie, (0, 0), true).map(|_| cookie)
         };
         let first = piece(&mut requests).unwrap();
         assert!(requests.all[&first].of == Some(read) && !requests.all.contains_key(&read));
@@ -479,7 +494,7 @@ mod tests {
     fn sent(requests: &mut Requests, window: usize, may_change: bool) -> Vec<u64> {
         let next = || {
             let cookie = requests.take_next(window, may_change, LARGEST)?;
-            requests.send(cookie, 0, true).map(|_| cookie)
+            requests.send(cookie, (0, 0), true).map(|_| cookie)
         };
         std::iter::from_fn(next).collect()
     }

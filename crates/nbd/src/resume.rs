@@ -26,6 +26,9 @@ const CALLS: usize = 64;
 const BYTES: (usize, usize) = (256 << 10, 8 << 20);
 /// … as many as take about so long, since the lease has to be looked at meanwhile.
 const A_WHILE: Duration = Duration::from_secs(1);
+/// Bytes that a server takes a second at the least of what is written again: one that takes less is
+/// as good as away.
+const LEAST_RATE: usize = 32 << 10;
 /// A lease that ends sooner than this is extended first.
 const SHORT: Duration = Duration::from_secs(5);
 
@@ -42,7 +45,9 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
     if !kept.is_empty() {
         // It may take as long as it does, while it makes progress.
         link.channel.limit(None)?;
-        session.state.lock().writing_again = Some(Watch::new(Arc::clone(&link.channel)));
+        let bytes: usize = kept.iter().map(|(_, data)| data.len()).sum();
+        let until = Instant::now() + session.timeout + Duration::from_secs(1) * (bytes / LEAST_RATE) as u32;
+        session.state.lock().writing_again = Some((Watch::new(Arc::clone(&link.channel)), until));
         let written = write_again(session, &mut link, &kept);
         session.state.lock().writing_again = None;
         written?;

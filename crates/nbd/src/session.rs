@@ -86,8 +86,9 @@ pub(crate) struct State {
     trouble: Option<Instant>,
     /// Since when nobody waits for a server that is away.
     unawaited: Option<Instant>,
-    /// The connection over which what the server may have lost is written again.
-    pub(crate) writing_again: Option<Watch>,
+    /// The connection over which what the server may have lost is written again, and until when
+    /// that may take.
+    pub(crate) writing_again: Option<(Watch, Instant)>,
     /// Acknowledged writes are lost: nothing is written any more.
     lost: Option<Loss>,
     pub(crate) is_connecting: bool,
@@ -217,6 +218,7 @@ impl Session {
         let Some(request) = state.requests.remove(answer.cookie) else { return };
         state.trouble = None;
         state.lanes[lane].outstanding -= 1;
+        state.lanes[lane].outstanding_bytes -= u64::from(request.len);
         state.lanes[lane].watch.hear();
         if let Some((_, sent)) = request.sent {
             state.window.answered(request.len as usize, sent, Instant::now());
@@ -309,11 +311,12 @@ impl Session {
     /// more, and fails if it gets no answer then, either.
     pub(crate) fn look_for_unanswered(&self, state: &mut MutexGuard<'_, State>) {
         let limit = self.timeout;
-        let is_up = matches!(state.phase, Phase::Up);
-        let is_hopeless = state.requests.give_up(limit);
-        let oldest = state.requests.oldest().filter(|sent| sent.elapsed() > limit);
-        if is_up && let Some(waited) = oldest.map(|sent| sent.elapsed()).or(is_hopeless.then_some(limit)) {
-            self.leave(state, Instant::now(), &format!("no answer to one request for {} seconds", waited.as_secs()));
+        let passed: Vec<u64> = state.lanes.iter().map(|lane| lane.watch.passed()).collect();
+        let is_hopeless = state.requests.give_up(limit, &passed);
+        let is_unanswered = is_hopeless || state.requests.has_unanswered(limit, &passed);
+        if is_unanswered && matches!(state.phase, Phase::Up) {
+            let waited = state.requests.oldest().map_or(0, |sent| sent.elapsed().as_secs());
+            self.leave(state, Instant::now(), &format!("no answer to one request for {waited} seconds"));
         }
         if !is_hopeless {
             return;
@@ -354,10 +357,14 @@ impl Session {
 
     /// While what the server may have lost is written again, it is not away.
     pub(crate) fn look_at_writing_again(&self, state: &mut State) {
-        let Some(watch) = &mut state.writing_again else { return };
+        let Some((watch, until)) = &mut state.writing_again else { return };
         let heard = watch.look();
-        if heard.elapsed() > self.timeout / 2 {
+        let is_over = state.unawaited.is_some_and(|since| since.elapsed() > 2 * UNAWAITED) || Instant::now() > *until;
+        if is_over || heard.elapsed() > self.timeout / 2 {
             watch.end();
+        }
+        if is_over {
+            return;
         }
         if let Phase::Away { since, is_expired: false, .. } = &mut state.phase
             && *since < heard
@@ -475,7 +482,7 @@ impl Session {
             // What has no answer is not sent any more.
             lane.line.end(lane.outstanding == 0);
         }
-        if let Some(watch) = state.writing_again.take() {
+        if let Some((watch, _)) = state.writing_again.take() {
             watch.end();
         }
         state.epoch += 1;
@@ -491,7 +498,10 @@ impl State {
     /// This process was stopped for a while, or its machine: that says nothing of the server.
     pub(crate) fn wake_up(&mut self) {
         let now = Instant::now();
-        self.lanes.iter_mut().map(|lane| &mut lane.watch).chain(&mut self.writing_again).for_each(Watch::hear);
+        self.lanes.iter_mut().for_each(|lane| lane.watch.hear());
+        if let Some((watch, _)) = &mut self.writing_again {
+            watch.hear();
+        }
         self.trouble = self.trouble.map(|_| now);
         self.requests.begin_to_wait(now);
         if let Phase::Away { since, .. } = &mut self.phase {
@@ -563,8 +573,10 @@ impl State {
             let Some(cookie) = self.requests.take_next(self.window.bytes(), may_change, largest) else { break };
             let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
             let has_fua = has(self.flags, SEND_FUA);
-            let Some(message) = self.requests.send(cookie, lane, has_fua) else { continue };
+            let others = self.lanes[lane].passed_then();
+            let Some((message, len)) = self.requests.send(cookie, (lane, others), has_fua) else { continue };
             let lane = &mut self.lanes[lane];
+            lane.outstanding_bytes += u64::from(len);
             if lane.outstanding == 0 {
                 lane.watch.hear();
             }

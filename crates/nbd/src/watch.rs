@@ -18,6 +18,12 @@ impl Watch {
         Self { seen: channel.moved(), channel, heard: Instant::now() }
     }
 
+    /// Bytes that the server gave or took.
+    pub(crate) fn passed(&self) -> u64 {
+        let Moved { received, sent, waiting } = self.channel.moved();
+        received + sent.saturating_sub(waiting)
+    }
+
     /// Looks at the connection; when it was last heard from.
     pub(crate) fn look(&mut self) -> Instant {
         let now = self.channel.moved();
