@@ -32,6 +32,9 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
     // All of them before the first one is the volume's.
     let devices = new.iter().map(|path| open_new(path, arguments.force)).collect::<Result<Vec<_>>>()?;
+    if let Some((small, _)) = new.iter().zip(&devices).find(|(_, device)| device.size() < LEAST_DEVICE) {
+        return Err(Failure::new(format!("{}: it is too small", small.display())));
+    }
     for (path, device) in new.iter().zip(devices) {
         let number = fs.add_device(device).map_err(|error| Failure::about(path.display(), &error))?;
         say_line(&format!("{} is device {number} of the volume", path.display()))?;
@@ -52,7 +55,7 @@ fn refuse_twice(new: &[PathBuf]) -> Result<()> {
 fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
     let mounted = Mounted::open(directory)?;
     mounted.device_numbers().map_err(|errno| about_mount(directory.display(), errno))?;
-    let name = prepare(path, force, directory, LEAST_DEVICE)?;
+    let name = prepare(path, force, (&mounted, directory), LEAST_DEVICE)?;
     mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
     say_line(&format!("{} is a device of the volume", path.display()))
 }
@@ -60,10 +63,14 @@ fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
 /// Wipes what is on a new device of a mount, if that may be, so that the server takes it: not
 /// before it is seen that the mount changes at all, and that the device has so many bytes. Returns
 /// the name that the server finds it by.
-pub fn prepare(path: &Path, force: bool, directory: &Path, least: u64) -> Result<String> {
+pub fn prepare(path: &Path, force: bool, (mounted, directory): (&Mounted, &Path), least: u64) -> Result<String> {
     let mount = rustix::fs::statvfs(directory).map_err(|errno| about_mount(directory.display(), errno))?;
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(about_new(path, directory, Errno::ROFS));
+    }
+    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    if is_file && mounted.is_of_the_kernel().map_err(|errno| about_mount(directory.display(), errno))? {
+        return Err(about_new(path, directory, Errno::NOTBLK));
     }
     let device = open_new(path, force)?;
     if device.size() < least {

@@ -100,7 +100,7 @@ fn start_on_mount(arguments: &ReplaceStart, directory: &Path) -> Result<()> {
     let request = Request {
         source: source.0,
         source_path: String::new(),
-        target: prepare(&arguments.target, arguments.force, directory, size)?,
+        target: prepare(&arguments.target, arguments.force, (&mounted, directory), size)?,
         avoid_source: arguments.avoid_source,
         bytes_per_second: arguments.limit.unwrap_or(0),
         in_background: true,

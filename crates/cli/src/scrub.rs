@@ -10,7 +10,7 @@ use serde::Serialize;
 use ubtrfs::{Filesystem, Options, ScrubOptions, ScrubProgress};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_format::{DeviceId, TreeId, Uuid};
-use ubtrfs_server::scrub::Request;
+use ubtrfs_server::scrub::{Request, extent};
 use ubtrfs_volume::{OpenOptions, Volume};
 
 use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubStart, ScrubStatus};
@@ -28,6 +28,9 @@ use crate::size::show_size;
 const UNCORRECTABLE: u8 = 3;
 /// The exit status if all that was compared is right, but a device is missing.
 const INCOMPLETE: u8 = 4;
+
+/// How often it is looked whether a scrub that was cancelled has ended.
+const CANCELLING: Duration = Duration::from_millis(20);
 
 /// What `scrub status --json` shows of a device.
 #[derive(Debug, Serialize)]
@@ -51,10 +54,24 @@ pub fn run(arguments: &ScrubArguments) -> Result<()> {
         ScrubCommand::Resume(start) => run_one(start, true),
         ScrubCommand::Status(of) => status(of),
         ScrubCommand::Cancel(on) => {
-            let failed = |errno| about_scrub(&on.directory, errno);
-            Mounted::open(&on.directory)?.cancel_scrub().map_err(failed)
+            cancel(&Mounted::open(&on.directory)?).map_err(|errno| about_scrub(&on.directory, errno))
         }
     }
+}
+
+/// Ends all scrubs of a mount, and waits until they have ended.
+fn cancel(mounted: &Mounted) -> std::result::Result<(), Errno> {
+    let age = |device| extent(&mounted.scrub_progress(DeviceId(device)).ok()?).map(|(_, millis)| millis);
+    let devices = mounted.device_numbers()?;
+    let running: Vec<_> = devices.into_iter().filter_map(|device| Some((device, age(device)?))).collect();
+    mounted.cancel_scrub()?;
+    for (device, began) in running {
+        // A younger one is another one.
+        while age(device).is_some_and(|now| now >= began) {
+            std::thread::sleep(CANCELLING);
+        }
+    }
+    Ok(())
 }
 
 fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_threads::thread::JoinHandle;
-use ubtrfs_threads::{Condvar, Mutex, Rank};
+use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
 use super::Relocator;
 use super::filters::{args_of, extended, limit, takes};
@@ -56,6 +56,8 @@ type GoesOn<'a> = &'a dyn Fn(&BalanceProgress) -> bool;
 struct State {
     balance: Option<BalanceItem>,
     running: bool,
+    /// How often one has ended or paused.
+    ended: u64,
     wish: Wish,
     progress: BalanceProgress,
 }
@@ -64,7 +66,7 @@ impl State {
     /// That of a balance that begins, or of none.
     fn set(&mut self, balance: Option<&BalanceItem>) {
         let running = balance.is_some();
-        *self = Self { balance: balance.copied(), running, ..Self::default() };
+        *self = Self { balance: balance.copied(), running, ended: self.ended, ..Self::default() };
     }
 }
 
@@ -171,14 +173,11 @@ impl Balancer {
 
     /// Has the one under way pause, and waits for it. `ENOTCONN` if none is.
     pub(crate) fn pause(&self) -> Result<()> {
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         if !state.running {
             return Err(Errno::NOTCONN.into());
         }
-        state.wish = Wish::Pause;
-        while state.running {
-            self.ended.wait(&mut state);
-        }
+        self.wait_for(state, Wish::Pause);
         Ok(())
     }
 
@@ -193,11 +192,17 @@ impl Balancer {
             drop(state);
             return self.relocator.committer.set_balance_item(None);
         }
-        state.wish = Wish::Cancel;
-        while state.running {
+        self.wait_for(state, Wish::Cancel);
+        Ok(())
+    }
+
+    /// Waits until the one that is under way has ended by a wish; not for one that begins then.
+    fn wait_for(&self, mut state: MutexGuard<'_, State>, wish: Wish) {
+        state.wish = wish;
+        let ended = state.ended;
+        while state.ended == ended {
             self.ended.wait(&mut state);
         }
-        Ok(())
     }
 
     /// The one there is, if any.
@@ -253,6 +258,7 @@ impl Balancer {
             state.balance = None;
         }
         state.running = false;
+        state.ended += 1;
         let progress = state.progress;
         drop(state);
         self.ended.notify_all();

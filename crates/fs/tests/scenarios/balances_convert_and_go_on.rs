@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ubtrfs::{Errno, Filesystem, NewInode, Options, WriteAt};
@@ -122,4 +123,47 @@ fn a_paused_balance_is_there_at_the_next_mount() {
     assert_eq!(fs.balance_status(), None);
     assert_eq!(tree_of(&fs), before);
     assert_eq!(fs.cancel_balance().unwrap_err().errno(), Errno::NOTCONN);
+}
+
+#[test]
+fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
+    const ROUNDS: u32 = 30;
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 256 << 20, |_| {});
+    let fs = image::open(&path, options());
+    let data = BalanceItem { flags: BalanceFlags::DATA, ..BalanceItem::default() };
+    let wait_for = |what: &AtomicBool| {
+        let begun = Instant::now();
+        while !what.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        what.load(Ordering::SeqCst)
+    };
+    for round in 0..ROUNDS {
+        let [runs, asked, returned] = [(); 3].map(|()| AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let first = fs.start_balance(&data, &|_| {
+                    runs.store(true, Ordering::SeqCst);
+                    // By then it waits.
+                    let is_asked = wait_for(&asked);
+                    std::thread::sleep(Duration::from_millis(3));
+                    is_asked
+                });
+                drop(first);
+                let second = fs.start_balance(&data, &|_| {
+                    assert!(wait_for(&returned), "round {round}");
+                    true
+                });
+                drop(second);
+            });
+            assert!(wait_for(&runs));
+            asked.store(true, Ordering::SeqCst);
+            drop(if round % 2 == 0 { fs.cancel_balance() } else { fs.pause_balance() });
+            returned.store(true, Ordering::SeqCst);
+        });
+        drop(fs.cancel_balance());
+    }
+    drop(check(fs, &path));
 }
