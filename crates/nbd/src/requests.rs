@@ -370,6 +370,11 @@ impl Requests {
         self.all.values().filter_map(|request| request.sent.map(|(_, sent)| sent)).min()
     }
 
+    /// When the one was sent first that has waited longest, over any number of connections.
+    pub(crate) fn first_sent(&self) -> Option<Instant> {
+        self.all.values().filter_map(|request| request.since).min()
+    }
+
     /// Whether one of those under way gets no answer, where so much has gone over each connection.
     pub(crate) fn has_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
         self.all.values().any(|request| request.is_unanswered(limit, passed))

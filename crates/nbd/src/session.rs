@@ -401,11 +401,13 @@ impl Session {
             if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() >= UNAWAITED) {
                 self.leave(state, heard, "no answer, and nobody waits any more");
             }
-            // One that answers others, or gives a byte now and then.
-            if let Some(sent) = state.requests.oldest().filter(|sent| sent.elapsed() >= 2 * UNAWAITED) {
-                self.leave(state, sent, "no answer to one request, and nobody waits any more");
+            // One that answers others, gives a byte now and then, or ends all connections.
+            let is_unanswered = state.requests.first_sent().is_some_and(|sent| sent.elapsed() >= 2 * UNAWAITED);
+            if is_unanswered && matches!(state.phase, Phase::Up) {
+                self.leave(state, Instant::now(), "no answer to one request, and nobody waits any more");
             }
-            if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if since.elapsed() >= UNAWAITED) {
+            let is_away = |since: Instant| is_unanswered || since.elapsed() >= UNAWAITED;
+            if matches!(state.phase, Phase::Away { is_expired: false, since, .. } if is_away(since)) {
                 self.expire(state);
             }
         }
