@@ -337,7 +337,9 @@ impl Session {
             }
         }
         MutexGuard::unlocked(state, || {
-            failed.into_values().for_each(|request| (request.done)(Err(self.failure(&why))));
+            for request in failed.into_values() {
+                (request.done)(Err(self.failure(&why)));
+            }
         });
     }
 

@@ -69,7 +69,7 @@ impl Volume {
 /// The number of a new device beside these: above all of them, or the lowest that is free.
 fn number_of_new(devices: &BTreeSet<DeviceId>) -> DeviceId {
     let above = devices.last().map_or(0, |last| last.0).checked_add(1).map(DeviceId);
-    above.unwrap_or_else(|| (1..).map(DeviceId).find(|free| !devices.contains(free)).unwrap_or_default())
+    above.unwrap_or_else(|| (1..u64::MAX).map(DeviceId).find(|free| !devices.contains(free)).unwrap_or_default())
 }
 
 /// Wipes both ends of a device and the places of superblocks, and makes that durable: the device

@@ -14,13 +14,17 @@ impl Volume {
     /// Begins a comparison of what is on the devices.
     pub fn compare_devices(&self) -> Comparison {
         let devices: Vec<_> = self.devices.load().members.iter().map(|member| Arc::clone(&member.device)).collect();
-        devices.iter().for_each(|device| device.begin_comparing());
+        for device in &devices {
+            device.begin_comparing();
+        }
         Comparison(devices)
     }
 }
 
 impl Drop for Comparison {
     fn drop(&mut self) {
-        self.0.iter().for_each(|device| device.end_comparing());
+        for device in &self.0 {
+            device.end_comparing();
+        }
     }
 }

@@ -195,7 +195,8 @@ impl Device for ReadAheadDevice {
         let mut kept = self.kept.lock();
         kept.comparisons += 1;
         // What is being read, too: it may have been read before.
-        kept.forget(&[0..u64::MAX]);
+        let all = 0..u64::MAX;
+        kept.forget(std::slice::from_ref(&all));
     }
 
     fn end_comparing(&self) {
@@ -431,9 +432,9 @@ mod tests {
 
     #[test]
     fn comparisons_see_what_is_on_the_device() {
-        let (memory, device) = device();
         // Behind what is read ahead of another one.
         const FAR: u64 = 2 << 20;
+        let (memory, device) = device();
         let at = FAR;
         let pending = device.submit(vec![DeviceWrite { at: Physical(3 * FAR), data: vec![1; 4096].into() }]);
         write(&device, at, 1, 4096);
