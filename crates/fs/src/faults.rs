@@ -113,6 +113,8 @@ mod switches {
         /// A device is brought up to the others without what a balance has copied for the next
         /// commit.
         pub overlook_copies: bool,
+        /// A scrub sees what is kept in memory of devices that are far away.
+        pub compare_kept: bool,
     }
 
     impl Faults {
@@ -156,6 +158,10 @@ mod switches {
 
         pub(crate) fn overlooks_copies(&self) -> bool {
             self.overlook_copies
+        }
+
+        pub(crate) fn compares_kept(&self) -> bool {
+            self.compare_kept
         }
     }
 }
@@ -205,6 +211,10 @@ mod switches {
         }
 
         pub(crate) fn overlooks_copies(self) -> bool {
+            false
+        }
+
+        pub(crate) fn compares_kept(self) -> bool {
             false
         }
     }

@@ -132,7 +132,7 @@ impl Scrubber {
             }
             self.committer.commit()?;
         }
-        let fresh = volume.compare_devices();
+        let fresh = (!self.info.options.faults().compares_kept()).then(|| volume.compare_devices());
         let compared = compare();
         drop(fresh);
         volume.say_bad_copies();

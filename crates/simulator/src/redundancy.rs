@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use ubtrfs::{Errno, Error, Filesystem, Options, ScrubOptions};
-use ubtrfs_format::DeviceId;
-use ubtrfs_volume::{Device, OverlayDevice, RecordingDevice};
+use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES};
+use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, ReadAheadDevice, RecordingDevice, SharedBuffer};
 
 use crate::examine::examine_as_it_is;
 use crate::mounting::{forks, open};
@@ -97,14 +97,26 @@ impl Trial<'_> {
 
     /// Brings devices that lag up to the others, and mends all else. Then all copies are right, and
     /// what is left without any one device shows the same. `lagging` is known to lag.
+    ///
+    /// Half of the volumes are on devices that are far away. On half of all one device then loses
+    /// some of what was written in this mount, though it has said that it has it: a scrub puts that
+    /// right, whatever is kept in memory.
     pub(crate) fn mend(
         &self,
         devices: &[OverlayDevice],
         model: &Model,
         lagging: Option<DeviceId>,
     ) -> Result<(), String> {
-        let (mut recording, recorded) = record(devices);
-        let mut fs = open(recorded, self.judge.options.clone())?;
+        let mut random = Random::new(self.seed);
+        let is_distant = random.one_in(2);
+        let open = |devices: &[OverlayDevice]| {
+            let (recording, recorded) = record(devices);
+            let distant = |device: &Arc<dyn Device>| Arc::new(ReadAheadDevice::new(Arc::clone(device), 0)) as _;
+            let opened = if is_distant { recorded.iter().map(distant).collect() } else { recorded.clone() };
+            open(opened, self.judge.options.clone()).map(|fs| (recording, recorded, fs))
+        };
+        let (mut recording, mut recorded, mut fs) = open(devices)?;
+        let mut before: Vec<OverlayDevice> = devices.iter().map(OverlayDevice::fork).collect();
         // Data without checksums that was being written is not the same on all current devices.
         let is_exact = lagging.is_some() && devices.len() == 2;
         if let Some(difference) = model.difference_except_nodatacow(&look(&fs)?) {
@@ -114,7 +126,6 @@ impl Trial<'_> {
             return Err(format!("device {lagging:?} is taken for one that has all that the others have"));
         }
         let failed = |error| format!("mending failed: {error}");
-        let mut random = Random::new(self.seed);
         if random.below(2) == 0 {
             // The mount ends, or crashes, meanwhile.
             match fs.catch_up(&mut |_| false) {
@@ -124,9 +135,9 @@ impl Trial<'_> {
             if random.below(2) == 0 {
                 fs.close().map_err(failed)?;
             }
-            let (next, recorded) = record(&recording.all_current());
+            before = recording.all_current();
             drop(fs);
-            (recording, fs) = (next, open(recorded, self.judge.options.clone())?);
+            (recording, recorded, fs) = open(&before)?;
         }
         fs.catch_up(&mut |_| true).map_err(failed)?;
         let still = fs.volume().lagging_devices();
@@ -135,6 +146,17 @@ impl Trial<'_> {
         }
         let scrub = |fs: &Filesystem| fs.scrub(ScrubOptions::default(), &mut |_| true);
         let found = scrub(&fs).map_err(failed)?;
+        let mut is_lost = false;
+        if self.is_redundant && random.one_in(2) {
+            let place = random.below(before.len() as u64) as usize;
+            is_lost = lose_some(&before[place], &*recorded[place], &mut random).map_err(|error| error.to_string())?;
+            let found = scrub(&fs).map_err(failed)?;
+            if found.uncorrectable() > 0 {
+                return Err(format!("a scrub does not mend what device {} lost: {found:?}", place + 1));
+            }
+        }
+        // What has no checksums is as the device has it.
+        let is_exact = is_exact && !is_lost;
         let again = scrub(&fs).map_err(failed)?;
         if found.uncorrectable() > 0 || again.errors() > 0 {
             return Err(format!("a scrub does not mend everything: {found:?}, and then {again:?}"));
@@ -146,6 +168,28 @@ impl Trial<'_> {
         let mut lost = if self.is_redundant { 0..mended.len() } else { 0..0 };
         lost.try_for_each(|lost| shows_without(self.judge, &mended, lost, model, is_exact))
     }
+}
+
+/// A device loses some of what was written to it since it was like this, except for superblocks.
+/// Whether there was any.
+fn lose_some(before: &OverlayDevice, now: &dyn Device, random: &mut Random) -> std::io::Result<bool> {
+    const PAGE: usize = 4096;
+    const PART: usize = 1 << 20;
+    let (mut then, mut found, mut is_any) = (vec![0; PART], vec![0; PART], false);
+    for start in (0..before.size()).step_by(PART) {
+        let len = PART.min((before.size() - start) as usize);
+        before.read_at(Physical(start), &mut then[..len])?;
+        now.read_at(Physical(start), &mut found[..len])?;
+        for (number, (then, found)) in then[..len].chunks(PAGE).zip(found[..len].chunks(PAGE)).enumerate() {
+            let at = Physical(start + (number * PAGE) as u64);
+            if then != found && !SUPERBLOCK_COPIES.contains(&at) && random.one_in(2) {
+                let data = SharedBuffer::from(then.to_vec());
+                now.submit(vec![DeviceWrite { at, data }]).wait()?;
+                is_any = true;
+            }
+        }
+    }
+    Ok(is_any)
 }
 
 /// A check of all copies, which has nothing to complain of.

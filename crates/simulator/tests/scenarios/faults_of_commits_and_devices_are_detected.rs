@@ -110,6 +110,21 @@ fn a_device_among_others_whose_superblock_comes_first() {
     assert_eq!(found_out_of_several(Lie::SuperblockFirst), (4, 4));
 }
 
+/// Of invariant 33.
+#[test]
+fn scrubs_that_see_what_is_kept_of_devices_that_are_far_away() {
+    let profiles = Profiles::ALL[0];
+    let is_noticed = |seed: &u64| {
+        let mut history = History::on_devices(*seed, profiles);
+        history.options.faults.compare_kept = true;
+        let surveyed = history.run(40).and_then(|it| it.survey_devices(profiles, 24, DeviceHabits::default()));
+        surveyed.is_err_and(|failure| {
+            failure.what.contains("a scrub does not mend") || failure.what.contains("check found")
+        })
+    };
+    assert!((1..=12).any(|seed| is_noticed(&seed)));
+}
+
 /// Of invariant 3: what is written over a block that a durable superblock refers to looks the same,
 /// as the block is another then.
 #[test]
