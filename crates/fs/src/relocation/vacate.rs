@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_threads::time::Instant;
 use ubtrfs_volume::LEAST_DEVICE;
 
 use super::Relocator;
@@ -16,6 +17,8 @@ use crate::space::stripe_length;
 
 /// How often it is looked whether the last readers of what has been moved have ended.
 const MOMENT: Duration = Duration::from_millis(10);
+/// For how long they may be waited for without a word.
+const LONG: Duration = Duration::from_secs(10);
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,6 +153,7 @@ impl Relocator {
             !self.info.exclusive_op.is_ending() && goes_on(&progress)
         };
         let pace = self.rate.begin();
+        let mut waits = None;
         loop {
             let (starts, _) = self.left(devid, from);
             if starts.is_empty() {
@@ -169,6 +173,7 @@ impl Relocator {
                     ubtrfs_threads::thread::sleep(MOMENT);
                     self.info.space.unpin();
                     self.committer.commit()?;
+                    self.say_that_it_waits(&mut waits, start);
                     is_further = true;
                     continue;
                 }
@@ -188,6 +193,19 @@ impl Relocator {
             if let Some(error) = no_room.filter(|_| !is_further) {
                 return Err(error);
             }
+        }
+    }
+
+    /// Says once of a chunk that was emptied why it stays, if it has stayed for long.
+    fn say_that_it_waits(&self, waits: &mut Option<(Logical, Option<Instant>)>, start: Logical) {
+        match waits {
+            Some((waiting, since)) if *waiting == start => {
+                if since.take_if(|since| since.elapsed() >= LONG).is_some() {
+                    let why = self.info.space.lock().what_keeps(start);
+                    tracing::warn!("chunk {start} is empty, and has not gone for {} s: {why}", LONG.as_secs());
+                }
+            }
+            _ => *waits = Some((start, Some(Instant::now()))),
         }
     }
 

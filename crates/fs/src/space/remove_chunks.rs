@@ -37,6 +37,23 @@ impl SpaceInner {
         self.groups.values().filter(counts).any(|group| is_unused(group, volume) && self.may_go(group))
     }
 
+    /// Why a group that was emptied has not gone, for the log.
+    pub(crate) fn what_keeps(&self, start: Logical) -> String {
+        let Some(group) = self.groups.get(&start) else { return "it has left the volume".into() };
+        let is_in_it = |(at, _): &&(Logical, u64)| (start.0..group.end()).contains(&at.0);
+        let pinned: u64 = self.pinned.iter().flat_map(|pin| &pin.extents).filter(is_in_it).map(|(_, len)| len).sum();
+        format!(
+            "of {} bytes {} are in use and {} free by the trees, {} are free, readers of older commits may see {pinned}; \
+             it is {}, and may {}go",
+            group.length,
+            group.recorded_used,
+            group.recorded_free.total(),
+            group.unused().total(),
+            if group.new { "new" } else { "old" },
+            if self.may_go(group) { "" } else { "not " },
+        )
+    }
+
     /// The addresses of nearly empty metadata groups except for the first one, if that has room for
     /// their content.
     pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
