@@ -4,8 +4,9 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use ubtrfs_fuse::mount::{Mount, MountOptions, Unmount};
+use ubtrfs_fuse::mount::{Mount, MountError, MountOptions, Unmount};
 use ubtrfs_fuse::{Config, Session, SessionError, Transport, Way};
 
 use crate::memfs::{Behaviour, MemFs};
@@ -100,5 +101,21 @@ impl Drop for Mounted {
             self.mount.unmount(Unmount::Lazy).unwrap();
         }
         let _ = self.ended();
+    }
+}
+
+/// Unmounts what this test has used until now. Processes that other tests of this program start
+/// have its files open, too, until they execute a program of their own.
+pub fn unmount_now(mount: &Mount) {
+    let begun = Instant::now();
+    loop {
+        match mount.unmount(Unmount::Now) {
+            Err(MountError::Unmount(_, error))
+                if error.kind() == std::io::ErrorKind::ResourceBusy && begun.elapsed() < Duration::from_secs(10) =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            unmounted => return unmounted.unwrap(),
+        }
     }
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ubtrfs_fuse::mount::{Mount, MountOptions, Unmount};
+use ubtrfs_fuse::mount::{Mount, MountOptions};
 use ubtrfs_fuse::reply::{ReplyAttr, ReplyDirectory, ReplyDirectoryPlus, ReplyOpen};
 use ubtrfs_fuse::request::{Open, Read};
 use ubtrfs_fuse::{Attributes, Caller, Config, Filesystem, OpenFlags, ROOT, Session};
 
-use crate::harness::{TRANSPORT, possible};
+use crate::harness::{TRANSPORT, possible, unmount_now};
 
 const DIRECTORY: u32 = 0o040_755;
 const REGULAR: u32 = 0o100_000;
@@ -82,6 +82,6 @@ fn a_listing_is_cached_only_if_its_end_allows_it() {
         let asked = [(); 4].map(|()| list());
         assert_eq!(asked, if unkept { [1; 4] } else { [1, 0, 0, 0] });
     }
-    mount.unmount(Unmount::Now).unwrap();
+    unmount_now(&mount);
     serving.join().unwrap().unwrap();
 }

@@ -12,7 +12,7 @@ use rustix::mount::MountFlags;
 use ubtrfs_fuse::mount::{Mount, MountError, MountKind, MountOptions, Source, Unmount, is_dead, unmount};
 use ubtrfs_fuse::{Capabilities, Config, OFlags, ROOT, Transport};
 
-use crate::harness::{Mounted, TRANSPORT, possible, possible_as_root};
+use crate::harness::{Mounted, TRANSPORT, possible, possible_as_root, unmount_now};
 use crate::memfs::Behaviour;
 
 const SLOW: Duration = Duration::from_millis(300);
@@ -36,7 +36,7 @@ fn plain_mounts_end_when_unmounted() {
     let file = File::open(mounted.dir.path()).unwrap();
     assert!(matches!(mounted.mount.unmount(Unmount::Now), Err(MountError::Unmount(..))), "in use");
     drop(file);
-    mounted.mount.unmount(Unmount::Now).unwrap();
+    unmount_now(&mounted.mount);
     assert!(!mounted.mount.is_mounted());
     mounted.ended().unwrap();
     assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
@@ -145,7 +145,7 @@ fn images_are_mounted_as_block_devices() {
             assert!(sync_comes_to(&mounted), "sync(2) comes, too");
         }
         let begun = Instant::now();
-        mounted.mount.unmount(Unmount::Now).unwrap();
+        unmount_now(&mounted.mount);
         assert!(begun.elapsed() >= SLOW, "umount(2) waits for DESTROY");
         assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
         mounted.ended().unwrap();
@@ -190,7 +190,7 @@ fn uris_are_mounted_as_block_devices_by_their_name() {
                 rustix::fs::syncfs(File::open(mounted.dir.path()).unwrap()).unwrap();
                 assert!(syncfs_follows_writes(&mounted), "{:?}", mounted.fs().all_asked());
             }
-            mounted.mount.unmount(Unmount::Now).unwrap();
+            unmount_now(&mounted.mount);
             assert_eq!(mounted.fs().destroyed.load(Ordering::SeqCst), 1);
             mounted.ended().unwrap();
             assert!(vanishes(&shown), "the loop device detaches itself");

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountFlags;
-use ubtrfs_fuse::mount::{MountKind, MountOptions, Source, Unmount, remount};
+use ubtrfs_fuse::mount::{MountKind, MountOptions, Source, remount};
 use ubtrfs_fuse::{Config, Errno, ROOT, SyncDevice};
 
-use crate::harness::{Mounted, possible, possible_as_root};
+use crate::harness::{Mounted, possible, possible_as_root, unmount_now};
 use crate::memfs::Behaviour;
 
 fn mounted_from(device: &SyncDevice, name: &str) -> Mounted {
@@ -73,7 +73,7 @@ fn each_sync_of_the_mount_is_one_of_its_device() {
     remount(&root, MountFlags::RDONLY).unwrap();
     drop(root);
     assert!(ended.load(SeqCst) > before, "a remount waits, too");
-    mounted.mount.unmount(Unmount::Now).unwrap();
+    unmount_now(&mounted.mount);
     mounted.ended().unwrap();
     let attached = device.path().to_owned();
     device.end();
@@ -184,6 +184,6 @@ fn a_mount_can_have_its_dirty_pages_written() {
     };
     let mut mounted = Mounted::new(Behaviour::default(), &options, &Config::default());
     mounted.mount.write_pages().unwrap();
-    mounted.mount.unmount(Unmount::Now).unwrap();
+    unmount_now(&mounted.mount);
     mounted.ended().unwrap();
 }
