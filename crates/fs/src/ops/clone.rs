@@ -62,10 +62,12 @@ enum CloneStep {
     NeedsCommit,
 }
 
-/// Ranges of two files.
+/// Ranges of two files, or of one.
 struct Ends<'a> {
     source: &'a Arc<Inode>,
     from: u64,
+    /// Where the source ended before the first step, which may be what has extended it.
+    source_end: u64,
     target: &'a Arc<Inode>,
     to: u64,
 }
@@ -89,12 +91,14 @@ impl Operations {
     ) -> Result<u64> {
         self.info.check_writable(target.subvolume)?;
         let (source, target) = (self.file_to_clone(source)?, self.file_to_clone(target)?);
+        let source_end = source.read().item.size;
         let len = self.bytes_to_clone(&source, from_offset, &target, to_offset, len)?;
         let mut done = 0;
         let (mut steps, mut commits) = (0, 0);
         while done < len && steps < most_steps {
             steps += 1;
-            let ends = Ends { source: &source, from: from_offset + done, target: &target, to: to_offset + done };
+            let (from, to) = (from_offset + done, to_offset + done);
+            let ends = Ends { source: &source, from, source_end, target: &target, to };
             match self.clone_some(&ends, len - done) {
                 Ok(CloneStep::Done(0)) => break,
                 Ok(CloneStep::Done(bytes)) => done += bytes,
@@ -238,7 +242,10 @@ impl Operations {
         check_unrestricted(locked.get(target))?;
         check_no_verity(locked.get(target))?;
         // Others may have truncated or extended them meanwhile.
-        let sizes = (locked.get(source).item.size, locked.get(target).item.size);
+        let mut sizes = (locked.get(source).item.size, locked.get(target).item.size);
+        if source == target && ends.from < ends.source_end {
+            sizes.0 = sizes.0.min(ends.source_end);
+        }
         let len = len.min(sizes.0.saturating_sub(ends.from));
         if len == 0 {
             return Ok(ControlFlow::Break(CloneStep::Done(0)));
@@ -436,7 +443,7 @@ mod tests {
         };
         let (with, without) = (file(b"with", 0), file(b"without", InodeFlags::NODATACOW));
         for (source, target) in [(&with, &without), (&without, &with)] {
-            let shared = fs.ops.clone_some(&Ends { source, from: 0, target, to: 0 }, 16 << 10);
+            let shared = fs.ops.clone_some(&Ends { source, from: 0, source_end: 16 << 10, target, to: 0 }, 16 << 10);
             let refused = matches!(&shared, Err(error) if error.errno() == Errno::OPNOTSUPP);
             assert!(refused, "{:?}", shared.err());
         }
