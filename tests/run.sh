@@ -57,12 +57,12 @@ lint() {
     RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 }
 
-# The test programs of a build: the directory of the package, the source, and the program. Those
-# that take longest come first.
+# The test programs of a build: the directory of the package, the source, and the program. First
+# come those that take longest: one that waits for disks and kernels beside one that computes.
 programs() {
     cargo test "$@" --no-run "${proof[@]}" --message-format=json 2>/dev/null |
         sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml".*"src_path":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p' |
-        awk -F '\t' '{ print ($2 ~ /\/(interleavings|simulator|fs)\/tests/ ? 1 : $2 ~ /\/(testkit|cli)\/tests/ ? 2 : 3) "\t" $0 }' |
+        awk -F '\t' '{ print ($2 ~ /\/testkit\/tests/ ? 0 : $2 ~ /\/(interleavings|simulator|fs)\/tests/ ? 1 : $2 ~ /\/cli\/tests/ ? 2 : 3) "\t" $0 }' |
         sort -s -n -k 1,1 | cut -f 2-
 }
 
