@@ -85,6 +85,8 @@ pub struct Workload {
     open: Vec<(NodeId, File)>,
     history: VecDeque<String>,
     count: u64,
+    /// A time before the operation that is being done.
+    began: (i64, u32),
     unsupported: BTreeSet<&'static str>,
 }
 
@@ -106,6 +108,7 @@ impl Workload {
             open: Vec::new(),
             history: VecDeque::new(),
             count: 0,
+            began: now(),
             unsupported: BTreeSet::new(),
         }
     }
@@ -121,6 +124,8 @@ impl Workload {
     pub fn run(&mut self, count: usize) -> Result<(), Failure> {
         for _ in 0..count {
             self.count += 1;
+            // An operation may take long after it has set the time.
+            self.began = now();
             self.step().map_err(|what| Failure {
                 what: format!("operation {}: {what}", self.count),
                 history: self.history.iter().cloned().collect(),
@@ -242,12 +247,12 @@ impl Workload {
             gid,
             nlink: 1,
             xattrs: std::collections::BTreeMap::new(),
-            mtime: Mtime::Since(now()),
+            mtime: Mtime::Since(self.began),
         })
     }
 
     fn touch(&mut self, id: NodeId) {
-        self.model.node_mut(id).mtime = Mtime::Since(now());
+        self.model.node_mut(id).mtime = Mtime::Since(self.began);
     }
 
     /// One name of `node` was removed: without names and not open, it is forgotten.
@@ -296,7 +301,8 @@ fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// A second before now: no change made from here on may have an earlier time.
+/// A second before now: no change made from here on may have an earlier time, though a kernel's
+/// clock is coarse.
 fn now() -> (i64, u32) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a clock after 1970");
