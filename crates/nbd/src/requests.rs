@@ -94,6 +94,11 @@ impl Request {
         Self { command, at, len, sent: None, since: None, tries: 0, due: 0, is_given_up: false, of: None, done }
     }
 
+    /// Bytes that go over the connection for it, but for headers.
+    pub(crate) fn bytes(&self) -> u64 {
+        if matches!(self.command, Command::Read | Command::Write { .. }) { u64::from(self.len) } else { 0 }
+    }
+
     /// Whether it has had no answer for so long, or for half of that, though so much has gone over
     /// its connection since then that others must have got theirs.
     fn is_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
@@ -282,9 +287,9 @@ impl Requests {
 
     /// A request goes over this connection.
     /// Before its answer come those to others, which have `others` bytes by then.
-    pub(crate) fn send(&mut self, cookie: u64, (lane, others): (usize, u64), has_fua: bool) -> Option<(Message, u32)> {
+    pub(crate) fn send(&mut self, cookie: u64, (lane, others): (usize, u64), has_fua: bool) -> Option<(Message, u64)> {
         let request = self.all.get_mut(&cookie)?;
-        request.due = others + u64::from(request.len);
+        request.due = others + request.bytes();
         let now = Instant::now();
         request.sent = Some((lane, now));
         request.since.get_or_insert(now);
@@ -292,7 +297,7 @@ impl Requests {
         self.under_way += 1;
         self.flushes_under_way += usize::from(request.command.is_flush());
         self.bytes_under_way += request.len as usize;
-        Some((request.message(cookie, has_fua), request.len))
+        Some((request.message(cookie, has_fua), request.bytes()))
     }
 
     /// The request with this cookie, if it was sent over this connection.

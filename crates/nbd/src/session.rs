@@ -218,7 +218,7 @@ impl Session {
         let Some(request) = state.requests.remove(answer.cookie) else { return };
         state.trouble = None;
         state.lanes[lane].outstanding -= 1;
-        state.lanes[lane].outstanding_bytes -= u64::from(request.len);
+        state.lanes[lane].outstanding_bytes -= request.bytes();
         state.lanes[lane].watch.hear();
         if let Some((_, sent)) = request.sent {
             state.window.answered(request.len as usize, sent, Instant::now());
@@ -578,9 +578,9 @@ impl State {
             let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
             let has_fua = has(self.flags, SEND_FUA);
             let others = self.lanes[lane].passed_then();
-            let Some((message, len)) = self.requests.send(cookie, (lane, others), has_fua) else { continue };
+            let Some((message, bytes)) = self.requests.send(cookie, (lane, others), has_fua) else { continue };
             let lane = &mut self.lanes[lane];
-            lane.outstanding_bytes += u64::from(len);
+            lane.outstanding_bytes += bytes;
             if lane.outstanding == 0 {
                 lane.watch.hear();
             }
