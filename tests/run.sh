@@ -51,10 +51,9 @@ run_others() {
 
 # What a program can say of the sources without running them.
 lint() {
-    set -e
-    cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings
-    tests/shipped.sh "${proof[@]}"
-    RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
+    cargo clippy --workspace --all-targets "${proof[@]}" -- -D warnings &&
+        tests/shipped.sh "${proof[@]}" &&
+        RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps "${proof[@]}"
 }
 
 # The test programs of a build: the directory of the package, the source, and the program. First
