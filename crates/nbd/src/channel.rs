@@ -271,10 +271,9 @@ impl Read for Incoming {
 /// A connection during the handshake, when nothing is sent while an answer is waited for.
 #[derive(Debug)]
 pub(crate) struct Handshake<'a> {
-    socket: Socket,
+    line: Limited,
     tls: Option<Box<ClientConnection>>,
     uri: &'a Uri,
-    deadline: Instant,
 }
 
 impl<'a> Handshake<'a> {
@@ -284,13 +283,13 @@ impl<'a> Handshake<'a> {
         let socket = Channel::connect(&uri.address, deadline)
             .and_then(|socket| if writes { socket.keeps_little().map(|()| socket) } else { Ok(socket) })
             .map_err(|source| Error::Connect { address: uri.address.to_string(), source })?;
-        Ok(Self { socket, tls: None, uri, deadline })
+        Ok(Self { line: Limited { socket, deadline }, tls: None, uri })
     }
 
     /// The channel, when the handshake is over.
     pub(crate) fn finish(self) -> Arc<Channel> {
         Arc::new(Channel {
-            socket: self.socket,
+            socket: self.line.socket,
             tls: self.tls.map(|tls| Mutex::new(Rank::Tls, *tls)),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
@@ -305,9 +304,8 @@ impl Line for Handshake<'_> {
     fn start_tls(&mut self) -> Result<(), Error> {
         let mut tls = Box::new(tls::client(self.uri)?);
         tls.set_buffer_limit(None);
-        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         while tls.is_handshaking() {
-            tls.complete_io(&mut limited).map_err(|error| match error.kind() {
+            tls.complete_io(&mut self.line).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => tls::failed(&error),
                 _ => Error::Broken(error),
             })?;
@@ -319,51 +317,47 @@ impl Line for Handshake<'_> {
 
 impl Read for Handshake<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         match &mut self.tls {
-            Some(tls) => rustls::Stream::new(&mut **tls, &mut limited).read(buf),
-            None => limited.read(buf),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.line).read(buf),
+            None => self.line.read(buf),
         }
     }
 }
 
 impl Write for Handshake<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         match &mut self.tls {
-            Some(tls) => rustls::Stream::new(&mut **tls, &mut limited).write(buf),
-            None => limited.write(buf),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.line).write(buf),
+            None => self.line.write(buf),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let mut limited = Limited { socket: &self.socket, deadline: self.deadline };
         match &mut self.tls {
-            Some(tls) => rustls::Stream::new(&mut **tls, &mut limited).flush(),
+            Some(tls) => rustls::Stream::new(&mut **tls, &mut self.line).flush(),
             None => Ok(()),
         }
     }
 }
 
 /// A socket all of whose use ends at the deadline, however often a byte comes.
-struct Limited<'a> {
-    socket: &'a Socket,
+#[derive(Debug)]
+struct Limited {
+    socket: Socket,
     deadline: Instant,
 }
 
-impl Read for Limited<'_> {
+impl Read for Limited {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.socket.limit(Some(left(self.deadline)?))?;
-        let mut socket = self.socket;
-        socket.read(buf)
+        (&self.socket).read(buf)
     }
 }
 
-impl Write for Limited<'_> {
+impl Write for Limited {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.socket.limit(Some(left(self.deadline)?))?;
-        let mut socket = self.socket;
-        socket.write(buf)
+        (&self.socket).write(buf)
     }
 
     fn flush(&mut self) -> io::Result<()> {
