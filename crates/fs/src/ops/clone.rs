@@ -243,7 +243,7 @@ impl Operations {
         check_no_verity(locked.get(target))?;
         // Others may have truncated or extended them meanwhile.
         let mut sizes = (locked.get(source).item.size, locked.get(target).item.size);
-        if source == target && ends.from < ends.source_end {
+        if source == target {
             sizes.0 = sizes.0.min(ends.source_end);
         }
         let len = len.min(sizes.0.saturating_sub(ends.from));
@@ -422,10 +422,7 @@ mod tests {
     use super::*;
     use crate::{NewInode, Options, WriteAt};
 
-    /// A reflink proceeds in steps, and a step waits for space and for locks: the state of a file
-    /// may have changed by then.
-    #[test]
-    fn a_file_that_lost_its_checksums_meanwhile_shares_nothing() {
+    fn mounted() -> (tempfile::NamedTempFile, Arc<Filesystem>) {
         const SIZE: u64 = 128 << 20;
         let mut image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(SIZE).unwrap();
@@ -433,7 +430,14 @@ mod tests {
         let device = Arc::new(FileDevice::open(image.path(), OpenMode::ReadWrite, Exclusive::No).unwrap());
         let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
         let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() });
-        let fs = fs.unwrap();
+        (image, fs.unwrap())
+    }
+
+    /// A reflink proceeds in steps, and a step waits for space and for locks: the state of a file
+    /// may have changed by then.
+    #[test]
+    fn a_file_that_lost_its_checksums_meanwhile_shares_nothing() {
+        let (_image, fs) = mounted();
         let file = |name: &[u8], flags| {
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
             let id = fs.create(fs.info.root(), name, &new).unwrap();
@@ -447,5 +451,23 @@ mod tests {
             let refused = matches!(&shared, Err(error) if error.errno() == Errno::OPNOTSUPP);
             assert!(refused, "{:?}", shared.err());
         }
+    }
+
+    /// The first step extends the file, of which the rest of the range then is no end any more.
+    #[test]
+    fn the_end_of_a_file_is_shared_with_itself_though_that_has_grown() {
+        let (_image, fs) = mounted();
+        let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+        let id = fs.create(fs.info.root(), b"file", &new).unwrap();
+        fs.write(id, WriteAt::Offset(0), &[7; 4196], false).unwrap();
+        fs.sync().unwrap();
+        let inode = fs.info.inode(id).unwrap();
+        let ends = |done| Ends { source: &inode, from: done, source_end: 4196, target: &inode, to: 8192 + done };
+        let first = fs.ops.clone_some(&ends(0), 4096).unwrap();
+        assert!(matches!(first, CloneStep::Done(4096)));
+        let rest = fs.ops.clone_some(&ends(4096), 100).unwrap();
+        assert!(matches!(rest, CloneStep::Done(100)));
+        let content = fs.read(id, 8192, 8192).unwrap();
+        assert!(content == [7; 4196]);
     }
 }
