@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock};
 use ubtrfs::mkfs::{MkfsOptions, NewDevice, Profile, make};
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Errno, Filesystem, NewInode, Options, ReplaceOptions};
-use ubtrfs_format::{DeviceId, TreeId};
+use ubtrfs_format::items::ChunkItem;
+use ubtrfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
 use ubtrfs_testkit::walk::Tree;
 use ubtrfs_volume::{Device, OpenOptions, Volume};
 
@@ -97,6 +98,18 @@ fn from_every_profile_that_the_others_can_hold_while_files_are_written() {
     }
 }
 
+fn has_extents(fs: &Filesystem, start: Logical, length: u64) -> bool {
+    let mut has_some = false;
+    let (first, last) =
+        (Key::new(start.0, ItemType(0), 0), Key::new(start.0 + length - 1, ItemType(u8::MAX), u64::MAX));
+    fs.search_tree(TreeId::EXTENT, first, last, &mut |item| {
+        has_some |= item.key.item_type == ItemType::EXTENT_ITEM;
+        !has_some
+    })
+    .unwrap();
+    has_some
+}
+
 /// Nothing has changed since the mount, and a mount alone does not take empty chunks away.
 #[test]
 fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
@@ -111,21 +124,28 @@ fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
     write(&fs, "kept", 1, 1 << 20).unwrap();
     fs.sync().unwrap();
     fs.add_device(third.clone()).unwrap();
-    let third_has_some = || {
-        let chunks = fs.volume().chunks();
-        chunks.iter().any(|(_, chunk)| chunk.stripes.iter().any(|stripe| stripe.devid == DeviceId(3)))
+    let chunks_of_third = || {
+        let is_there = |chunk: &ChunkItem| chunk.stripes.iter().any(|stripe| stripe.devid == DeviceId(3));
+        fs.volume().chunks().into_iter().filter(|(_, chunk)| is_there(chunk)).collect::<Vec<_>>()
     };
     let mut number = 2;
-    while !third_has_some() {
-        write(&fs, &format!("file {number}"), number, 8 << 20).unwrap();
+    while chunks_of_third().is_empty() {
+        let file = write(&fs, &format!("file {number}"), number, 8 << 20).unwrap();
         fs.sync().unwrap();
+        fs.forget(file, 1);
         number += 1;
     }
     for number in 2..number {
         fs.unlink(root(), format!("file {number}").as_bytes()).unwrap();
     }
-    fs.sync().unwrap();
-    assert!(third_has_some());
+    for (start, chunk) in chunks_of_third() {
+        let tries = (0..100).take_while(|_| {
+            fs.sync().unwrap();
+            has_extents(&fs, start, chunk.length)
+        });
+        assert!(tries.count() < 100, "chunk {start} is emptied");
+    }
+    assert!(!chunks_of_third().is_empty(), "the chunk is still there");
     // As after a crash.
     let crashed = all(&[&shared[0], &shared[1], &third]);
     let fs = open(crashed.clone()).unwrap();
