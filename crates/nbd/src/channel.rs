@@ -176,6 +176,11 @@ impl Channel {
         Moved { received: self.received.load(Relaxed), sent: self.sent.load(Relaxed), waiting }
     }
 
+    /// Bytes from the server and bytes that the socket took. Costs no call, unlike [`Self::moved`].
+    pub(crate) fn exchanged(&self) -> u64 {
+        self.received.load(Relaxed) + self.sent.load(Relaxed)
+    }
+
     /// Has the kernel send what it was given before the connection ends.
     pub(crate) fn is_polite(&self) {
         if let Socket::Tcp(socket) = &self.socket {

@@ -54,9 +54,10 @@ pub(crate) struct Message {
 }
 
 impl Lane {
-    /// How much will have gone over the connection when all that it has to answer is answered.
+    /// How much will have gone over the connection at the most when all that it has to answer is
+    /// answered.
     pub(crate) fn passed_then(&self) -> u64 {
-        self.watch.passed() + self.outstanding_bytes + OVERHEAD
+        self.watch.exchanged() + self.outstanding_bytes + OVERHEAD
     }
 
     pub(crate) fn new(channel: &Arc<Channel>, lease: Option<&Arc<Lease>>) -> Self {

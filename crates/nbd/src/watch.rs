@@ -24,6 +24,11 @@ impl Watch {
         received + sent.saturating_sub(waiting)
     }
 
+    /// Bytes that the server gave, or took or will take.
+    pub(crate) fn exchanged(&self) -> u64 {
+        self.channel.exchanged()
+    }
+
     /// Looks at the connection; when it was last heard from.
     pub(crate) fn look(&mut self) -> Instant {
         let now = self.channel.moved();
