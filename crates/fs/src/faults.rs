@@ -57,6 +57,19 @@ pub enum CommitFault {
     GrowAtOnce,
 }
 
+/// Something that bringing devices up to the others gets wrong on purpose: tests of the tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResilverFault {
+    /// A device gets all but what a balance has copied for the next commit.
+    OverlookCopies,
+    /// What is compared is what is kept in memory of devices that are far away.
+    CompareKept,
+    /// A device that takes writes again stays behind until the next mount.
+    LeaveBehind,
+    /// A device lags as long as anything is missing on it, also what no other one has.
+    MissWhatNobodyHas,
+}
+
 /// How far a commit has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitStep {
@@ -72,7 +85,7 @@ pub enum CommitStep {
 mod switches {
     use std::sync::Arc;
 
-    use super::{CommitFault, CommitStep, LogFault};
+    use super::{CommitFault, CommitStep, LogFault, ResilverFault};
 
     /// What a test does at each step of a commit.
     type AtStep = dyn Fn(CommitStep) + Send + Sync;
@@ -95,6 +108,8 @@ mod switches {
         pub log: Option<LogFault>,
         /// What commits get wrong.
         pub commit: Option<CommitFault>,
+        /// What bringing devices up to the others gets wrong.
+        pub resilver: Option<ResilverFault>,
         /// What happens while a commit is under way.
         pub hook: Option<CommitHook>,
         /// Nobody looks whether what an operation adds still fits the item that it goes to.
@@ -110,11 +125,6 @@ mod switches {
         pub overlook_frozen: bool,
         /// What moves is looked up as if all of a half-dropped subvolume were there.
         pub overlook_drops: bool,
-        /// A device is brought up to the others without what a balance has copied for the next
-        /// commit.
-        pub overlook_copies: bool,
-        /// A scrub sees what is kept in memory of devices that are far away.
-        pub compare_kept: bool,
     }
 
     impl Faults {
@@ -156,19 +166,15 @@ mod switches {
             self.overlook_drops
         }
 
-        pub(crate) fn overlooks_copies(&self) -> bool {
-            self.overlook_copies
-        }
-
-        pub(crate) fn compares_kept(&self) -> bool {
-            self.compare_kept
+        pub(crate) fn in_resilver(&self, fault: ResilverFault) -> bool {
+            self.resilver == Some(fault)
         }
     }
 }
 
 #[cfg(not(feature = "testing"))]
 mod switches {
-    use super::{CommitFault, CommitStep, LogFault};
+    use super::{CommitFault, CommitStep, LogFault, ResilverFault};
 
     /// Nothing goes wrong on purpose.
     #[derive(Clone, Copy, Debug, Default)]
@@ -210,11 +216,7 @@ mod switches {
             false
         }
 
-        pub(crate) fn overlooks_copies(self) -> bool {
-            false
-        }
-
-        pub(crate) fn compares_kept(self) -> bool {
+        pub(crate) fn in_resilver(self, _: ResilverFault) -> bool {
             false
         }
     }

@@ -20,6 +20,7 @@ use crate::allocated::{self, Allocated};
 use crate::commit::Committer;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
+use crate::faults::ResilverFault;
 use crate::fs_info::FsInfo;
 use crate::resilver::Resilver;
 use crate::scrub_progress::ScrubProgress;
@@ -127,18 +128,20 @@ impl Scrubber {
         if !before.is_empty() {
             // From here on a commit has what is written, and all of that goes to all devices. What
             // is copied elsewhere before a commit has it is waited for (invariant 34).
-            if !self.info.options.faults().overlooks_copies() {
+            if !self.info.options.faults().in_resilver(ResilverFault::OverlookCopies) {
                 drop(self.info.uncommitted_copies.write());
             }
             self.committer.commit()?;
         }
-        let fresh = (!self.info.options.faults().compares_kept()).then(|| volume.compare_devices());
+        let faults = self.info.options.faults();
+        let fresh = (!faults.in_resilver(ResilverFault::CompareKept)).then(|| volume.compare_devices());
         let compared = compare();
         drop(fresh);
         volume.say_bad_copies();
         let progress = compared?;
         // A device lacks nothing by what no other one has.
-        let lacking = progress.uncorrectable() - progress.nowhere();
+        let nowhere = if faults.in_resilver(ResilverFault::MissWhatNobodyHas) { 0 } else { progress.nowhere() };
+        let lacking = progress.uncorrectable() - nowhere;
         if lacking > 0 && !before.is_empty() {
             tracing::error!("{lacking} copies could not be rewritten: devices still lag");
             return Ok(progress);
@@ -327,6 +330,9 @@ impl Scrubber {
     fn keep_up(&self) {
         let mut pause = FIRST_PAUSE;
         while self.info.resilver_request.wait(None) {
+            if self.info.options.faults().in_resilver(ResilverFault::LeaveBehind) {
+                continue;
+            }
             match self.catch_up(&mut |_| true) {
                 Err(Error::Posix(Errno::CANCELED)) | Ok(_) => {}
                 Err(error) => tracing::error!("devices that lag could not be brought up to the others: {error}"),

@@ -7,4 +7,4 @@ pub use ubtrfs_volume::{
     SplitMix64, ThrottledDevice, random_fates,
 };
 
-pub use crate::faults::{CommitFault, CommitHook, CommitStep, Faults, LogFault};
+pub use crate::faults::{CommitFault, CommitHook, CommitStep, Faults, LogFault, ResilverFault};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ubtrfs_format::{DeviceId, Epochs, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
 use ubtrfs_volume::{Device as _, DeviceWrite, Error, OpenOptions, OverlayDevice, SharedBuffer, Volume};
 
+use crate::device_fault::devid;
 use crate::examine::examine_as_it_is;
 use crate::look;
 use crate::mounting::{forks, mount};
@@ -44,12 +45,9 @@ impl Trial<'_> {
                 Ok(_) => return Err("devices that were used apart are joined".into()),
             }
         }
-        let numbers = (1..=all.len() as u64).map(DeviceId);
-        let (kept, given_up): (_, Vec<DeviceId>) = if keeps_one {
-            (alone.0, numbers.filter(|devid| devid.0 != one as u64 + 1).collect())
-        } else {
-            (rest.0, vec![DeviceId(one as u64 + 1)])
-        };
+        let others = (0..all.len()).filter(|place| *place != one).map(devid);
+        let (kept, given_up): (_, Vec<DeviceId>) =
+            if keeps_one { (alone.0, others.collect()) } else { (rest.0, vec![devid(one)]) };
         let (recording, recorded) = record(&all);
         let volume = Volume::open_giving_up(&given_up, recorded, false)
             .map_err(|error| format!("devices {given_up:?} can't be given up: {error}"))?;

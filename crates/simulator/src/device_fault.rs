@@ -49,6 +49,11 @@ const SOON: u64 = 300;
 /// The most writes that a device loses.
 const MOST_LOST: u64 = 12;
 
+/// The number that the volume gives the device of this place.
+pub(crate) fn devid(place: usize) -> DeviceId {
+    DeviceId(place as u64 + 1)
+}
+
 impl DeviceFault {
     /// A device that is gone or stale, of those that a crash left.
     pub fn lost(
@@ -157,7 +162,6 @@ fn moment(device: &OverlayDevice) -> Option<(Generation, bool, u32)> {
 fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let volume = open_volume(forks(devices), true)?;
-    let devid = DeviceId(device as u64 + 1);
     let mut used = BTreeSet::new();
     for (_, chunk) in volume.chunks() {
         let raid = chunk.flags.raid().filter(|raid| raid.copies > 1);
@@ -165,7 +169,7 @@ fn spoil(devices: &[OverlayDevice], device: usize, seed: u64) -> Result<(), Stri
         let length = chunk.length / raid.data_stripes(chunk.stripes.len());
         let is_dup = chunk.flags.contains(BlockGroupFlags::DUP);
         let stripes = chunk.stripes.iter().take(if is_dup { 1 } else { usize::MAX });
-        for stripe in stripes.filter(|stripe| stripe.devid == devid) {
+        for stripe in stripes.filter(|stripe| stripe.devid == devid(device)) {
             used.extend(pages_in_use(&devices[device], stripe.offset.0, length));
         }
     }

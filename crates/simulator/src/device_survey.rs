@@ -3,6 +3,7 @@
 use ubtrfs_mkfs::Profile;
 use ubtrfs_volume::OverlayDevice;
 
+use crate::device_fault::devid;
 use crate::examine::examine_as_it_is;
 use crate::mounting::{forks, members, open_volume};
 use crate::redundancy::Trial;
@@ -128,9 +129,11 @@ impl Recorded {
         found: &Found,
         failed: Option<usize>,
     ) -> Option<DeviceFault> {
-        if failed.is_some() {
-            // The others have everything.
-            return failed.map(DeviceFault::Gone);
+        if let Some(place) = failed {
+            // The others have everything: always where all is mirrored, elsewhere once it lags.
+            let lags =
+                || open_volume(forks(devices), true).is_ok_and(|it| it.lagging_devices().contains(&devid(place)));
+            return (profiles.are_redundant() || lags()).then_some(DeviceFault::Gone(place));
         }
         // Nothing tells what is right of data without checksums.
         let is_proven = !found.model.nodes.values().any(|node| Node::is_nodatacow(node));

@@ -20,6 +20,13 @@ pub enum Lie {
     SuperblockFirst,
     /// The primary superblock with this number is written in part.
     TornSuperblock(usize),
+    /// Primary superblocks are lost, so many from this number on: the one before stays.
+    LostSuperblocks {
+        /// The number of the first one.
+        first: usize,
+        /// How many.
+        count: usize,
+    },
     /// The write with this number, of those to space that was written before, is lost: what was
     /// there stays.
     StaleBlock(usize),
@@ -58,7 +65,6 @@ impl LyingDevice {
         let is_superblock = SUPERBLOCK_COPIES.contains(&write.at);
         let reused = !state.written.insert(write.at.0);
         let counts = match self.lie {
-            Lie::NoBarriers | Lie::DroppedBarrier(_) => false,
             Lie::SuperblockFirst => {
                 if is_superblock {
                     state.superblock_written = true;
@@ -70,6 +76,13 @@ impl LyingDevice {
             }
             Lie::LostWrite(_) => !is_superblock,
             Lie::TornSuperblock(_) => write.at == SUPERBLOCK_COPIES[0],
+            Lie::LostSuperblocks { first, count } if write.at == SUPERBLOCK_COPIES[0] => {
+                let is_lost = (first..first + count).contains(&state.seen);
+                state.seen += 1;
+                state.lied |= is_lost;
+                return (!is_lost).then_some(write);
+            }
+            Lie::LostSuperblocks { .. } | Lie::NoBarriers | Lie::DroppedBarrier(_) => false,
             Lie::StaleBlock(_) => !is_superblock && reused,
         };
         let (Lie::LostWrite(number) | Lie::TornSuperblock(number) | Lie::StaleBlock(number)) = self.lie else {

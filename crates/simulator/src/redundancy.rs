@@ -7,6 +7,7 @@ use ubtrfs::{Errno, Error, Filesystem, Options, ScrubOptions};
 use ubtrfs_format::{DeviceId, Physical, SUPERBLOCK_COPIES};
 use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, ReadAheadDevice, RecordingDevice, SharedBuffer};
 
+use crate::device_fault::devid;
 use crate::examine::examine_as_it_is;
 use crate::mounting::{forks, open};
 use crate::perform::Tolerance;
@@ -65,7 +66,7 @@ impl Trial<'_> {
             devices.insert(place, back.fork());
         }
         let lagging = fault.filter(|(fault, _)| matches!(fault, DeviceFault::Gone(_) | DeviceFault::Stale { .. }));
-        self.mend(&devices, &model, lagging.map(|(fault, _)| DeviceId(fault.device() as u64 + 1)))?;
+        self.mend(&devices, &model, lagging.map(|(fault, _)| devid(fault.device())))?;
         Ok(seen)
     }
 

@@ -25,6 +25,7 @@ mod direct_read;
 mod error;
 mod exclusive;
 mod fault_log;
+mod faults;
 #[cfg(feature = "testing")]
 mod faulty_device;
 mod file_device;
@@ -90,6 +91,8 @@ pub use direct_read::DirectRead;
 pub use error::{DeviceFault, Error, Half, Result, WriteError};
 pub use exclusive::{check_unmounted, claim, open_exclusively, open_part_exclusively, patiently};
 pub use fault_log::FaultRecord;
+#[cfg(feature = "testing")]
+pub use faults::{SuperblockFault, with_fault};
 #[cfg(feature = "testing")]
 pub use faulty_device::{FaultyDevice, Lasting, Operation};
 pub use file_device::{Engine, Exclusive, FileDevice, OpenMode, backing_file, whole_disk};

@@ -21,6 +21,7 @@ use crate::buffer::{Buffer, SharedBuffer};
 use crate::device::DeviceWrite;
 use crate::device_set::DeviceSet;
 use crate::error::{Error, Result};
+use crate::faults::{self, SuperblockFault};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::{Replacing, forget_volume};
 use crate::staleness::is_same;
@@ -458,7 +459,7 @@ fn look_at_superblock(member: &Member) -> Look {
             continue;
         }
         let expected = ours.newest_generation().unwrap_or_default();
-        if !ours.is_lost_by(&bytes) {
+        if !ours.is_lost_by(&bytes) || faults::has(SuperblockFault::MistakeLostForForeign) {
             // By invariant 12 the other writer's superblock stays.
             return Look::Foreign(Error::ForeignWriter { devid, expected, found });
         }

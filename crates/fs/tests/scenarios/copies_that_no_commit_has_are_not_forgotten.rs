@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::{Faults, FaultyDevice, Lasting, Operation};
+use ubtrfs::testing::{Faults, FaultyDevice, Lasting, Operation, ResilverFault};
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DeviceId, Logical, Physical};
@@ -132,7 +132,8 @@ fn a_device_that_fails_a_copy_is_brought_up_when_a_commit_has_it() {
 /// The fault that this mends is found where it is put back.
 #[test]
 fn a_device_that_is_brought_up_before_that_lacks_the_copy() {
-    let devices = brought_up_beside_copies(Faults { overlook_copies: true, ..Faults::default() });
+    let devices =
+        brought_up_beside_copies(Faults { resilver: Some(ResilverFault::OverlookCopies), ..Faults::default() });
     let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
     let report = ubtrfs_check::check(&shared, &ubtrfs_check::Options::default()).unwrap();
     assert!(!report.is_clean(), "the fault is not found");

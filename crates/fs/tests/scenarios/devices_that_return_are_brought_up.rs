@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ubtrfs::mkfs::Profile;
-use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
+use ubtrfs::testing::{Faults, FaultyDevice, Lasting, Operation, OverlayDevice, ResilverFault};
 use ubtrfs::{Errno, Error, Filesystem, Options};
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::{CHECKSUM_FIELD, DeviceId, Generation, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
@@ -27,11 +27,22 @@ fn shared<T: Device + 'static>(devices: &[Arc<T>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| device.clone() as _).collect()
 }
 
-/// A mount as users have it.
-fn mount(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
+fn open_with(devices: Vec<Arc<dyn Device>>, options: Options) -> Arc<Filesystem> {
     let volume = Volume::open(devices, OpenOptions::default()).unwrap();
-    let options = Options { commit_interval: Duration::from_millis(100), ..Options::default() };
     Filesystem::open(Arc::new(volume), options).unwrap()
+}
+
+/// As users mount.
+fn usual() -> Options {
+    Options { commit_interval: Duration::from_millis(100), ..Options::default() }
+}
+
+fn mount(devices: Vec<Arc<dyn Device>>) -> Arc<Filesystem> {
+    open_with(devices, usual())
+}
+
+fn with_fault(fault: ResilverFault, options: Options) -> Options {
+    Options { faults: Faults { resilver: Some(fault), ..Faults::default() }, ..options }
 }
 
 fn write_and_fsync(fs: &Filesystem, number: u64) {
@@ -75,6 +86,21 @@ fn after_glitches_of_both_each_device_has_everything() {
     assert_clean(&shared(&inner), "in the end");
 }
 
+/// The fault that this mends, put back.
+#[test]
+fn a_device_that_is_left_behind_is_missed_when_the_other_one_fails() {
+    let faulty = pair().map(|device| Arc::new(FaultyDevice::new(device)));
+    let fs = open_with(shared(&faulty), with_fault(ResilverFault::LeaveBehind, usual()));
+    faulty[1].fail(Operation::Write, 0, EIO, Lasting::Forever);
+    (0..5).for_each(|number| write_and_fsync(&fs, number));
+    faulty[1].heal();
+    (5..10).for_each(|number| write_and_fsync(&fs, number));
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    faulty[0].fail(Operation::Write, 0, EIO, Lasting::Forever);
+    let file = write(&fs, "file 10", 10, 20_000).unwrap();
+    assert!(fs.fsync(file).is_err(), "the fault is not found");
+}
+
 /// Overwrites the sectors that are as the first of a file's content, wherever they are.
 fn spoil(fs: &Filesystem, devices: &[Arc<OverlayDevice>], content: &[u8]) {
     fs.sync().unwrap();
@@ -97,8 +123,9 @@ fn spoil(fs: &Filesystem, devices: &[Arc<OverlayDevice>], content: &[u8]) {
     }
 }
 
-#[test]
-fn what_no_device_has_keeps_none_behind() {
+/// A pair of which the second one lags: the first one alone has the file "missed", and of the file
+/// "lost" none has the first sector.
+fn pair_without_a_sector() -> [Arc<OverlayDevice>; 2] {
     let devices = pair();
     let fs = open(shared(&devices)).unwrap();
     write(&fs, "before", 1, 20_000).unwrap();
@@ -109,7 +136,12 @@ fn what_no_device_has_keeps_none_behind() {
     write(&fs, "missed", 3, 20_000).unwrap();
     spoil(&fs, &devices, &pattern(2, 20_000));
     fs.close().unwrap();
-    drop(fs);
+    devices
+}
+
+#[test]
+fn what_no_device_has_keeps_none_behind() {
+    let devices = pair_without_a_sector();
     let fs = open(shared(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
@@ -122,6 +154,16 @@ fn what_no_device_has_keeps_none_behind() {
     let lost = fs.lookup(root(), b"lost").unwrap();
     assert!(fs.read(lost, 0, 20_000).is_err(), "it is wrong everywhere");
     assert!(fs.read(lost, 4096, 4096).unwrap() == pattern(2, 20_000)[4096..8192]);
+}
+
+/// The fault that this mends, put back.
+#[test]
+fn a_device_that_misses_what_nobody_has_stays_behind() {
+    let devices = pair_without_a_sector();
+    let options = Options { background_commits: false, ..Options::default() };
+    let fs = open_with(shared(&devices), with_fault(ResilverFault::MissWhatNobodyHas, options));
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [], "the fault is not found");
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
 }
 
 /// Nothing would say that what is old is old.

@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ubtrfs_simulator::{DeviceHabits, DeviceSurvey, Failure, History, Profiles, Random};
+use ubtrfs_simulator::{DeviceHabits, DeviceSurvey, Failure, History, Lie, LyingDevice, Profiles, Random};
 use ubtrfs_testkit::seeds::{many_seeds, soaks};
-use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice};
+use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, RecordingDevice, SuperblockFault, with_fault};
 
 const EIO: i32 = 5;
 
@@ -120,6 +120,44 @@ fn a_device_that_refuses_requests_takes_nothing_away() {
     let sum = run_all("refused requests", &many_seeds(63, 10), &one_refuses);
     let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
     assert!(!is_usual || (sum.failed > 50 && sum.mended > 5), "{sum:?}");
+}
+
+/// A history in which a device loses some primary superblocks in turn, though it has said that they
+/// are durable. Nobody notices.
+fn one_loses_superblocks(seed: u64) -> Result<DeviceSurvey, Failure> {
+    let mut random = Random::new(seed ^ 0x105e);
+    let redundant: Vec<Profiles> = Profiles::ALL.into_iter().filter(Profiles::are_redundant).collect();
+    let profiles = redundant[(seed % redundant.len() as u64) as usize];
+    let history = History::on_devices(seed, profiles);
+    let place = random.below(profiles.devices) as usize;
+    let lie = Lie::LostSuperblocks { first: random.below(12) as usize, count: 1 + random.below(12) as usize };
+    let lying: OnceLock<Arc<LyingDevice>> = OnceLock::new();
+    let wrap = |recording: Arc<RecordingDevice>| -> Arc<dyn Device> {
+        let is_it = recording.number() == place;
+        if is_it { lying.get_or_init(|| Arc::new(LyingDevice::new(recording, lie))).clone() } else { recording }
+    };
+    let story = format!("{profiles:?}, device {}: {lie:?}", place + 1);
+    let in_story = |failure: Failure| Failure { what: format!("{story}: {}", failure.what), ..failure };
+    let recorded = history.run_on(history.length(), &wrap).map_err(in_story)?;
+    let has_lied = lying.get().is_some_and(|lying| lying.has_lied());
+    let habits = DeviceHabits { failed: has_lied.then_some(place), ..DeviceHabits::default() };
+    recorded.survey_devices(profiles, budget(), habits).map_err(in_story)
+}
+
+#[test]
+fn a_device_that_loses_superblocks_takes_nothing_away() {
+    let sum = run_all("lost superblocks", &many_seeds(24, 10), &one_loses_superblocks);
+    let is_usual = std::env::var_os("UBTRFS_SEEDS").is_none();
+    assert!(!is_usual || (sum.failed > 50 && sum.mended > 5), "{sum:?}");
+}
+
+#[test]
+fn a_lost_superblock_that_is_taken_for_another_writers_ends_the_history() {
+    let is_noticed = |seed: &u64| {
+        let run = || one_loses_superblocks(*seed);
+        with_fault(SuperblockFault::MistakeLostForForeign, run).is_err()
+    };
+    assert!((1..=24).any(|seed| is_noticed(&seed)));
 }
 
 /// Of invariant 59: without epochs nothing tells that devices were used apart.

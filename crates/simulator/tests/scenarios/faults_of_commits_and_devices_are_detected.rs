@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::kernel_mounts_full_volumes::{fsyncs_of_orphans, metadata_missing_to_the_kernel};
 use ubtrfs::Options;
-use ubtrfs::testing::LogFault;
+use ubtrfs::testing::{LogFault, ResilverFault};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
 use ubtrfs_simulator::enumerate::Start;
 use ubtrfs_simulator::words::{append, clone, directory, file, fsync, link, rename, reserve, set_xattr, unlink, write};
 use ubtrfs_simulator::{Body, DeviceHabits, History, Lie, LyingDevice, Model, Operation, Profiles, Random, Stage};
-use ubtrfs_volume::{Device, RecordingDevice};
+use ubtrfs_volume::{Device, RecordingDevice, SuperblockFault, with_fault};
 
 /// Runs histories on lying devices. Returns how many of them lied, and how many of those were found
 /// out.
@@ -116,13 +116,28 @@ fn scrubs_that_see_what_is_kept_of_devices_that_are_far_away() {
     let profiles = Profiles::ALL[0];
     let is_noticed = |seed: &u64| {
         let mut history = History::on_devices(*seed, profiles);
-        history.options.faults.compare_kept = true;
+        history.options.faults.resilver = Some(ResilverFault::CompareKept);
         let surveyed = history.run(40).and_then(|it| it.survey_devices(profiles, 24, DeviceHabits::default()));
         surveyed.is_err_and(|failure| {
             failure.what.contains("a scrub does not mend") || failure.what.contains("check found")
         })
     };
     assert!((1..=12).any(|seed| is_noticed(&seed)));
+}
+
+/// Of invariant 34: a log that one device has alone is taken for one of both.
+#[test]
+fn superblocks_that_count_as_one_whatever_log_they_have() {
+    let is_noticed = |seed: &u64| {
+        let profiles = Profiles::ALL[0];
+        let history = History::on_devices(*seed, profiles);
+        let recorded = history.run(history.length()).unwrap_or_else(|failure| panic!("{failure}"));
+        let survey = || recorded.survey_devices(profiles, 24, DeviceHabits::default());
+        with_fault(SuperblockFault::ForgetLogs, survey).is_err()
+    };
+    let noticed = (1..=24).filter(is_noticed).count();
+    eprintln!("noticed in {noticed} of 24");
+    assert!(noticed > 0);
 }
 
 /// Of invariant 3: what is written over a block that a durable superblock refers to looks the same,
