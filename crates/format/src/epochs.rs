@@ -116,6 +116,13 @@ impl Epochs {
         }
     }
 
+    /// It is not known any more of a device that it has got no superblock of the epoch that lasts.
+    pub fn forget_without(&mut self, device: DeviceId) {
+        if let Some(epoch) = self.list.last_mut() {
+            epoch.without.0 &= !DevicesWithout::bit(device);
+        }
+    }
+
     /// The one that followed on this one of them (`None`: on the time before the first); an error
     /// if this is none of them.
     pub fn after(&self, before: Option<&Epoch>) -> std::result::Result<Option<&Epoch>, NotContained> {

@@ -114,11 +114,11 @@ impl SpaceInner {
             }
         };
         let reserved = self.reserved;
-        // What comes back meanwhile goes to where it belongs.
         self.unpin();
         swap(self);
         self.reserved.relocation = relocation.min(reserved.relocation);
-        let suffices = self.reserve(demand).is_ok();
+        // Nothing comes back meanwhile: it would go to where the other half is after this.
+        let suffices = self.with_demand(demand).is_ok();
         self.reserved = reserved;
         swap(self);
         suffices

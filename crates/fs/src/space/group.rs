@@ -142,6 +142,8 @@ impl BlockGroup {
         if self.giving == Giving::Open
             && let Some(held) = self.held.take()
         {
+            let lost = self.available.total();
+            assert!(lost == 0, "invariant 58: {lost} bytes of a group that is emptied were given back to nobody");
             self.available = held;
         }
     }

@@ -43,12 +43,13 @@ impl SpaceInner {
         let is_in_it = |(at, _): &&(Logical, u64)| (start.0..group.end()).contains(&at.0);
         let pinned: u64 = self.pinned.iter().flat_map(|pin| &pin.extents).filter(is_in_it).map(|(_, len)| len).sum();
         format!(
-            "of {} bytes {} are in use and {} free by the trees, {} are free, readers of older commits may see {pinned}; \
-             it is {}, and may {}go",
+            "of {} bytes {} are in use and {} free by the trees, {} are free, {} may be given out, readers of older \
+             commits may see {pinned}; it is {}, and may {}go",
             group.length,
             group.recorded_used,
             group.recorded_free.total(),
             group.unused().total(),
+            group.available.total(),
             if group.new { "new" } else { "old" },
             if self.may_go(group) { "" } else { "not " },
         )

@@ -179,6 +179,17 @@ impl SpaceInner {
 
     /// Reserves, or returns what is short. A shortage may be cured by a new chunk or a commit.
     pub(crate) fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
+        if demand.kept == UseOfKept::All {
+            self.unpin();
+        }
+        let (pending, data) = self.with_demand(demand)?;
+        self.reserved.pending = pending;
+        self.reserved.data = data;
+        Ok(())
+    }
+
+    /// What would be reserved for changes and for data with a further demand, or what is short.
+    pub(super) fn with_demand(&self, demand: Demand) -> std::result::Result<(Demand, u64), Shortage> {
         let data = self.reserved.data + demand.data;
         if demand.data > 0 && data > self.available(BlockGroupFlags::DATA) {
             return Err(Shortage::Data);
@@ -208,21 +219,19 @@ impl SpaceInner {
         if need > self.available(BlockGroupFlags::METADATA) {
             return Err(Shortage::Metadata);
         }
-        self.reserved.pending = pending;
-        self.reserved.data = data;
-        Ok(())
+        Ok((pending, data))
     }
 
     /// Whether space that commits have freed is not available yet, since somebody reads the trees
     /// of an older commit: then what the next commits free will not be either, when it is needed.
-    fn is_held_back(&mut self) -> bool {
-        self.unpin();
+    fn is_held_back(&self) -> bool {
         !self.pinned.is_empty()
     }
 
     /// Whether a commit may free something without a reservation, by the reserve of what frees
     /// space: if what it takes of that is available again after it, or the reserve is whole.
     pub(crate) fn may_free_unreserved(&mut self) -> bool {
+        self.unpin();
         let need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
         let whole = need + self.kept.bytes + self.reserved.relocation + LEAST_COMMIT * self.node_size;
         !self.is_held_back() || self.available(BlockGroupFlags::METADATA) >= whole

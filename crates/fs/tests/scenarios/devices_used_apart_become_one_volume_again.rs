@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
-use ubtrfs::{Filesystem, Options, ScrubOptions};
+use ubtrfs::{Filesystem, Options, ReplaceOptions, ScrubOptions};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, SINGLE};
 use ubtrfs_format::{DeviceId, Generation, SUPERBLOCK_COPIES, Superblock};
-use ubtrfs_volume::{Buffer, Device, DeviceWrite, Error, Half, OpenOptions, Volume};
+use ubtrfs_volume::{Buffer, Device, DeviceWrite, Error, Fate, Half, OpenOptions, OpenWrite, RecordingDevice, Volume};
 
-use crate::common::volumes::{assert_clean, assert_holds, open, volume, write};
+use crate::common::volumes::{assert_clean, assert_holds, blank, open, volume, write};
 
 const EIO: i32 = 5;
 /// As many small files as fill some leaves.
@@ -351,4 +351,88 @@ fn devices_with_as_many_commits_are_only_read_together() {
     }
     // Each of them is whole.
     assert_as_first(&open_alone(&devices[0]), &commits);
+}
+
+/// Uses devices without each other, each for so many commits: they are not joined after that.
+fn use_apart(devices: [&Arc<OverlayDevice>; 2], commits: [u64; 2], what: &str) {
+    for (device, commits) in devices.into_iter().zip(commits) {
+        let fs = open_alone(device);
+        for commit in 0..commits {
+            write(&fs, &format!("alone {commit}"), 4, 1000).unwrap();
+            fs.sync().unwrap();
+        }
+        fs.close().unwrap();
+    }
+    for [one, other] in [[0, 1], [1, 0]] {
+        let both = vec![devices[one].clone() as Arc<dyn Device>, devices[other].clone()];
+        match Volume::open(both, OpenOptions::default()) {
+            Err(Error::Apart(_)) => {}
+            Err(error) => panic!("{what}, {commits:?} commits: {error}"),
+            Ok(_) => panic!("{what}, {commits:?} commits: they are joined"),
+        }
+    }
+}
+
+/// How many commits each of two devices has alone.
+const COMMITS: [[u64; 2]; 4] = [[1, 1], [1, 4], [2, 3], [4, 1]];
+
+/// A device that was left out for a moment is brought up, and power fails at any time. What each of
+/// both is used for after that, without the other one, is not joined.
+#[test]
+fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_for() {
+    let made = volume(2, Profile::Raid1, Profile::Raid1);
+    let recording: Vec<_> = RecordingDevice::together(&made).into_iter().map(Arc::new).collect();
+    let faulty = Arc::new(FaultyDevice::new(recording[1].clone()));
+    let fs = open(vec![recording[0].clone(), faulty.clone()]).unwrap();
+    write(&fs, "before", 1, 1000).unwrap();
+    fs.sync().unwrap();
+    faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
+    write(&fs, "missed", 2, 1000).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    let first = recording[0].len();
+    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    write(&fs, "after", 3, 1000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    for event in first..=recording[0].len() {
+        // The first one loses power a moment before the second.
+        let mut fate = |write: &OpenWrite| if write.device == 0 { Fate::Lost } else { Fate::Whole };
+        for commits in COMMITS {
+            let crashed: Vec<_> = recording[0].crash_states(event, &mut fate).into_iter().map(Arc::new).collect();
+            use_apart([&crashed[0], &crashed[1]], commits, &format!("event {event}"));
+        }
+    }
+}
+
+/// The same of a device that takes the place of one that was left out, and its number.
+#[test]
+fn a_device_that_was_about_to_replace_another_is_no_part_of_what_the_others_were_used_for() {
+    let mut made = volume(2, Profile::Raid1, Profile::Raid1);
+    made.push(blank());
+    let recording: Vec<_> = RecordingDevice::together(&made).into_iter().map(Arc::new).collect();
+    let faulty = Arc::new(FaultyDevice::new(recording[1].clone()));
+    let fs = open(vec![recording[0].clone(), faulty.clone()]).unwrap();
+    faulty.fail(Operation::Write, 0, EIO, Lasting::Forever);
+    write(&fs, "missed", 2, 1000).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
+    let first = recording[0].len();
+    fs.begin_replacement(DeviceId(2), recording[2].clone(), ReplaceOptions::default()).unwrap();
+    fs.continue_replacement(&mut |_| true).unwrap();
+    write(&fs, "after", 3, 1000).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    let mut tried = 0;
+    for event in first..=recording[0].len() {
+        let mut fate = |write: &OpenWrite| if write.device == 0 { Fate::Lost } else { Fate::Whole };
+        for commits in COMMITS {
+            let crashed: Vec<_> = recording[0].crash_states(event, &mut fate).into_iter().map(Arc::new).collect();
+            if Volume::superblock_of(&*crashed[2]).is_some_and(|it| it.dev_item.devid == DeviceId(2)) {
+                use_apart([&crashed[0], &crashed[2]], commits, &format!("event {event}"));
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 0);
 }
