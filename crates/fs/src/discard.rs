@@ -3,7 +3,8 @@
 //! What is discarded is what may be allocated: nothing that a durable superblock refers to is, so
 //! the content of such space matters to no state that a crash may leave. While a part of it is
 //! being discarded it is excluded from allocation, never so much that what was promised would not
-//! find its place (invariant 19).
+//! find its place (invariant 19). It stays excluded for the mount where the device, which is a
+//! server, has given no answer: it may carry the discard out at any time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,9 @@ use crate::fs_info::FsInfo;
 const AT_ONCE: u64 = 256 << 20;
 /// What was freed waits so long for more: neighbours are discarded as one.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// Bytes of unallocated space that are discarded by one request: what the device gives no answer
+/// about is not used any more in the mount.
+const PIECE: u64 = 1 << 30;
 /// Shorter ranges are not worth a discard while the volume is used.
 const WORTH_IT: u64 = 64 << 10;
 /// What is left alone around a copy of the superblock.
@@ -108,14 +112,19 @@ impl Discarder {
         while at < end && !self.info.is_read_only() {
             let _turn = self.turn.lock();
             let (ranges, next) = self.info.space.lock().exclude_free(at, end, least, AT_ONCE);
-            let discarded = ranges
-                .iter()
-                .try_fold(0, |sum, (start, len)| Ok(sum + supported(self.info.volume.discard(Logical(*start), *len))?));
-            let mut space = self.info.space.lock();
+            let mut discarded = Ok(0);
             for (start, len) in ranges {
-                space.make_available(Logical(start), len);
+                if let Ok(sum) = discarded {
+                    let result = self.info.volume.discard(Logical(start), len);
+                    let is_open = result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard);
+                    discarded = supported(result).map(|bytes| sum + bytes);
+                    if is_open {
+                        self.info.space.lock().exclude_for_good(Logical(start), len);
+                        continue;
+                    }
+                }
+                self.info.space.lock().make_available(Logical(start), len);
             }
-            drop(space);
             bytes += self.count(discarded)?;
             let Some(next) = next else { break };
             at = next;
@@ -130,11 +139,21 @@ impl Discarder {
             let _turn = self.turn.lock();
             let Some((start, len)) = self.info.space.lock().devices.exclude(devid, at, end) else { break };
             at = start + len;
-            let pieces = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
-            let discarded = pieces.into_iter().try_fold(0, |sum, (start, len)| {
-                Ok(sum + supported(self.info.volume.discard_unallocated(devid, Physical(start), len))?)
-            });
-            self.info.space.lock().devices.release(devid, start, len);
+            let (mut discarded, mut kept) = (Ok(0), start);
+            for (start, len) in around_superblocks(start, at).into_iter().flat_map(pieces) {
+                let Ok(sum) = discarded else { break };
+                if len < least {
+                    continue;
+                }
+                let result = self.info.volume.discard_unallocated(devid, Physical(start), len);
+                if result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard) {
+                    // No chunk gets it in this mount.
+                    self.info.space.lock().devices.release(devid, kept, start - kept);
+                    kept = start + len;
+                }
+                discarded = supported(result).map(|bytes| sum + bytes);
+            }
+            self.info.space.lock().devices.release(devid, kept, at - kept);
             bytes += self.count(discarded)?;
         }
         Ok(bytes)
@@ -184,6 +203,11 @@ impl Discarder {
 
 fn supported(discarded: ubtrfs_volume::Result<Option<u64>>) -> Result<u64> {
     discarded?.ok_or(Error::Posix(Errno::OPNOTSUPP))
+}
+
+/// A range of a device in pieces of which each is one request.
+fn pieces((start, len): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
+    (start..start + len).step_by(PIECE as usize).map(move |at| (at, PIECE.min(start + len - at)))
 }
 
 /// The parts of `start..end` of a device without the copies of its superblock.

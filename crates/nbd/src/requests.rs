@@ -59,6 +59,11 @@ impl Command {
     fn is_flush(&self) -> bool {
         matches!(self, Self::Flush { .. })
     }
+
+    /// Whether it asks for something that the server may as well leave.
+    pub(crate) fn is_advice(&self) -> bool {
+        matches!(self, Self::Trim)
+    }
 }
 
 /// A request.
@@ -99,12 +104,22 @@ impl Request {
         if matches!(self.command, Command::Read | Command::Write { .. }) { u64::from(self.len) } else { 0 }
     }
 
-    /// Whether it has had no answer for so long, or for half of that, though so much has gone over
-    /// its connection since then that others must have got theirs.
+    /// Bytes that it takes of the room for what is under way.
+    fn weight(&self) -> usize {
+        if self.command.is_advice() { 0 } else { self.len as usize }
+    }
+
+    /// Whether so much has gone over its connection since it was sent that others must have got
+    /// their answers.
+    fn is_overtaken(&self, passed: &[u64]) -> bool {
+        self.sent.is_some_and(|(lane, _)| passed.get(lane).is_some_and(|passed| *passed >= self.due))
+    }
+
+    /// Whether it has had no answer for so long, or for half of that, though others must have got
+    /// theirs. What is advice alone may take its time.
     fn is_unanswered(&self, limit: Duration, passed: &[u64]) -> bool {
-        let is_overtaken = |lane: usize| passed.get(lane).is_some_and(|passed| *passed >= self.due);
-        self.sent
-            .is_some_and(|(lane, sent)| sent.elapsed() >= limit || sent.elapsed() >= limit / 2 && is_overtaken(lane))
+        let waits = |time| self.sent.is_some_and(|(_, sent)| sent.elapsed() >= time);
+        !self.command.is_advice() && (waits(limit) || waits(limit / 2) && self.is_overtaken(passed))
     }
 
     /// Whether it gets no answer, though it was sent again.
@@ -168,6 +183,11 @@ pub(crate) struct Requests {
     wholes: BTreeMap<u64, Whole>,
     under_way: usize,
     bytes_under_way: usize,
+    /// Of these, bytes of requests that the server answers later than others: they keep nobody
+    /// waiting.
+    overtaken_bytes: usize,
+    /// Discards whose connections have ended before they were answered.
+    abandoned: Vec<Request>,
 }
 
 impl Requests {
@@ -209,10 +229,9 @@ impl Requests {
         let first = *if takes_change { &self.changes } else { &self.reads }.front()?;
         self.split(first, largest);
         let queue = if takes_change { &mut self.changes } else { &mut self.reads };
-        let len = self.all.get(queue.front()?)?.len as usize;
-        let has_room =
-            self.under_way < MOST_REQUESTS && (self.bytes_under_way + len <= window || self.bytes_under_way == 0);
-        if !has_room {
+        // One more may exceed the room: else what is large would wait for all that is small.
+        let bytes_under_way = self.bytes_under_way.saturating_sub(self.overtaken_bytes);
+        if self.under_way >= MOST_REQUESTS || bytes_under_way >= window {
             return None;
         }
         self.is_turn_of_changes = !takes_change;
@@ -296,8 +315,13 @@ impl Requests {
         request.tries += 1;
         self.under_way += 1;
         self.flushes_under_way += usize::from(request.command.is_flush());
-        self.bytes_under_way += request.len as usize;
+        self.bytes_under_way += request.weight();
         Some((request.message(cookie, has_fua), request.bytes()))
+    }
+
+    /// Whether the request with this cookie is advice.
+    pub(crate) fn is_advice(&self, cookie: u64) -> bool {
+        self.all.get(&cookie).is_some_and(|request| request.command.is_advice())
     }
 
     /// The request with this cookie, if it was sent over this connection.
@@ -338,20 +362,56 @@ impl Requests {
         let request = self.all.remove(&cookie)?;
         self.under_way -= 1;
         self.flushes_under_way -= usize::from(request.command.is_flush());
-        self.bytes_under_way -= request.len as usize;
+        self.bytes_under_way -= request.weight();
         Some(request)
     }
 
-    /// Everything is to be sent again, in the order in which it came.
+    /// Everything is to be sent again, in the order in which it came; but for discards: the server
+    /// may still carry out what it was sent, whatever is sent after it.
     pub(crate) fn wait_again(&mut self) {
+        let mut abandoned = std::mem::take(&mut self.abandoned);
         for (cookie, request) in self.take_whole() {
-            self.add(cookie, Request { sent: None, ..request });
+            if request.command.is_advice() && request.sent.is_some() {
+                abandoned.push(request);
+            } else {
+                self.add(cookie, Request { sent: None, ..request });
+            }
         }
+        self.abandoned = abandoned;
+    }
+
+    /// Discards that nobody waits for any longer: those whose connections have ended, and those
+    /// that were sent so long ago. The server may carry them out at any time.
+    pub(crate) fn take_late_discards(&mut self, limit: Duration) -> Vec<Done> {
+        let is_late = |request: &&mut Request| {
+            let is_old = request.sent.is_some_and(|(_, sent)| sent.elapsed() >= limit);
+            request.command.is_advice() && is_old && !request.is_given_up
+        };
+        let mut late: Vec<Done> = std::mem::take(&mut self.abandoned)
+            .into_iter()
+            .filter(|request| !request.is_given_up)
+            .map(|request| request.done)
+            .collect();
+        for request in self.all.values_mut().filter(is_late) {
+            request.is_given_up = true;
+            late.push(std::mem::replace(&mut request.done, Box::new(drop)));
+        }
+        late
+    }
+
+    /// Notes what was sent so long ago and overtaken by others; whether others have more room now.
+    pub(crate) fn note_overtaken(&mut self, late: Duration, passed: &[u64]) -> bool {
+        let is_slow = |request: &&Request| {
+            request.sent.is_some_and(|(_, sent)| sent.elapsed() >= late) && request.is_overtaken(passed)
+        };
+        let bytes = self.all.values().filter(is_slow).map(Request::weight).sum();
+        std::mem::replace(&mut self.overtaken_bytes, bytes) < bytes
     }
 
     /// All of them, of which none is left.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Request> + use<> {
-        self.take_whole().into_values()
+        let abandoned = std::mem::take(&mut self.abandoned);
+        self.take_whole().into_values().chain(abandoned)
     }
 
     /// All of them as they came.
@@ -395,8 +455,10 @@ impl Requests {
 
     /// Takes out those that were given up, when all connections have ended.
     pub(crate) fn take_given_up(&mut self) -> BTreeMap<u64, Request> {
+        let abandoned = std::mem::take(&mut self.abandoned);
         let (given_up, rest): (BTreeMap<_, _>, _) =
             self.take_whole().into_iter().partition(|(_, request)| request.is_given_up);
+        self.abandoned = abandoned;
         for (cookie, request) in rest {
             self.add(cookie, request);
         }
@@ -420,9 +482,9 @@ impl Requests {
         self.all.is_empty()
     }
 
-    /// Whether any would change something.
+    /// Whether any would change what somebody needs.
     pub(crate) fn has_changes(&self) -> bool {
-        self.all.values().any(|request| request.command.changes())
+        self.all.values().any(|request| request.command.changes() && !request.command.is_advice())
     }
 }
 

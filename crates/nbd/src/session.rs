@@ -217,10 +217,12 @@ impl Session {
         }
         let Some(request) = state.requests.remove(answer.cookie) else { return };
         state.trouble = None;
-        state.lanes[lane].outstanding -= 1;
+        // A discard that is slow says nothing of others.
+        let is_advice = request.command.is_advice();
+        state.lanes[lane].outstanding -= usize::from(!is_advice);
         state.lanes[lane].outstanding_bytes -= request.bytes();
         state.lanes[lane].watch.hear();
-        if let Some((_, sent)) = request.sent {
+        if let Some((_, sent)) = request.sent.filter(|_| !is_advice) {
             state.window.answered(request.len as usize, sent, Instant::now());
         }
         let (request, cookie, mut result) = match request.of {
@@ -312,6 +314,18 @@ impl Session {
     pub(crate) fn look_for_unanswered(&self, state: &mut MutexGuard<'_, State>) {
         let limit = self.timeout;
         let passed: Vec<u64> = state.lanes.iter().map(|lane| lane.watch.passed()).collect();
+        if state.requests.note_overtaken(late(self.timeout, self.lease.as_deref()), &passed) {
+            state.dispatch(None);
+        }
+        let discards = state.requests.take_late_discards(limit);
+        if !discards.is_empty() {
+            let why = format!("{}: no answer to a discard: the server may carry it out at any time", self.uri);
+            MutexGuard::unlocked(state, || {
+                for done in discards {
+                    done(Err(io::Error::new(io::ErrorKind::TimedOut, why.as_str())));
+                }
+            });
+        }
         let is_hopeless = state.requests.give_up(limit, &passed);
         let is_unanswered = is_hopeless || state.requests.has_unanswered(limit, &passed);
         if is_unanswered && matches!(state.phase, Phase::Up) {
@@ -578,13 +592,14 @@ impl State {
             let Some(lane) = (0..self.lanes.len()).min_by_key(|lane| self.lanes[*lane].outstanding) else { break };
             let has_fua = has(self.flags, SEND_FUA);
             let others = self.lanes[lane].passed_then();
+            let is_advice = self.requests.is_advice(cookie);
             let Some((message, bytes)) = self.requests.send(cookie, (lane, others), has_fua) else { continue };
             let lane = &mut self.lanes[lane];
             lane.outstanding_bytes += bytes;
             if lane.outstanding == 0 {
                 lane.watch.hear();
             }
-            lane.outstanding += 1;
+            lane.outstanding += usize::from(!is_advice);
             lane.line.push(message);
             if own == Some(cookie) {
                 to_send = Some(Arc::clone(&lane.line));

@@ -72,6 +72,9 @@ struct State {
     largest: Option<u32>,
     /// Bytes a second that it writes; 0: as fast as it goes.
     rate: u64,
+    /// How long discards take.
+    discards_after: Option<Duration>,
+    discards: u64,
     accepted: usize,
 }
 
@@ -158,6 +161,17 @@ impl LossyServer {
     /// Never answers reads of this byte from now on, or ends the connection by them.
     pub fn refuse_reads_of(&self, at: u64, how: Refusing) {
         lock(&self.shared).refused_read = Some((at as usize, how));
+    }
+
+    /// Answers discards after so long from now on, and does them then, though their connection has
+    /// ended; meanwhile it serves all else.
+    pub fn delay_discards(&self, delay: Duration) {
+        lock(&self.shared).discards_after = Some(delay);
+    }
+
+    /// Discards that were asked for so far.
+    pub fn discards(&self) -> u64 {
+        lock(&self.shared).discards
     }
 
     /// Takes its time from now on: for so many bytes that are written to it a second.
@@ -261,7 +275,7 @@ fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
 }
 
 /// One connection, to its end.
-fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result<()> {
+fn serve(shared: &Arc<Mutex<State>>, mut stream: UnixStream, life: u64) -> io::Result<()> {
     stream.write_all(&[&GREETING[..], &FIXED_NEWSTYLE_WITHOUT_ZEROES.to_be_bytes()].concat())?;
     stream.read_exact(&mut [0; 4])?;
     let mut structured = false;
@@ -333,6 +347,18 @@ fn serve(shared: &Mutex<State>, mut stream: UnixStream, life: u64) -> io::Result
                 Refusing::Silently => continue,
                 Refusing::ByTheEnd => return stream.shutdown(Shutdown::Both),
             }
+        }
+        state.discards += u64::from(command == 4);
+        if let (4, Some(delay)) = (command, state.discards_after) {
+            drop(state);
+            let (shared, mut stream) = (Arc::clone(shared), stream.try_clone()?);
+            thread::spawn(move || {
+                thread::sleep(delay);
+                lock(&shared).write(at, vec![0; len]);
+                // Perhaps nobody listens any more.
+                let _ = stream.write_all(&[&0x6744_6698_u32.to_be_bytes()[..], &[0; 4], &cookie].concat());
+            });
+            continue;
         }
         let mut error = 0_u32;
         match command {

@@ -359,6 +359,12 @@ impl Error {
         Self::Write { devid, at, logical, len, source }
     }
 
+    /// Whether this is of a discard that the device may carry out at any time: it was asked for,
+    /// and there is no answer.
+    pub fn is_unanswered_discard(&self) -> bool {
+        matches!(self, Self::Discard { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    }
+
     /// What a device could not do, if that is what happened.
     pub fn device_fault(&self) -> Option<DeviceFault> {
         match self {

@@ -218,10 +218,15 @@ impl Volume {
             if own.epochs.last().is_none_or(|own| own.id != last.id) {
                 continue;
             }
-            absent.iter().for_each(|devid| own.epochs.forget_without(*devid));
+            for devid in &absent {
+                own.epochs.forget_without(*devid);
+            }
             self.write_to(&[(member, own.dev_item)], &own, Copies::Primary)?;
         }
-        absent.iter().for_each(|devid| self.superblock.write().epochs.forget_without(*devid));
+        let mut counts = self.superblock.write();
+        for devid in absent {
+            counts.epochs.forget_without(devid);
+        }
         Ok(())
     }
 

@@ -168,6 +168,10 @@ impl Relocator {
                 if !may_go_on() {
                     return Err(Errno::CANCELED.into());
                 }
+                if self.info.space.lock().is_excluded_for_good(start) {
+                    // It stays for this mount, however empty it is.
+                    return Err(Errno::BUSY.into());
+                }
                 if self.info.space.lock().is_emptied(start) {
                     // It goes when the last readers of what was there have ended.
                     ubtrfs_threads::thread::sleep(MOMENT);

@@ -63,6 +63,8 @@ pub(crate) struct SpaceInner {
     /// The kinds of space that were short since the last commit.
     pub(super) wanted: Option<Shortage>,
     pub(super) freed: super::freed::Freed,
+    /// Excluded ranges that a device may still discard: in no group's free space in this mount.
+    pub(super) excluded_for_good: Vec<(Logical, u64)>,
     /// Chunks made and removed.
     pub(super) chunk_counts: (u64, u64),
     /// The next commit rewrites all records of block groups, devices and free space, whatever the
@@ -145,6 +147,7 @@ impl Space {
             shrink: Shrink::No,
             wanted: None,
             freed: super::freed::Freed::default(),
+            excluded_for_good: Vec::new(),
             chunk_counts: (0, 0),
             rewrite_all: false,
             pinned: Vec::new(),

@@ -1,11 +1,12 @@
 //! What is free and may be discarded; and what was freed and has not been. While a range is
 //! discarded it is excluded from allocation (invariant 19).
 
-use ubtrfs_format::DeviceId;
+use ubtrfs_format::{DeviceId, Logical};
 
 use super::allocator::SpaceInner;
 use super::free_map::FreeMap;
 use super::freed::Freed;
+use super::group::BlockGroup;
 
 impl SpaceInner {
     /// Records the ranges that are freed from now on.
@@ -21,6 +22,18 @@ impl SpaceInner {
     /// Takes the ranges that were freed since the last call: of block groups, and of devices.
     pub(crate) fn take_discards(&mut self) -> (FreeMap, Vec<(DeviceId, u64, u64)>) {
         (std::mem::take(&mut self.freed.extents), std::mem::take(&mut self.freed.vacated))
+    }
+
+    /// Nobody gets an excluded range in this mount any more: a device may still discard it.
+    pub(crate) fn exclude_for_good(&mut self, start: Logical, len: u64) {
+        tracing::warn!("{len} bytes at {start} are not used before the next mount: a discard of them has no answer");
+        self.excluded_for_good.push((start, len));
+    }
+
+    /// Whether a part of a group is excluded_for_good.
+    pub(crate) fn is_excluded_for_good(&self, start: Logical) -> bool {
+        let end = self.groups.get(&start).map_or(start.0, BlockGroup::end);
+        self.excluded_for_good.iter().any(|(at, _)| (start.0..end).contains(&at.0))
     }
 
     /// Excludes free space in `start..end`, in pieces of at least `least` bytes, no more than

@@ -94,6 +94,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         shrink: Shrink::No,
         wanted: None,
         freed: super::freed::Freed::default(),
+        excluded_for_good: Vec::new(),
         chunk_counts: (0, 0),
         rewrite_all: sources.recount,
         pinned: Vec::new(),

@@ -23,6 +23,7 @@ mod devices_that_fail_leave_subvolumes_whole;
 mod devices_that_others_replace_may_fail;
 mod devices_that_return_are_brought_up;
 mod devices_used_apart_become_one_volume_again;
+mod discards_without_an_answer_are_not_written_over;
 mod errors_keep_their_causes;
 mod examples_do_what_they_say;
 mod exhausted_numbers_are_reported;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use ubtrfs_testkit::lossy_server::{LossyServer, Refusing};
+use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::slow_link::SlowLink;
 
 use crate::{BLOCK, client, client_of, read, server, write};
@@ -127,6 +128,73 @@ fn a_request_that_alone_gets_no_answer_fails() {
     write(&client, 2, 1, 8).unwrap();
     client.flush().unwrap();
     assert_eq!(read(&client, 2).unwrap(), 8);
+}
+
+/// A server may do what it was asked for though nobody waits for it any more: a discard that is
+/// slow is waited for, is asked for once, and nobody else waits for it.
+#[test]
+fn a_slow_discard_is_asked_for_once_and_holds_up_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 4000);
+    let client = client(&server, Duration::from_millis(1600));
+    let discard = || client.trim(100 * BLOCK, 3000 * BLOCK);
+    let connections = server.connections();
+    server.delay_discards(Duration::from_millis(1200));
+    write(&client, 1, 1, 7).unwrap();
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(discard);
+        let mut answered = 0;
+        while !slow.is_finished() {
+            write(&client, 2, 80, answered as u8).unwrap();
+            assert_eq!(read(&client, 1).unwrap(), 7);
+            answered += 1;
+        }
+        slow.join().unwrap().unwrap();
+        assert!(answered > 3, "{answered}");
+    });
+    assert_eq!((server.discards(), server.connections()), (1, connections));
+    // Nothing else is asked for meanwhile.
+    discard().unwrap();
+    assert_eq!((server.discards(), server.connections()), (2, connections));
+    // One that takes longer than the server may be away is not waited for, and not done again.
+    server.delay_discards(Duration::from_millis(2400));
+    assert_eq!(discard().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    assert_eq!(read(&client, 1).unwrap(), 7);
+    assert_eq!((server.discards(), server.connections()), (3, connections));
+    // And so it is where the connection ends.
+    server.delay_discards(Duration::from_millis(600));
+    std::thread::scope(|scope| {
+        let lost = scope.spawn(discard);
+        while server.discards() < 4 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server.crash(&mut Rng::new(1));
+        assert_eq!(lost.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    });
+    assert_eq!(read(&client, 1).unwrap(), 7);
+    assert_eq!((server.discards(), server.connections()), (4, 2 * connections));
+}
+
+/// What alone is not answered does not take the room of others, though that is little at first.
+#[test]
+fn a_request_without_an_answer_leaves_the_others_their_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = server(dir.path(), 4000);
+    let client = client(&server, Duration::from_secs(30));
+    server.refuse_reads_of(5 * BLOCK, Refusing::Silently);
+    let connections = server.connections();
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| read(&client, 5));
+        // As much as may be under way at first.
+        for round in 0..40 {
+            write(&client, 10, 256, round).unwrap();
+            assert_eq!(read(&client, 10).unwrap(), round);
+        }
+        client.flush().unwrap();
+        assert!(!refused.is_finished() && server.connections() == connections);
+        client.stop_waiting();
+        assert!(refused.join().unwrap().is_err());
+    });
 }
 
 /// A server that ends all connections by one request is one that is away.
