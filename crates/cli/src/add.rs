@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options};
+use ubtrfs_server::device_ioctls::{STATUS, asking};
 use ubtrfs_volume::{LEAST_DEVICE, OpenOptions, Volume, absolute_name, wipe};
 
 use crate::args::Window;
@@ -21,7 +22,13 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let [new @ .., place] = &*arguments.places else { return Ok(()) };
     refuse_twice(new)?;
     if place.is_dir() {
-        return new.iter().try_for_each(|path| to_mount(path, arguments.force, place));
+        let mounted = Mounted::open(place)?;
+        mounted.device_numbers().map_err(|errno| about_mount(place.display(), errno))?;
+        // All of them before the first one is the volume's, or is wiped.
+        for path in new {
+            check(path, arguments.force, (&mounted, place), LEAST_DEVICE)?;
+        }
+        return new.iter().try_for_each(|path| to_mount(path, arguments.force, (&mounted, place)));
     }
     let paths = [std::slice::from_ref(place), &*arguments.more].concat();
     let window = Window::default();
@@ -52,18 +59,22 @@ fn refuse_twice(new: &[PathBuf]) -> Result<()> {
     }
 }
 
-fn to_mount(path: &Path, force: bool, directory: &Path) -> Result<()> {
-    let mounted = Mounted::open(directory)?;
-    mounted.device_numbers().map_err(|errno| about_mount(directory.display(), errno))?;
-    let name = prepare(path, force, (&mounted, directory), LEAST_DEVICE)?;
+fn to_mount(path: &Path, force: bool, (mounted, directory): (&Mounted, &Path)) -> Result<()> {
+    let name = prepare(path, force, (mounted, directory), LEAST_DEVICE)?;
     mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
     say_line(&format!("{} is a device of the volume", path.display()))
 }
 
-/// Wipes what is on a new device of a mount, if that may be, so that the server takes it: not
-/// before it is seen that the mount changes at all, and that the device has so many bytes. Returns
-/// the name that the server finds it by.
-pub fn prepare(path: &Path, force: bool, (mounted, directory): (&Mounted, &Path), least: u64) -> Result<String> {
+/// A new device of a mount, opened; an error if the mount does not change at all, or not by this
+/// process, or if the device has fewer bytes than these.
+fn check(
+    path: &Path,
+    force: bool,
+    (mounted, directory): (&Mounted, &Path),
+    least: u64,
+) -> Result<Arc<dyn ubtrfs_volume::Device>> {
+    // Who may not change devices is shown no replacement, either.
+    mounted.replace(asking(STATUS)).map_err(|errno| about_new(path, directory, errno))?;
     let mount = rustix::fs::statvfs(directory).map_err(|errno| about_mount(directory.display(), errno))?;
     if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(about_new(path, directory, Errno::ROFS));
@@ -73,9 +84,13 @@ pub fn prepare(path: &Path, force: bool, (mounted, directory): (&Mounted, &Path)
         return Err(about_new(path, directory, Errno::NOTBLK));
     }
     let device = open_new(path, force)?;
-    if device.size() < least {
-        return Err(about_new(path, directory, Errno::INVAL));
-    }
+    if device.size() < least { Err(about_new(path, directory, Errno::INVAL)) } else { Ok(device) }
+}
+
+/// Wipes what is on a new device of a mount, if that may be, so that the server takes it. Returns
+/// the name that the server finds it by.
+pub fn prepare(path: &Path, force: bool, mounted: (&Mounted, &Path), least: u64) -> Result<String> {
+    let device = check(path, force, mounted, least)?;
     wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
     drop(device);
     let failed = |error: std::io::Error| Failure::about(path.display(), &error);

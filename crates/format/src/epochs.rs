@@ -136,13 +136,23 @@ impl Epochs {
         self.list.iter().find(|epoch| others.list.iter().all(|other| other.id != epoch.id))
     }
 
-    /// Begins another one. The second of a full list is forgotten: the first one says for good
-    /// since when a device may be behind that was never left out before.
+    /// Begins another one. Of a full list one is forgotten: not the first, which says for good
+    /// since when a device may be behind that was never left out before, and none that says what a
+    /// device has that is left out now, if there are others.
     pub fn begin(&mut self, epoch: Epoch) {
-        if self.list.len() == EPOCHS_MAX {
-            self.list.remove(1);
-        }
         self.list.push(epoch);
+        if self.list.len() > EPOCHS_MAX {
+            let since: Vec<usize> = (0..u32::BITS).filter_map(|bit| self.left_out_since(1 << bit)).collect();
+            let is_needed = |place: &usize| since.iter().any(|since| [*since, since.saturating_sub(1)].contains(place));
+            let forgotten = (1..EPOCHS_MAX).find(|place| !is_needed(place)).unwrap_or(1);
+            self.list.remove(forgotten);
+        }
+    }
+
+    /// The place of the epoch since which a device, given by its bit, has got no superblock.
+    fn left_out_since(&self, bit: u32) -> Option<usize> {
+        let later = self.list.iter().rev().take_while(|epoch| epoch.without.0 & bit != 0).count();
+        (later > 0).then(|| self.list.len() - later)
     }
 
     /// No list, or one that nobody has written so, is as none: other programs may use the place.
@@ -210,6 +220,23 @@ mod tests {
         assert_eq!(epochs.after(Some(&epoch(9))), Ok(Some(&epoch(10))));
         assert_eq!(epochs.after(Some(&epoch(19))), Ok(None));
         assert_eq!(epochs.after(Some(&epoch(8))), Err(NotContained));
+    }
+
+    /// A device fails again and again while another one is away.
+    #[test]
+    fn what_a_device_has_that_is_away_is_not_forgotten() {
+        let mut epochs = Epochs::default();
+        let of = |number, devices: &[u64]| Epoch {
+            without: devices.iter().map(|devid| DeviceId(*devid)).collect(),
+            ..epoch(number)
+        };
+        (0..5).for_each(|number| epochs.begin(of(number, &[3])));
+        // The last that device 4 has is of epoch 4.
+        (5..60).for_each(|number| epochs.begin(of(number, &[3, 4])));
+        let ids: Vec<u64> = epochs.iter().map(|epoch| epoch.id - 1000).collect();
+        assert_eq!((ids.len(), ids[0], ids[11]), (EPOCHS_MAX, 0, 59));
+        let next = epochs.after(Some(&of(4, &[3]))).unwrap().unwrap();
+        assert_eq!(next.id, 1005, "{ids:?}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl SpaceInner {
         self.excluded_for_good.push((start, len));
     }
 
-    /// Whether a part of a group is excluded_for_good.
+    /// Whether a part of a group is excluded so.
     pub(crate) fn is_excluded_for_good(&self, start: Logical) -> bool {
         let end = self.groups.get(&start).map_or(start.0, BlockGroup::end);
         self.excluded_for_good.iter().any(|(at, _)| (start.0..end).contains(&at.0))
