@@ -27,13 +27,13 @@ pub struct Epoch {
     pub time: u64,
     /// The fingerprint of that superblock: [`crate::Superblock::fingerprint`].
     pub fingerprint: u64,
-    /// The devices that have got no superblock of it.
+    /// The devices that are left out since it began. It says which epochs are worth remembering,
+    /// and no more: one that has returned may have this epoch though others say that it has not.
     pub without: DevicesWithout,
 }
 
-/// Devices that have got no superblock of an epoch, of those whose numbers are 32 at most: a bit
-/// for each. Of a device that is none of them nobody knows that. Earlier versions of ubtrfs wrote
-/// zero.
+/// Devices that are left out since an epoch began, of those whose numbers are 32 at most: a bit for
+/// each. Earlier versions of ubtrfs wrote zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicesWithout(u32);
 
@@ -108,18 +108,11 @@ impl Epochs {
         self.list.last()
     }
 
-    /// From now on only these of the devices that have got no superblock of the epoch that lasts
-    /// are known to have none: the others get one.
+    /// From now on only these of the devices are left out that are so since the epoch that lasts
+    /// began: the others get superblocks.
     pub fn keep_without(&mut self, devices: DevicesWithout) {
         if let Some(epoch) = self.list.last_mut() {
             epoch.without.0 &= devices.0;
-        }
-    }
-
-    /// It is not known any more of a device that it has got no superblock of the epoch that lasts.
-    pub fn forget_without(&mut self, device: DeviceId) {
-        if let Some(epoch) = self.list.last_mut() {
-            epoch.without.0 &= !DevicesWithout::bit(device);
         }
     }
 
@@ -149,7 +142,7 @@ impl Epochs {
         }
     }
 
-    /// The place of the epoch since which a device, given by its bit, has got no superblock.
+    /// The place of the epoch since which a device, given by its bit, is left out.
     fn left_out_since(&self, bit: u32) -> Option<usize> {
         let later = self.list.iter().rev().take_while(|epoch| epoch.without.0 & bit != 0).count();
         (later > 0).then(|| self.list.len() - later)

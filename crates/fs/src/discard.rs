@@ -140,11 +140,9 @@ impl Discarder {
             let Some((start, len)) = self.info.space.lock().devices.exclude(devid, at, end) else { break };
             at = start + len;
             let (mut discarded, mut kept) = (Ok(0), start);
-            for (start, len) in around_superblocks(start, at).into_iter().flat_map(pieces) {
+            let ranges = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
+            for (start, len) in ranges.flat_map(pieces) {
                 let Ok(sum) = discarded else { break };
-                if len < least {
-                    continue;
-                }
                 let result = self.info.volume.discard_unallocated(devid, Physical(start), len);
                 if result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard) {
                     // No chunk gets it in this mount.

@@ -27,6 +27,8 @@ pub(crate) struct Lane {
     pub(crate) line: Arc<Line>,
     /// Requests that it has not answered.
     pub(crate) outstanding: usize,
+    /// How many of these are discards, whose answers may take as long as they like.
+    pub(crate) advice: usize,
     /// Bytes that these give or take.
     pub(crate) outstanding_bytes: u64,
     pub(crate) watch: Watch,
@@ -67,7 +69,13 @@ impl Lane {
             queue: Mutex::with_default(Rank::NbdLane),
             changed: Condvar::new(),
         };
-        Self { line: Arc::new(line), outstanding: 0, outstanding_bytes: 0, watch: Watch::new(Arc::clone(channel)) }
+        Self {
+            line: Arc::new(line),
+            outstanding: 0,
+            advice: 0,
+            outstanding_bytes: 0,
+            watch: Watch::new(Arc::clone(channel)),
+        }
     }
 }
 

@@ -408,10 +408,14 @@ impl Requests {
         std::mem::replace(&mut self.overtaken_bytes, bytes) < bytes
     }
 
-    /// All of them, of which none is left.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Request> + use<> {
+    /// All of them, of which none is left: discards that were sent, which the server may carry out
+    /// at any time, and the others.
+    pub(crate) fn take_all(&mut self) -> (Vec<Done>, Vec<Done>) {
         let abandoned = std::mem::take(&mut self.abandoned);
-        self.take_whole().into_values().chain(abandoned)
+        let all = self.take_whole().into_values().chain(abandoned);
+        let (sent, others): (Vec<_>, Vec<_>) = all.partition(|it| it.command.is_advice() && it.sent.is_some());
+        let done = |requests: Vec<Request>| requests.into_iter().map(|request| request.done).collect();
+        (done(sent), done(others))
     }
 
     /// All of them as they came.
@@ -435,9 +439,15 @@ impl Requests {
         self.all.values().filter_map(|request| request.sent.map(|(_, sent)| sent)).min()
     }
 
-    /// When the one was sent first that has waited longest, over any number of connections.
+    /// When the one was sent first that has waited longest, over any number of connections. What is
+    /// advice alone keeps nobody waiting.
     pub(crate) fn first_sent(&self) -> Option<Instant> {
-        self.all.values().filter_map(|request| request.since).min()
+        self.all.values().filter(|request| !request.command.is_advice()).filter_map(|request| request.since).min()
+    }
+
+    /// Whether a discard that nobody waits for any longer may still be answered.
+    pub(crate) fn has_late_discard(&self) -> bool {
+        self.all.values().any(|request| request.is_given_up && request.command.is_advice())
     }
 
     /// Whether one of those under way gets no answer, where so much has gone over each connection.
@@ -560,7 +570,7 @@ mod tests {
         let (request, bytes) = whole.unwrap();
         assert_eq!((request.len, bytes), (10, Ok((0..10).collect())));
         requests.remove(after).unwrap();
-        assert!(requests.is_empty() && requests.take_all().next().is_none());
+        assert!(requests.is_empty() && requests.take_all().1.is_empty());
     }
 
     fn sent(requests: &mut Requests, window: usize, may_change: bool) -> Vec<u64> {

@@ -156,6 +156,11 @@ impl Session {
             drop(state);
             return done(Err(self.failure(&why)));
         }
+        if command.is_advice() && state.requests.has_late_discard() {
+            drop(state);
+            // It is not sent, so its place may be used.
+            return done(Err(self.failure("an earlier discard has no answer yet")));
+        }
         let cookie = state.requests.next_cookie();
         let end = at + u64::from(len);
         match &mut command {
@@ -219,7 +224,8 @@ impl Session {
         state.trouble = None;
         // A discard that is slow says nothing of others.
         let is_advice = request.command.is_advice();
-        state.lanes[lane].outstanding -= usize::from(!is_advice);
+        state.lanes[lane].outstanding -= 1;
+        state.lanes[lane].advice -= usize::from(is_advice);
         state.lanes[lane].outstanding_bytes -= request.bytes();
         state.lanes[lane].watch.hear();
         if let Some((_, sent)) = request.sent.filter(|_| !is_advice) {
@@ -319,10 +325,9 @@ impl Session {
         }
         let discards = state.requests.take_late_discards(limit);
         if !discards.is_empty() {
-            let why = format!("{}: no answer to a discard: the server may carry it out at any time", self.uri);
             MutexGuard::unlocked(state, || {
                 for done in discards {
-                    done(Err(io::Error::new(io::ErrorKind::TimedOut, why.as_str())));
+                    done(Err(self.no_answer_to_discard()));
                 }
             });
         }
@@ -456,11 +461,14 @@ impl Session {
     fn fail_all(&self, state: &mut MutexGuard<'_, State>, why: &str) {
         state.kept.clear();
         state.flushes_itself = false;
-        let failed = state.requests.take_all();
+        let (discards, failed) = state.requests.take_all();
         self.changed.notify_all();
         MutexGuard::unlocked(state, || {
-            for request in failed {
-                (request.done)(Err(self.failure(why)));
+            for done in discards {
+                done(Err(self.no_answer_to_discard()));
+            }
+            for done in failed {
+                done(Err(self.failure(why)));
             }
         });
     }
@@ -507,6 +515,12 @@ impl Session {
         self.fail_all(&mut state, "the device is closed");
     }
 
+    /// A discard was sent, and there is no answer.
+    fn no_answer_to_discard(&self) -> io::Error {
+        let why = format!("{}: no answer to a discard: the server may carry it out at any time", self.uri);
+        io::Error::new(io::ErrorKind::TimedOut, why)
+    }
+
     pub(crate) fn failure(&self, why: &str) -> io::Error {
         io::Error::other(format!("{}: {why}", self.uri))
     }
@@ -530,7 +544,7 @@ impl State {
     /// When the connection was heard from that has been silent longest, of those that have to
     /// answer.
     fn silent_since(&mut self) -> Option<Instant> {
-        self.lanes.iter_mut().filter(|lane| lane.outstanding > 0).map(|lane| lane.watch.look()).min()
+        self.lanes.iter_mut().filter(|lane| lane.outstanding > lane.advice).map(|lane| lane.watch.look()).min()
     }
 
     /// A place that shows what the export is gets this, by a write of its own.
@@ -596,10 +610,11 @@ impl State {
             let Some((message, bytes)) = self.requests.send(cookie, (lane, others), has_fua) else { continue };
             let lane = &mut self.lanes[lane];
             lane.outstanding_bytes += bytes;
-            if lane.outstanding == 0 {
+            if lane.outstanding == lane.advice {
                 lane.watch.hear();
             }
-            lane.outstanding += usize::from(!is_advice);
+            lane.outstanding += 1;
+            lane.advice += usize::from(is_advice);
             lane.line.push(message);
             if own == Some(cookie) {
                 to_send = Some(Arc::clone(&lane.line));

@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::error::{Error, Half, Result};
 use crate::member::{DeviceErrorKind, Member};
 use crate::replacing::TARGET;
-use crate::staleness::{Descent, descent, has_blocks_of, missed};
+use crate::staleness::{Descent, descent, has_blocks_of, missed, was_left_out};
 use crate::volume::{Parts, Volume};
 
 /// The offset of the magic in a superblock.
@@ -449,12 +449,16 @@ fn newest_of<'a>(found: impl Iterator<Item = &'a FoundDevice>) -> Option<Superbl
     newest.map(|(_, found)| found.superblock.clone())
 }
 
-/// How many superblocks each device has missed up to this one; a seed misses none, and one that is
-/// given up all.
+/// How many superblocks each device has missed up to this one; a seed misses none, one that is
+/// given up all, and one that was left out more than one.
 fn behind(found: &[FoundDevice], newest: &Superblock, given_up: &[DeviceId]) -> Vec<(DeviceId, u64)> {
     let of = |(_, found): &FoundDevice| {
         let devid = found.superblock.dev_item.devid;
-        (devid, if given_up.contains(&devid) { u64::MAX } else { missed(newest, &found.superblock) })
+        let missed = match missed(newest, &found.superblock) {
+            1 if was_left_out(newest, &found.superblock) => 2,
+            missed => missed,
+        };
+        (devid, if given_up.contains(&devid) { u64::MAX } else { missed })
     };
     found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
 }

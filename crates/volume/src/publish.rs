@@ -126,24 +126,18 @@ impl Volume {
         if self.is_level() {
             return Ok(());
         }
-        let (mut counts, set) = (self.superblock(), self.devices.load_full());
-        let has_another = |member: &&Arc<Member>, counts: &Superblock| {
-            member.primary.lock().superblock().is_none_or(|own| !is_same(&own, counts))
-        };
-        let others: Vec<&Arc<Member>> = set.current().filter(|member| has_another(member, &counts)).collect();
+        let (counts, set) = (self.superblock(), self.devices.load_full());
+        let others: Vec<&Arc<Member>> = set
+            .current()
+            .filter(|member| member.primary.lock().superblock().is_none_or(|own| !is_same(&own, &counts)))
+            .collect();
         let given_up: Vec<&Arc<Member>> = set.members.iter().filter(|member| member.is_given_up()).collect();
-        let current: Vec<DeviceId> = set.current().map(|member| member.devid()).collect();
-        let is_absent = |devid: &DeviceId| counts.epochs.last().is_some_and(|last| last.without.has(*devid));
-        let are_absent = current.iter().any(is_absent);
-        if !others.is_empty() || !about_to_join.is_empty() || !given_up.is_empty() || are_absent {
+        if !others.is_empty() || !about_to_join.is_empty() || !given_up.is_empty() {
             self.look_at_superblocks()?;
         }
-        if !others.is_empty() || !about_to_join.is_empty() || are_absent {
+        if !others.is_empty() || !about_to_join.is_empty() {
             tracing::info!("a crash has left devices with another superblock: they get the one that counts");
             about_to_join.drain(..).for_each(|member| forget_volume(&member));
-            self.end_absence(&set, &current)?;
-            counts = self.superblock();
-            let others: Vec<&Arc<Member>> = set.current().filter(|member| has_another(member, &counts)).collect();
             self.write_to(&items(&others), &counts, Copies::All)?;
         }
         if !given_up.is_empty() {
@@ -203,36 +197,9 @@ impl Volume {
         if looked { Ok(()) } else { failed }
     }
 
-    /// Before any of these devices gets a superblock of the epoch that lasts, no other one says any
-    /// more that it has got none (invariant 59): after a crash between the two both could be used
-    /// without each other, and no epoch would show it.
-    fn end_absence(&self, set: &DeviceSet, devices: &[DeviceId]) -> Result<()> {
-        let counts = self.superblock();
-        let Some(last) = counts.epochs.last() else { return Ok(()) };
-        let absent: Vec<DeviceId> = devices.iter().copied().filter(|devid| last.without.has(*devid)).collect();
-        if absent.is_empty() {
-            return Ok(());
-        }
-        for member in set.current().filter(|member| !absent.contains(&member.devid())) {
-            let Some(mut own) = member.primary.lock().superblock() else { continue };
-            if own.epochs.last().is_none_or(|own| own.id != last.id) {
-                continue;
-            }
-            for devid in &absent {
-                own.epochs.forget_without(*devid);
-            }
-            self.write_to(&[(member, own.dev_item)], &own, Copies::Primary)?;
-        }
-        let mut counts = self.superblock.write();
-        for devid in absent {
-            counts.epochs.forget_without(devid);
-        }
-        Ok(())
-    }
-
     /// Begins an epoch with this superblock if one of the devices that do not get it may have the
-    /// present one, and is not known to have been left out before, in this mount or an earlier one
-    /// (invariant 59). What a kernel has written since it may have written to any device.
+    /// present one (invariant 59): of one that is away since before the mount nobody knows whether
+    /// it has got superblocks that the others have not, as a power cut may have left it.
     ///
     /// `replaced` is about to have a superblock, by another device of its number.
     fn begin_epoch(
@@ -244,15 +211,12 @@ impl Volume {
     ) {
         let without: DevicesWithout =
             lagging.iter().map(|member| member.devid()).filter(|devid| Some(*devid) != replaced).collect();
-        let is_noted =
-            |devid| before.is_of_ubtrfs() && before.epochs.last().is_some_and(|last| last.without.has(devid));
         let has = |member: &Arc<Member>, epochs: &Epochs| {
             member.primary.lock().candidates().any(|own| epochs.after(own.epochs.last()) == Ok(None))
         };
         let may_have = |member: &Arc<Member>| {
             let is_unknown = member.primary.lock().candidates().next().is_none();
-            let is_left_out = || left_out.contains(&member.devid()) || is_noted(member.devid());
-            has(member, &before.epochs) || is_unknown && !is_left_out()
+            has(member, &before.epochs) || is_unknown && !left_out.contains(&member.devid())
         };
         if lagging.iter().any(|member| may_have(member)) {
             let (generation, _, log) = before.moment();
@@ -282,9 +246,6 @@ impl Volume {
         let lagging: Vec<&Arc<Member>> =
             set.members.iter().filter(|member| member.lags() && member.belongs_to(generation)).collect();
         let replaced = set.replacing.as_ref().map(|replacing| replacing.source);
-        // A device that is being replaced is not known to be absent since the replacement began.
-        let gets_one = set.current().filter(|member| member.belongs_to(generation)).map(|member| member.devid());
-        self.end_absence(&set, &gets_one.collect::<Vec<_>>())?;
         Self::begin_epoch(before, &mut superblock, &lagging, replaced, left_out);
         if superblock.num_devices > 1 {
             superblock.epochs.set_of_ubtrfs(generation);

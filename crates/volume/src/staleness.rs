@@ -81,6 +81,15 @@ pub(crate) fn missed(newest: &Superblock, own: &Superblock) -> u64 {
     }
 }
 
+/// Whether the newest superblock says that this one's device was left out since: then it was no
+/// crash that kept later superblocks from it.
+pub(crate) fn was_left_out(newest: &Superblock, own: &Superblock) -> bool {
+    let last = own.epochs.last().map(|epoch| epoch.id);
+    let place = newest.epochs.iter().position(|epoch| Some(epoch.id) == last);
+    let later = if last.is_some() { place.map(|place| place + 1) } else { Some(0) };
+    later.is_some_and(|later| newest.epochs.iter().skip(later).any(|epoch| epoch.without.has(own.dev_item.devid)))
+}
+
 /// How many commits came after one of this generation. Numbers may be left out: those commits count
 /// that the superblock remembers, if it goes that far back.
 fn commits_since(newest: &Superblock, own: Generation) -> u64 {

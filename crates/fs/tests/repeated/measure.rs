@@ -154,7 +154,11 @@ pub fn repeat(times: usize, faults: Faults, prepare: impl FnOnce(&Filesystem) ->
             has_commit: generation != fs.generation(),
         });
     }
-    let measured = Measured { costs, peak: counting::peak() - before.0, commits: commits() - before.1 };
+    let measured = Measured {
+        costs, // Threads in the background may have freed some before the peak was counted.
+        peak: counting::peak().saturating_sub(before.0),
+        commits: commits() - before.1,
+    };
     drop(call);
     measured
 }

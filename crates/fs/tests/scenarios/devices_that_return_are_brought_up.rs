@@ -447,7 +447,7 @@ fn a_damaged_superblock_is_a_fault_though_the_other_device_lags() {
 }
 
 /// Of invariant 59: a device that is left out by mount after mount has none of the epochs that
-/// these might begin, and the one that it has is not forgotten.
+/// these begin, and the one that it has is not forgotten.
 #[test]
 fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
     const MOUNTS: u64 = 15;
@@ -471,6 +471,31 @@ fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
     }
     let fs = alone(&devices[1]);
     (1..=2 + MOUNTS).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 50_000));
+}
+
+/// One that was left out has missed something, though it is a single superblock, and no crash kept
+/// that from it.
+#[test]
+fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
+    let devices: Vec<_> = volume(3, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
+    let faulty = Arc::new(FaultyDevice::new(devices[2].clone()));
+    let fs = open(vec![devices[0].clone(), devices[1].clone(), faulty.clone()]).unwrap();
+    (0..8).for_each(|number| _ = write(&fs, &format!("file {number}"), number, 8 << 20).unwrap());
+    fs.sync().unwrap();
+    faulty.fail(Operation::Write, 0, EIO, Lasting::Forever);
+    write(&fs, "missed", 9, 20_000).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.volume().lagging_devices(), [DeviceId(3)]);
+    let cut: Vec<_> = devices.iter().map(|device| Arc::new(device.fork())).collect();
+    drop(fs);
+    for missing in 0..2 {
+        let left: Vec<_> = (0..3).filter(|at| *at != missing).map(|at| cut[at].clone() as Arc<dyn Device>).collect();
+        match Volume::open_degraded(left, OpenOptions::default()) {
+            Err(ubtrfs_volume::Error::MissingData(lost)) => assert!(lost.contains(&DeviceId(3)), "{lost:?}"),
+            Err(error) => panic!("{error}"),
+            Ok(volume) => assert_eq!(volume.lagging_devices(), [DeviceId(3)]),
+        }
+    }
 }
 
 /// Of invariant 59: what a device has got since it was brought up counts, though mounts before that

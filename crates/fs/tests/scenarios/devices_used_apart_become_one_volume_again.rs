@@ -405,6 +405,34 @@ fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_f
     }
 }
 
+/// The same where the other one fails, at any write, while the first one returns.
+#[test]
+fn devices_that_fail_one_after_the_other_are_not_joined_after_they_were_used_alone() {
+    let (mut failed, mut returned) = (0, 0);
+    for successes in 0..60 {
+        let devices: Vec<_> = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
+        let faulty = [0, 1].map(|at: usize| Arc::new(FaultyDevice::new(devices[at].clone())));
+        let fs = open(vec![faulty[0].clone(), faulty[1].clone()]).unwrap();
+        write(&fs, "before", 1, 1000).unwrap();
+        fs.sync().unwrap();
+        faulty[1].fail(Operation::Write, 0, EIO, Lasting::Once);
+        write(&fs, "missed", 2, 1000).unwrap();
+        fs.sync().unwrap();
+        faulty[0].fail(Operation::Write, successes, EIO, Lasting::Once);
+        let caught_up = fs.catch_up(&mut |_| true).is_ok_and(|caught_up| !caught_up.is_empty());
+        returned += u64::from(caught_up);
+        if write(&fs, "after", 3, 1000).and_then(|_| fs.sync()).is_ok() {
+            failed += u64::from(!fs.volume().lagging_devices().is_empty());
+        }
+        drop(fs);
+        for commits in COMMITS {
+            let forks = [0, 1].map(|at: usize| Arc::new(devices[at].fork()));
+            use_apart([&forks[0], &forks[1]], commits, &format!("write {successes} fails"));
+        }
+    }
+    assert!(failed > 5 && returned > 20, "{failed} {returned}");
+}
+
 /// The same of a device that takes the place of one that was left out, and its number.
 #[test]
 fn a_device_that_was_about_to_replace_another_is_no_part_of_what_the_others_were_used_for() {

@@ -108,7 +108,8 @@ fn their_place_is_not_used_before_the_next_mount() {
     fs.close().unwrap();
     drop(fs);
     // It is carried out now.
-    for range in std::mem::take(&mut *device.discards.lock()) {
+    let discards = std::mem::take(&mut *device.discards.lock());
+    for range in discards {
         device.inner.discard(Physical(range.start), range.end - range.start).unwrap();
     }
     device.answers.store(true, Ordering::Relaxed);

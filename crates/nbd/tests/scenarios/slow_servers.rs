@@ -159,20 +159,28 @@ fn a_slow_discard_is_asked_for_once_and_holds_up_nothing() {
     // One that takes longer than the server may be away is not waited for, and not done again.
     server.delay_discards(Duration::from_millis(2400));
     assert_eq!(discard().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+    server.delay_discards(Duration::from_millis(10));
     assert_eq!(read(&client, 1).unwrap(), 7);
     assert_eq!((server.discards(), server.connections()), (3, connections));
+    // No other one is sent before it is over: that fails at once, and its place may be used.
+    assert_eq!(discard().unwrap_err().kind(), std::io::ErrorKind::Other);
+    assert_eq!((server.discards(), server.connections()), (3, connections));
+    while discard().is_err() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(server.discards(), 4);
     // And so it is where the connection ends.
     server.delay_discards(Duration::from_millis(600));
     std::thread::scope(|scope| {
         let lost = scope.spawn(discard);
-        while server.discards() < 4 {
+        while server.discards() < 5 {
             std::thread::sleep(Duration::from_millis(5));
         }
         server.crash(&mut Rng::new(1));
         assert_eq!(lost.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::TimedOut);
     });
     assert_eq!(read(&client, 1).unwrap(), 7);
-    assert_eq!((server.discards(), server.connections()), (4, 2 * connections));
+    assert_eq!((server.discards(), server.connections()), (5, 2 * connections));
 }
 
 /// What alone is not answered does not take the room of others, though that is little at first.
