@@ -109,6 +109,7 @@
 
 #![warn(unnameable_types)]
 
+pub mod acl;
 mod allocated;
 mod backrefs;
 mod change_memory;
@@ -180,9 +181,9 @@ pub use log::Reason;
 pub use merging::{ConflictKind, MergeConflict, MergeEffect, MergeSides, MergeStep, Merged, MergedPart, Prefer};
 pub use names::DirectoryEntry;
 pub use ops::{
-    Attributes, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundExtent, FoundInode,
-    FoundItem, FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo,
-    TimeChange, WriteAt, XattrMode,
+    Attributes, COMPRESSION, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundExtent,
+    FoundInode, FoundItem, FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes,
+    SubvolumeInfo, TimeChange, WriteAt, XattrMode,
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};

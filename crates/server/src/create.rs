@@ -1,16 +1,14 @@
 //! What a new inode is to be: the caller's ids, the umask, the directory's default ACL.
 
-use ubtrfs::{InodeId, NewInode};
+use ubtrfs::acl::{self, Acl};
+use ubtrfs::{COMPRESSION, InodeId, NewInode};
 use ubtrfs_fuse::{Caller, Errno};
 
-use crate::acl::{self, Acl};
 use crate::device_number;
-use crate::properties::COMPRESSION;
 use crate::shared::{Shared, errno};
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
-const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 
 impl Shared {
@@ -26,10 +24,6 @@ impl Shared {
     ) -> Result<NewInode, Errno> {
         let (uid, gid) = self.ownership().maker(caller);
         let mut new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
-        if [S_IFREG, S_IFDIR].contains(&(mode & S_IFMT)) {
-            let property = self.inherited_property(parent)?;
-            new.xattrs.extend(property.map(|value| (COMPRESSION.to_vec(), value.to_vec())));
-        }
         let Some(value) = self.xattr(parent, acl::DEFAULT)? else {
             new.mode &= !(umask & 0o777);
             return Ok(new);
@@ -59,7 +53,8 @@ impl Shared {
         {
             mode = default.inherit(mode).mode;
         }
-        let property = self.inherited_property(InodeId::root_of(parent.subvolume))?;
+        let property =
+            self.engine.inherited_property(InodeId::root_of(parent.subvolume)).map_err(|error| errno(&error))?;
         let xattrs = property.map(|value| (COMPRESSION.to_vec(), value.to_vec())).into_iter().collect();
         Ok(NewInode { mode, uid, gid, xattrs, ..NewInode::default() })
     }

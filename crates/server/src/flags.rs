@@ -7,7 +7,7 @@
 //! check. Compression is kept as the kernel's btrfs keeps it: a flag of the inode, and the property
 //! that says how.
 
-use ubtrfs::{Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
+use ubtrfs::{COMPRESSION, Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::abi::flags::IoctlFlags;
 use ubtrfs_fuse::reply::ReplyIoctl;
@@ -15,7 +15,6 @@ use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Capabilities, Errno};
 
 use crate::privileges::{Capability, Powers};
-use crate::properties::COMPRESSION;
 use crate::protection::PROTECTING;
 use crate::shared::{Shared, errno};
 

@@ -9,8 +9,7 @@
 //! are passed to a [`Pool`] with their reply. Where requests arrive over rings, `nonblocking`
 //! decides which of them their threads try. Programs control a mount through [`control`].
 
-pub mod acl;
-mod admission;
+pub mod admission;
 mod answers;
 mod attributes;
 pub mod balance;
@@ -47,7 +46,6 @@ mod permissions;
 mod pool;
 mod positions;
 mod privileges;
-mod properties;
 mod protection;
 mod refusals;
 mod repeated;

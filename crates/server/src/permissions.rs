@@ -1,9 +1,9 @@
 //! Access to files and directories, where the kernel leaves the check to the server.
 
 use ubtrfs::InodeId;
+use ubtrfs::acl::{self, Acl};
 use ubtrfs_fuse::Errno;
 
-use crate::acl::{self, Acl};
 use crate::privileges::{Capability, Powers};
 use crate::shared::{Shared, errno};
 

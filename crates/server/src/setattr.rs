@@ -66,11 +66,7 @@ impl Server {
 
 fn apply(shared: &Shared, id: InodeId, change: &SetAttr, kill_group_id: bool) -> Result<ubtrfs::Attributes, Errno> {
     let changes = SetAttributes { kill_group_id, ..changes(change) };
-    let changed = match change.mode {
-        Some(mode) => shared.chmod(id, mode, &changes),
-        None => shared.engine.set_attributes(id, &changes),
-    };
-    changed.map_err(|error| errno(&error))
+    shared.engine.put_attributes(id, &changes).map_err(|error| errno(&error))
 }
 
 fn changes(change: &SetAttr) -> SetAttributes {
@@ -88,5 +84,6 @@ fn changes(change: &SetAttr) -> SetAttributes {
         ctime: change.ctime.map(timespec),
         kill_privileges: change.kill_suidgid,
         kill_group_id: false,
+        btime: None,
     }
 }

@@ -1,18 +1,14 @@
-//! Extended attributes: which namespaces there are, and how ACLs and the mode depend on each other.
+//! Extended attributes, as the kernel asks for them.
 
-use ubtrfs::{Attributes, InodeId, ModeAndXattr, Plan, SetAttributes, XattrMode};
+use ubtrfs::{InodeId, XattrMode, acl};
 use ubtrfs_fuse::request::SetXattr;
 use ubtrfs_fuse::{Errno, XattrFlags};
 
-use crate::acl::{self, Acl};
 use crate::control;
-use crate::properties;
 use crate::shared::{Shared, errno};
 
-const S_ISGID: u32 = 0o2000;
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-
+/// The names that are properties'.
+const PROPERTIES: &[u8] = b"btrfs.";
 /// Namespaces whose attributes are kept as they are; the kernel checks who may use them.
 const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
@@ -37,11 +33,11 @@ impl Shared {
         if name.starts_with(control::NAMESPACE) {
             return Err(Errno::NODATA);
         }
-        if name == properties::NAMESPACE {
+        if name == PROPERTIES {
             return Err(Errno::INVAL);
         }
         let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
-        let known = is_plain(name)? || is_acl || name.starts_with(properties::NAMESPACE);
+        let known = is_plain(name)? || is_acl || name.starts_with(PROPERTIES);
         if !known {
             return Err(Errno::OPNOTSUPP);
         }
@@ -71,84 +67,68 @@ impl Shared {
         } else {
             XattrMode::Set
         };
-        match what.name {
-            acl::ACCESS => self.set_access_acl(id, what.value, what.kill_sgid),
-            acl::DEFAULT => self.set_default_acl(id, what.value),
-            name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, what.value, mode),
-            // The kernel allows every user to set it to an empty value on any file, which would
-            // clear the capabilities of a program.
-            CAPABILITY if what.value.is_empty() => Err(Errno::INVAL),
-            name if is_plain(name)? => self.engine.set_xattr(id, name, what.value, mode).map_err(|error| errno(&error)),
-            _ => Err(Errno::OPNOTSUPP),
-        }
+        let set = match what.name {
+            acl::ACCESS => self.engine.put_access_acl(id, what.value, what.kill_sgid),
+            name => self.engine.put_xattr(id, name, what.value, mode),
+        };
+        set.map_err(|error| errno(&error))
     }
 
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_takes_xattrs(id)?;
-        match name {
-            acl::ACCESS | acl::DEFAULT => self.remove_acl(id, name),
-            name if name.starts_with(properties::NAMESPACE) => self.set_property(id, name, b"", XattrMode::Replace),
-            name if is_plain(name)? => match self.engine.remove_xattr(id, name).map_err(|error| errno(&error)) {
-                // Before a write the kernel removes them if there are any, as it was answered.
-                Err(Errno::NODATA) if name == CAPABILITY && self.engine.has_verity(id) => Err(Errno::PERM),
-                removed => removed,
-            },
-            _ => Err(Errno::OPNOTSUPP),
+        match self.engine.drop_xattr(id, name).map_err(|error| errno(&error)) {
+            // Before a write the kernel removes them if there are any, as it was answered.
+            Err(Errno::NODATA) if name == CAPABILITY && self.engine.has_verity(id) => Err(Errno::PERM),
+            removed => removed,
         }
     }
+}
 
-    /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is
-    /// not kept.
-    fn set_access_acl(&self, id: InodeId, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
-        let Some(list) = Acl::parse(value)? else { return self.remove_acl(id, acl::ACCESS) };
-        let kept = (!list.is_trivial()).then(|| list.to_bytes());
-        let plan = |mode: u32, _: Option<&[u8]>| {
-            let mode = if kill_sgid { mode & !S_ISGID } else { mode };
-            Ok((mode & !0o777 | list.mode_bits(), kept.clone()))
-        };
-        self.with_acl(id, acl::ACCESS, &SetAttributes::default(), &plan).map(drop).map_err(|error| errno(&error))
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by it")]
+mod tests {
+    use ubtrfs::scheduling::nonblocking;
+    use ubtrfs::{COMPRESSION, NewInode};
+
+    use ubtrfs_format::items::InodeFlags;
+
+    use super::*;
+    use crate::fixtures;
+    use crate::shared::MountFacts;
+
+    const COMPRESSION_FLAGS: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+
+    fn mount(bytes: &[u8]) -> Shared {
+        // So little memory that an operation soon has to wait for a commit.
+        Shared::new(fixtures::engine(bytes, 32 << 10), MountFacts::default())
     }
 
-    fn set_default_acl(&self, id: InodeId, value: &[u8]) -> Result<(), Errno> {
-        let Some(list) = Acl::parse(value)? else { return self.remove_acl(id, acl::DEFAULT) };
-        let mode = self.engine.attributes(id).map_err(|error| errno(&error))?.mode;
-        if mode & S_IFMT != S_IFDIR {
-            return Err(Errno::ACCESS);
+    /// Invariant 23: what would have to block has done nothing, so that its repetition succeeds.
+    #[test]
+    fn a_property_that_has_to_wait_is_set_when_it_is_asked_for_again() {
+        let bytes = fixtures::volume();
+        let mut waited = 0;
+        for others in 0..40 {
+            let shared = mount(&bytes);
+            let engine = &shared.engine;
+            let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+            let file = engine.create(engine.root(), b"file", &new).unwrap();
+            for number in 0..others {
+                let made = nonblocking(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
+                made.ok();
+            }
+            for (value, mode) in [(&b"none"[..], XattrMode::Create), (b"", XattrMode::Replace)] {
+                let set = || engine.put_xattr(file, COMPRESSION, value, mode);
+                if let Err(error) = nonblocking(set) {
+                    assert_eq!(error.errno(), Errno::AGAIN);
+                    waited += 1;
+                    set().unwrap_or_else(|error| panic!("after {others} others: {error}"));
+                }
+                let flag = if value.is_empty() { 0 } else { InodeFlags::NOCOMPRESS };
+                assert_eq!(engine.flags(file).unwrap() & COMPRESSION_FLAGS, flag);
+                assert_eq!(engine.get_xattr(file, COMPRESSION).ok().unwrap_or_default(), value);
+            }
         }
-        self.put(id, acl::DEFAULT, &list)
-    }
-
-    /// Changes attributes, the mode among them; the inode's ACL, if it has one, follows the mode.
-    pub(crate) fn chmod(&self, id: InodeId, mode: u32, changes: &SetAttributes) -> ubtrfs::Result<Attributes> {
-        let plan = |_: u32, value: Option<&[u8]>| {
-            let Some(value) = value else { return Ok((mode, None)) };
-            let list = Acl::parse(value).map_err(|_| ubtrfs::Error::from(Errno::IO))?;
-            let followed = list.map(|mut list| {
-                list.chmod(mode);
-                list.to_bytes()
-            });
-            Ok((mode, Some(followed.unwrap_or_else(|| value.to_vec()))))
-        };
-        self.with_acl(id, acl::ACCESS, changes, &plan)
-    }
-
-    fn with_acl(
-        &self,
-        id: InodeId,
-        name: &[u8],
-        changes: &SetAttributes,
-        plan: &Plan<'_>,
-    ) -> ubtrfs::Result<Attributes> {
-        self.engine.set_attributes_with(id, changes, &ModeAndXattr { name, plan })
-    }
-
-    fn put(&self, id: InodeId, name: &[u8], list: &Acl) -> Result<(), Errno> {
-        self.engine.set_xattr(id, name, &list.to_bytes(), XattrMode::Set).map_err(|error| errno(&error))
-    }
-
-    /// Removes an ACL; that there is none is success.
-    fn remove_acl(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
-        let plan = |mode: u32, _: Option<&[u8]>| Ok((mode, None));
-        self.with_acl(id, name, &SetAttributes::default(), &plan).map(drop).map_err(|error| errno(&error))
+        assert!(waited > 0);
     }
 }

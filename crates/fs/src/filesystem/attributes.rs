@@ -26,7 +26,12 @@ impl Filesystem {
         self.ops.flags(id)
     }
 
-    /// Changes attributes.
+    /// Changes attributes. The ACL of an inode, which says the mode, too, follows it.
+    pub fn put_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
+        self.ops.put_attributes(id, changes)
+    }
+
+    /// Changes attributes, and no ACL.
     pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         self.ops.set_attributes(id, changes)
     }
@@ -80,7 +85,31 @@ impl Filesystem {
         self.ops.list_xattrs(id)
     }
 
-    /// Sets an xattr.
+    /// Sets an xattr as setxattr(2) does: an ACL changes the mode, and `btrfs.compression` the
+    /// flags. `EOPNOTSUPP` for namespaces that there are not, or that the inode can't have,
+    /// `EINVAL` for values that mean nothing, `EPERM` for attributes of users on what is neither
+    /// file nor directory.
+    pub fn put_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.ops.put_xattr(id, name, value, mode)
+    }
+
+    /// Removes an xattr as removexattr(2) does. `ENODATA` if there is none; not for ACLs.
+    pub fn drop_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        self.ops.drop_xattr(id, name)
+    }
+
+    /// Sets an inode's own ACL, of which this is the xattr's value, and its mode accordingly.
+    /// `kill_group_id`: who sets it may not keep the set-group-id bit.
+    pub fn put_access_acl(&self, id: InodeId, value: &[u8], kill_group_id: bool) -> Result<()> {
+        self.ops.put_access_acl(id, value, kill_group_id)
+    }
+
+    /// The property `btrfs.compression` that new files and directories inherit from a directory.
+    pub fn inherited_property(&self, dir: InodeId) -> Result<Option<&'static [u8]>> {
+        self.ops.inherited_property(dir)
+    }
+
+    /// Sets an xattr, whatever it means: the mode and the flags stay as they are.
     pub fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         self.ops.set_xattr(id, name, value, mode)
     }

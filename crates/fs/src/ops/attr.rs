@@ -78,6 +78,8 @@ pub struct SetAttributes {
     pub mtime: Option<TimeChange>,
     /// Last change of the attributes; the current time without it.
     pub ctime: Option<Timespec>,
+    /// Creation.
+    pub btime: Option<Timespec>,
     /// Set-id bits and capabilities are cleared, as after a write by a process without privileges
     /// or a change of owner.
     pub kill_privileges: bool,
@@ -183,6 +185,7 @@ impl AttributeChange<'_> {
         item.atime = changes.atime.map_or(item.atime, resolved);
         item.mtime = changes.mtime.map_or(item.mtime, resolved);
         item.ctime = changes.ctime.unwrap_or(time);
+        item.otime = changes.btime.unwrap_or(item.otime);
         item.sequence = item.sequence.wrapping_add(1);
     }
 }

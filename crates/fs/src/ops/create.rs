@@ -46,6 +46,7 @@ impl Operations {
         let is_regular = FileType::from_mode(new.mode) == FileType::Regular;
         check_real(dir).map_err(|_| if is_regular { Errno::ACCESS } else { Errno::PERM })?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
+        let new = &*self.with_property(dir, new)?;
         self.check_new_inode(new)?;
         let _reservation = self.reserver.reserve(creation_demand(name, new, self.has_joined(dir)?))?;
         let parent = self.info.inode(dir)?;
@@ -76,6 +77,7 @@ impl Operations {
     pub(crate) fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
+        let new = &*self.with_property(dir, new)?;
         self.check_new_inode(new)?;
         let _reservation = self.reserver.reserve(creation_demand(b"", new, true))?;
         let parent = self.info.inode(dir)?;

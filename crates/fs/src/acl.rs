@@ -2,7 +2,7 @@
 //! of acl(5) and the form of `linux/posix_acl_xattr.h`. The kernel checks permissions by them; a
 //! file system has to keep them consistent with the mode and let new files inherit them.
 
-use ubtrfs_fuse::Errno;
+use crate::error::Errno;
 
 /// The attribute that holds an inode's own ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -17,16 +17,22 @@ const NO_ID: u32 = u32::MAX;
 
 /// The subject of an entry, in the order that a list must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Tag {
+pub enum AclTag {
+    /// The inode's owner.
     Owner = 0x01,
+    /// Another user.
     User = 0x02,
+    /// The inode's group.
     OwningGroup = 0x04,
+    /// Another group.
     Group = 0x08,
+    /// What users and groups but the owner have at the most.
     Mask = 0x10,
+    /// All others.
     Other = 0x20,
 }
 
-impl Tag {
+impl AclTag {
     fn from_raw(raw: u16) -> Option<Self> {
         [Self::Owner, Self::User, Self::OwningGroup, Self::Group, Self::Mask, Self::Other]
             .into_iter()
@@ -38,17 +44,21 @@ impl Tag {
     }
 }
 
+/// An entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    tag: Tag,
-    permissions: u16,
-    id: u32,
+pub struct AclEntry {
+    /// Whom it is about.
+    pub tag: AclTag,
+    /// The bits `rwx`.
+    pub permissions: u16,
+    /// The number of another user or group; none for the others.
+    pub id: Option<u32>,
 }
 
 /// A valid list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
-    entries: Vec<Entry>,
+    entries: Vec<AclEntry>,
 }
 
 /// What a new inode gets from its directory's default ACL.
@@ -61,6 +71,14 @@ pub struct Inherited {
 }
 
 impl Acl {
+    /// A list of these entries, in any order; those of one kind are sorted by number. `None` if
+    /// they are no valid list.
+    pub fn of(mut entries: Vec<AclEntry>) -> Option<Self> {
+        entries.sort_by_key(|entry| (entry.tag, entry.id));
+        let acl = Self { entries };
+        acl.is_valid().then_some(acl)
+    }
+
     /// Reads an attribute's value. `None`: a list without entries, which means no list.
     /// `EOPNOTSUPP` for another version of the form, `EINVAL` for anything that is not a list or
     /// not a valid one.
@@ -70,7 +88,7 @@ impl Acl {
             return Err(Errno::OPNOTSUPP);
         }
         let (records, []) = body.as_chunks::<ENTRY>() else { return Err(Errno::INVAL) };
-        let entries: Vec<Entry> =
+        let entries: Vec<AclEntry> =
             records.iter().map(|record| read_entry(*record)).collect::<Option<_>>().ok_or(Errno::INVAL)?;
         if entries.is_empty() {
             return Ok(None);
@@ -85,7 +103,7 @@ impl Acl {
         for entry in &self.entries {
             value.extend((entry.tag as u16).to_le_bytes());
             value.extend(entry.permissions.to_le_bytes());
-            value.extend(entry.id.to_le_bytes());
+            value.extend(entry.id.unwrap_or(NO_ID).to_le_bytes());
         }
         value
     }
@@ -98,9 +116,9 @@ impl Acl {
     /// The permission bits of the mode of an inode that has this list: those of its owner, of the
     /// mask (without one: of the owning group) and of others.
     pub fn mode_bits(&self) -> u32 {
-        let group = self.permissions(Tag::Mask).or(self.permissions(Tag::OwningGroup));
+        let group = self.permissions(AclTag::Mask).or(self.permissions(AclTag::OwningGroup));
         let of = |permissions: Option<u16>| u32::from(permissions.unwrap_or(0));
-        of(self.permissions(Tag::Owner)) << 6 | of(group) << 3 | of(self.permissions(Tag::Other))
+        of(self.permissions(AclTag::Owner)) << 6 | of(group) << 3 | of(self.permissions(AclTag::Other))
     }
 
     /// Whether a process that is not the owner may do all of `wanted` (bits as of a mode), where it
@@ -113,20 +131,22 @@ impl Acl {
         owning: bool,
         is_in: impl Fn(u32) -> bool,
     ) -> bool {
-        let mask = self.permissions(Tag::Mask).unwrap_or(7);
-        if let Some(entry) = self.entries.iter().find(|entry| entry.tag == Tag::User && is_user(entry.id)) {
+        let mask = self.permissions(AclTag::Mask).unwrap_or(7);
+        if let Some(entry) =
+            self.entries.iter().find(|entry| entry.tag == AclTag::User && entry.id.is_some_and(&is_user))
+        {
             return entry.permissions & mask & wanted == wanted;
         }
-        let is_mine = |entry: &&Entry| match entry.tag {
-            Tag::OwningGroup => owning,
-            Tag::Group => is_in(entry.id),
+        let is_mine = |entry: &&AclEntry| match entry.tag {
+            AclTag::OwningGroup => owning,
+            AclTag::Group => entry.id.is_some_and(&is_in),
             _ => false,
         };
         let mut groups = self.entries.iter().filter(is_mine).peekable();
         if groups.peek().is_some() {
             return groups.any(|entry| entry.permissions & mask & wanted == wanted);
         }
-        self.permissions(Tag::Other).unwrap_or(0) & wanted == wanted
+        self.permissions(AclTag::Other).unwrap_or(0) & wanted == wanted
     }
 
     /// Does to the list what chmod(2) with this mode does.
@@ -145,33 +165,36 @@ impl Acl {
 
     /// Changes the entries that correspond to the mode's bits.
     fn change_bits(&mut self, change: impl Fn(u16, u16) -> u16, mode: u32) {
-        let group = if self.permissions(Tag::Mask).is_some() { Tag::Mask } else { Tag::OwningGroup };
-        for (tag, shift) in [(Tag::Owner, 6), (group, 3), (Tag::Other, 0)] {
+        let group = if self.permissions(AclTag::Mask).is_some() { AclTag::Mask } else { AclTag::OwningGroup };
+        for (tag, shift) in [(AclTag::Owner, 6), (group, 3), (AclTag::Other, 0)] {
             for entry in self.entries.iter_mut().filter(|entry| entry.tag == tag) {
                 entry.permissions = change(entry.permissions, (mode >> shift & 7) as u16);
             }
         }
     }
 
-    fn permissions(&self, tag: Tag) -> Option<u16> {
+    fn permissions(&self, tag: AclTag) -> Option<u16> {
         self.entries.iter().find(|entry| entry.tag == tag).map(|entry| entry.permissions)
     }
 
     fn is_valid(&self) -> bool {
-        let count = |tag: Tag| self.entries.iter().filter(|entry| entry.tag == tag).count();
+        let count = |tag: AclTag| self.entries.iter().filter(|entry| entry.tag == tag).count();
         let named = self.entries.iter().any(|entry| entry.tag.is_named());
-        [Tag::Owner, Tag::OwningGroup, Tag::Other].into_iter().all(|tag| count(tag) == 1)
-            && (count(Tag::Mask) == 1 || count(Tag::Mask) == 0 && !named)
+        [AclTag::Owner, AclTag::OwningGroup, AclTag::Other].into_iter().all(|tag| count(tag) == 1)
+            && (count(AclTag::Mask) == 1 || count(AclTag::Mask) == 0 && !named)
             && self.entries.is_sorted_by_key(|entry| entry.tag)
-            && self.entries.iter().all(|entry| entry.permissions <= 7 && (!entry.tag.is_named() || entry.id != NO_ID))
+            && self
+                .entries
+                .iter()
+                .all(|entry| entry.permissions <= 7 && (entry.tag.is_named() == entry.id.is_some_and(|id| id != NO_ID)))
     }
 }
 
-fn read_entry(record: [u8; ENTRY]) -> Option<Entry> {
+fn read_entry(record: [u8; ENTRY]) -> Option<AclEntry> {
     let [t0, t1, p0, p1, id @ ..] = record;
-    let tag = Tag::from_raw(u16::from_le_bytes([t0, t1]))?;
-    let id = if tag.is_named() { u32::from_le_bytes(id) } else { NO_ID };
-    Some(Entry { tag, permissions: u16::from_le_bytes([p0, p1]), id })
+    let tag = AclTag::from_raw(u16::from_le_bytes([t0, t1]))?;
+    let id = tag.is_named().then(|| u32::from_le_bytes(id));
+    Some(AclEntry { tag, permissions: u16::from_le_bytes([p0, p1]), id })
 }
 
 #[cfg(test)]

@@ -1,0 +1,157 @@
+//! Extended attributes as programs set them, by the rules of setxattr(2): which namespaces there
+//! are, what their values may be, and how ACLs and the mode depend on each other. What is stored is
+//! what the kernel would have stored, for every caller (invariant 27).
+
+use ubtrfs_format::items::FileType;
+
+use super::attr::{Attributes, CAPABILITIES, ModeAndXattr, Plan, SetAttributes};
+use super::operations::Operations;
+use super::property;
+use super::xattr::XattrMode;
+use crate::acl::{self, Acl};
+use crate::error::{Errno, Error, Result};
+use crate::inode::InodeId;
+
+const S_ISGID: u32 = 0o2000;
+
+/// Namespaces whose attributes are kept as they are.
+const PLAIN: [&[u8]; 3] = [USER, b"trusted.", b"security."];
+/// The one of them that only files and directories have.
+const USER: &[u8] = b"user.";
+
+/// The forms of the capabilities of a program that there are (`linux/capability.h`): the bytes, and
+/// the revision in the first word.
+const CAPABILITY_FORMS: [(usize, u32); 2] = [(20, 0x0200_0000), (24, 0x0300_0000)];
+const CAPABILITY_REVISION: u32 = 0xff00_0000;
+
+/// Whether an attribute of this name is kept as it is; a namespace alone is no name.
+pub(crate) fn is_plain(name: &[u8]) -> Result<bool> {
+    match PLAIN.iter().find(|prefix| name.starts_with(prefix)) {
+        Some(prefix) if name.len() == prefix.len() => Err(Errno::INVAL.into()),
+        found => Ok(found.is_some()),
+    }
+}
+
+fn are_capabilities(value: &[u8]) -> bool {
+    let revision = value.first_chunk().map(|word| u32::from_le_bytes(*word) & CAPABILITY_REVISION);
+    revision.is_some_and(|revision| CAPABILITY_FORMS.contains(&(value.len(), revision)))
+}
+
+impl Operations {
+    /// Sets an attribute as setxattr(2) does. `EOPNOTSUPP` for namespaces that there are not, or
+    /// that the inode can't have, `EINVAL` for values that mean nothing, `EPERM` for attributes of
+    /// users on what is neither file nor directory.
+    pub(crate) fn put_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        if name.contains(&0) {
+            return Err(Errno::INVAL.into());
+        }
+        match name {
+            acl::ACCESS => self.put_access_acl(id, value, false),
+            acl::DEFAULT => self.put_default_acl(id, value),
+            name if name.starts_with(property::NAMESPACE) => self.put_property(id, name, value, mode),
+            CAPABILITIES if !are_capabilities(value) => Err(Errno::INVAL.into()),
+            name if is_plain(name)? => {
+                let has_users = || Ok::<_, Error>(has_content(self.file_type(id)?));
+                if name.starts_with(USER) && !has_users()? {
+                    return Err(Errno::PERM.into());
+                }
+                self.set_xattr(id, name, value, mode)
+            }
+            _ => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    /// Removes an attribute as removexattr(2) does.
+    pub(crate) fn drop_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        match name {
+            acl::ACCESS | acl::DEFAULT => self.drop_acl(id, name),
+            name if name.starts_with(property::NAMESPACE) => self.put_property(id, name, b"", XattrMode::Replace),
+            name if is_plain(name)? => self.remove_xattr(id, name),
+            _ => Err(Errno::OPNOTSUPP.into()),
+        }
+    }
+
+    /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is
+    /// not kept. `kill_group_id`: who sets it may not keep the set-group-id bit.
+    pub(crate) fn put_access_acl(&self, id: InodeId, value: &[u8], kill_group_id: bool) -> Result<()> {
+        if self.file_type(id)? == FileType::Symlink {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let Some(list) = Acl::parse(value)? else { return self.drop_acl(id, acl::ACCESS) };
+        let kept = (!list.is_trivial()).then(|| list.to_bytes());
+        let plan = |mode: u32, _: Option<&[u8]>| {
+            let mode = if kill_group_id { mode & !S_ISGID } else { mode };
+            Ok((mode & !0o777 | list.mode_bits(), kept.clone()))
+        };
+        self.with_acl(id, acl::ACCESS, &SetAttributes::default(), &plan).map(drop)
+    }
+
+    fn put_default_acl(&self, id: InodeId, value: &[u8]) -> Result<()> {
+        let Some(list) = Acl::parse(value)? else { return self.drop_acl(id, acl::DEFAULT) };
+        match self.file_type(id)? {
+            FileType::Directory => self.set_xattr(id, acl::DEFAULT, &list.to_bytes(), XattrMode::Set),
+            FileType::Symlink => Err(Errno::OPNOTSUPP.into()),
+            _ => Err(Errno::ACCESS.into()),
+        }
+    }
+
+    /// Removes an ACL; that there is none is success.
+    fn drop_acl(&self, id: InodeId, name: &[u8]) -> Result<()> {
+        let plan = |mode: u32, _: Option<&[u8]>| Ok((mode, None));
+        self.with_acl(id, name, &SetAttributes::default(), &plan).map(drop)
+    }
+
+    /// Changes attributes. Where the mode is one of them, the inode's ACL, if it has one, follows
+    /// it.
+    pub(crate) fn put_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
+        let Some(mode) = changes.mode else { return self.set_attributes(id, changes) };
+        let plan = |_: u32, value: Option<&[u8]>| {
+            let Some(value) = value else { return Ok((mode, None)) };
+            let list = Acl::parse(value).map_err(|_| Error::from(Errno::IO))?;
+            let followed = list.map(|mut list| {
+                list.chmod(mode);
+                list.to_bytes()
+            });
+            Ok((mode, Some(followed.unwrap_or_else(|| value.to_vec()))))
+        };
+        self.with_acl(id, acl::ACCESS, changes, &plan)
+    }
+
+    fn with_acl(&self, id: InodeId, name: &[u8], changes: &SetAttributes, plan: &Plan<'_>) -> Result<Attributes> {
+        self.set_attributes_with(id, changes, &ModeAndXattr { name, plan })
+    }
+
+    fn file_type(&self, id: InodeId) -> Result<FileType> {
+        Ok(FileType::from_mode(self.mode(id)?))
+    }
+}
+
+/// Whether users may give attributes of their own to files of this type.
+fn has_content(file_type: FileType) -> bool {
+    matches!(file_type, FileType::Regular | FileType::Directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_have_a_revision_of_their_length() {
+        let value = |revision: u32, len: usize| {
+            let mut value = (revision | 1).to_le_bytes().to_vec();
+            value.resize(len, 0);
+            value
+        };
+        assert!(are_capabilities(&value(0x0200_0000, 20)) && are_capabilities(&value(0x0300_0000, 24)));
+        for (revision, len) in [(0x0300_0000, 20), (0x0200_0000, 24), (0x0100_0000, 12), (0x0200_0000, 19), (0, 3)] {
+            assert!(!are_capabilities(&value(revision, len)), "{revision:x}, {len} bytes");
+        }
+        assert!(!are_capabilities(b""));
+    }
+
+    #[test]
+    fn a_namespace_is_no_name() {
+        assert!(is_plain(b"user.x").unwrap() && !is_plain(b"system.x").unwrap() && !is_plain(b"user").unwrap());
+        assert_eq!(is_plain(b"user.").unwrap_err().errno(), Errno::INVAL);
+    }
+}
