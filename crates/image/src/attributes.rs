@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use ubtrfs::format::items::Timespec;
-use ubtrfs::{Filesystem, InodeId, SetAttributes, TimeChange, XattrMode};
+use ubtrfs::{COMPRESSION, Filesystem, InodeId, SetAttributes, TimeChange, XattrMode};
 
-use crate::error::{Result, inside};
+use crate::error::{Error, Result, inside};
 
 /// Owner, permissions, extended attributes and times.
 #[derive(Debug)]
@@ -15,6 +15,23 @@ pub(crate) struct Attributes<'a> {
     pub(crate) xattrs: &'a [(Vec<u8>, Vec<u8>)],
     pub(crate) atime: Timespec,
     pub(crate) mtime: Timespec,
+    /// When it was made; `None` leaves that as it is.
+    pub(crate) btime: Option<Timespec>,
+}
+
+/// An error about an attribute of a file.
+fn about<'a>(path: &'a Path, name: &'a [u8]) -> impl FnOnce(ubtrfs::Error) -> Error + 'a {
+    move |error| Error::Attribute {
+        path: path.into(),
+        name: String::from_utf8_lossy(name).escape_debug().to_string(),
+        source: error.into(),
+    }
+}
+
+/// Gives a file that is still empty the property by which its content is compressed.
+pub(crate) fn give_property(fs: &Filesystem, id: InodeId, xattrs: &[(Vec<u8>, Vec<u8>)], path: &Path) -> Result<()> {
+    let mut properties = xattrs.iter().filter(|(name, _)| name == COMPRESSION);
+    properties.try_for_each(|(name, value)| fs.put_xattr(id, name, value, XattrMode::Set).map_err(about(path, name)))
 }
 
 impl Attributes<'_> {
@@ -27,15 +44,16 @@ impl Attributes<'_> {
         }
     }
 
-    /// Gives them to a file.
+    /// Gives them to a file. Attributes are what setxattr(2) would have made of them.
     pub(crate) fn give(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
-        // Another owner takes capabilities away, so they come after.
-        let owner = SetAttributes { uid: Some(self.owner.0), gid: Some(self.owner.1), ..SetAttributes::default() };
+        // Another owner takes capabilities away, so they come after; and an ACL says the mode.
+        let (uid, gid, mode) = (Some(self.owner.0), Some(self.owner.1), Some(self.mode));
+        let owner = SetAttributes { uid, gid, btime: self.btime, ..SetAttributes::default() };
         fs.set_attributes(id, &owner).map_err(inside(path))?;
+        fs.put_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map_err(inside(path))?;
         for (name, value) in self.xattrs {
-            fs.set_xattr(id, name, value, XattrMode::Set).map_err(inside(path))?;
+            fs.put_xattr(id, name, value, XattrMode::Set).map_err(about(path, name))?;
         }
-        let changes = SetAttributes { mode: Some(self.mode), ..self.times() };
-        fs.set_attributes(id, &changes).map(drop).map_err(inside(path))
+        fs.set_attributes(id, &self.times()).map(drop).map_err(inside(path))
     }
 }

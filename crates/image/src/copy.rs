@@ -9,7 +9,7 @@ use ubtrfs::format::TreeId;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, give_property};
 use crate::content::Target;
 use crate::error::{Error, Result, inside};
 use crate::inside::lookup;
@@ -157,6 +157,9 @@ impl<S: Source> Copier<'_, '_, S> {
         let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(path))?;
         if description.file_type() == FileType::Regular {
             self.job.made(self.fs, made, path)?;
+            if self.options.archive {
+                give_property(self.fs, made, &description.xattrs, path)?;
+            }
             self.content(node, &description, made, path)?;
         }
         self.finish(made, path, &description, true)?;
@@ -275,12 +278,12 @@ impl<S: Source> Copier<'_, '_, S> {
             let names: Vec<_> = of.xattrs.iter().map(|(name, _)| name).collect();
             for old in self.fs.list_xattrs(id).map_err(inside(path))? {
                 if !names.contains(&&old) {
-                    self.fs.remove_xattr(id, &old).map_err(inside(path))?;
+                    self.fs.drop_xattr(id, &old).map_err(inside(path))?;
                 }
             }
         }
         let Description { uid, gid, mode, ref xattrs, atime, mtime, .. } = *of;
-        Attributes { owner: (uid, gid), mode, xattrs, atime, mtime }.give(self.fs, id, path)
+        Attributes { owner: (uid, gid), mode, xattrs, atime, mtime, btime: None }.give(self.fs, id, path)
     }
 }
 

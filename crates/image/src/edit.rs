@@ -240,7 +240,7 @@ impl Editor {
                 return Ok(());
             }
             let mode = Some(change.apply(mode, file_type == FileType::Directory));
-            self.fs.set_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
+            self.fs.put_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
         })
     }
 
@@ -264,12 +264,12 @@ impl Editor {
         })
     }
 
-    /// Sets an extended attribute; without a value it is removed.
+    /// Sets an extended attribute as setxattr(2) does; without a value it is removed.
     pub fn set_xattr(&self, path: &Path, name: &[u8], value: Option<&[u8]>, follow: bool) -> Result<()> {
         let (id, _) = self.find(path, follow)?;
         match value {
-            Some(value) => self.fs.set_xattr(id, name, value, XattrMode::Set),
-            None => self.fs.remove_xattr(id, name),
+            Some(value) => self.fs.put_xattr(id, name, value, XattrMode::Set),
+            None => self.fs.drop_xattr(id, name),
         }
         .map_err(inside(path))
     }

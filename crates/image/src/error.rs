@@ -19,6 +19,17 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// An extended attribute of something in the volume.
+    #[error("{}: its attribute {name} can't be set", path.display())]
+    Attribute {
+        /// What has it.
+        path: PathBuf,
+        /// Its name, without anything that a terminal would obey.
+        name: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// Something outside of the volume.
     #[error("{}", path.display())]
     Outside {
@@ -51,7 +62,7 @@ impl Error {
     /// Whether the volume has no room for it.
     pub fn is_full(&self) -> bool {
         match self {
-            Self::Inside { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            Self::Inside { source, .. } | Self::Attribute { source, .. } => source.kind() == io::ErrorKind::StorageFull,
             Self::Volume(error) => error.errno() == ubtrfs::Errno::NOSPC,
             _ => false,
         }

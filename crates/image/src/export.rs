@@ -10,7 +10,7 @@ use tar::{EntryType, Header};
 use ubtrfs::Filesystem;
 use ubtrfs::format::items::{FileType, Timespec};
 
-use crate::error::{Error, Result, outside};
+use crate::error::{Result, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::job::Job;
 use crate::source::{Description, Source};
@@ -126,12 +126,7 @@ impl<W: Write> Export<'_, '_, W> {
             set.map_err(outside("standard output"))?;
         }
         for (key, value) in of.xattrs.iter().filter(|_| entry_type != EntryType::Link) {
-            if key.contains(&b'=') {
-                let key = String::from_utf8_lossy(key);
-                let path = path.display();
-                return Err(Error::Refused(format!("{path} has the attribute '{key}', which no archive can have")));
-            }
-            records.add(&[b"SCHILY.xattr.", &key[..]].concat(), value);
+            records.add(&[b"SCHILY.xattr.", &escaped(key)[..]].concat(), value);
         }
         let ranges =
             if entry_type == EntryType::Regular { self.source.data_ranges(file, of.size)? } else { Vec::new() };
@@ -185,6 +180,16 @@ impl<W: Write> Export<'_, '_, W> {
         self.write(&records)?;
         self.pad(records.len() as u64)
     }
+}
+
+/// The name of an attribute as GNU tar writes it: an equals sign would end it.
+fn escaped(name: &[u8]) -> Vec<u8> {
+    let byte = |byte: &u8| match byte {
+        b'%' => b"%25".to_vec(),
+        b'=' => b"%3D".to_vec(),
+        byte => vec![*byte],
+    };
+    name.iter().flat_map(byte).collect()
 }
 
 /// A number, as octal digits or, if it has too many, in a record.

@@ -4,20 +4,22 @@
 //! symbolic link, be it one that an entry before has made. Only layers of OCI images go through
 //! links, which don't lead out of the directory either.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tar::EntryType;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
-use crate::archive_entry::{ArchiveReader, Described, components};
-use crate::attributes::Attributes;
+use crate::archive::{ArchiveReader, components};
+use crate::archive_entry::Described;
+use crate::archive_header::Kind;
+use crate::attributes::{Attributes, give_property};
 use crate::content::Target;
+use crate::decompress::decompressed;
 use crate::error::{Error, Result, inside};
 use crate::inside::{VolumeFile, VolumeFiles, lookup};
 use crate::job::Job;
@@ -48,7 +50,7 @@ pub struct ImportOptions {
     pub dedupe: bool,
 }
 
-/// Reads an archive into a directory.
+/// Reads an archive into a directory. It may be compressed by gzip, zstd, xz or bzip2.
 pub fn import(
     fs: &Arc<Filesystem>,
     dir: InodeId,
@@ -57,8 +59,9 @@ pub fn import(
     job: &mut Job<'_>,
 ) -> Result<()> {
     let ImportOptions { layer, dedupe } = options;
-    let mut import = Import { fs, job, root: dir, layer, dedupe, made: HashSet::new(), times: Vec::new() };
-    let mut archive = ArchiveReader::new(BufReader::with_capacity(PIECE, archive));
+    let (made, times, flags) = (HashMap::new(), Vec::new(), Vec::new());
+    let mut import = Import { fs, job, root: dir, layer, dedupe, made, times, flags };
+    let mut archive = ArchiveReader::new(decompressed(archive)?);
     while let Some(of) = archive.next()? {
         import.entry(&mut archive, &of)?;
     }
@@ -67,6 +70,13 @@ pub fn import(
     for (id, times) in import.times.into_iter().rev() {
         match fs.set_attributes(id, &times) {
             // A later entry may have replaced it.
+            Err(error) if error.errno() != Errno::NOENT => return Err(inside("/")(error)),
+            _ => {}
+        }
+    }
+    // Nothing changes a file any more that its flags protect.
+    for (id, flags) in import.flags {
+        match fs.set_flags_as(id, &|is| Ok(is.flags | flags)) {
             Err(error) if error.errno() != Errno::NOENT => return Err(inside("/")(error)),
             _ => {}
         }
@@ -80,10 +90,11 @@ struct Import<'a, 'b> {
     root: InodeId,
     layer: Layer,
     dedupe: bool,
-    /// What entries of this archive have made.
-    made: HashSet<InodeId>,
-    /// The times of directories, to be set in the end.
+    /// The names that entries of this archive have made, by their directories.
+    made: HashMap<InodeId, HashSet<Vec<u8>>>,
+    /// The times of directories, and flags, to be set in the end.
     times: Vec<(InodeId, SetAttributes)>,
+    flags: Vec<(InodeId, u64)>,
 }
 
 impl Import<'_, '_> {
@@ -92,21 +103,23 @@ impl Import<'_, '_> {
         let names = components(&of.path)?;
         let Some((name, above)) = names.split_last() else {
             // The directory itself.
-            if of.kind != EntryType::Directory {
+            if of.kind != Kind::Directory {
                 return Err(refused(&shown, "would take the place of the directory that is imported to"));
             }
             self.job.made(self.fs, self.root, Path::new("/"))?;
             return self.finish(self.root, of, &shown);
         };
-        let Some(dir) = self.directory(above, &shown, true)? else { return Ok(()) };
-        if self.layer == Layer::Oci && name.starts_with(b".wh.") {
-            return self.whiteout(dir, &name[4..], &shown);
+        if self.layer == Layer::Oci
+            && let Some(hidden) = name.strip_prefix(b".wh.")
+        {
+            return self.whiteout(above, hidden, &shown);
         }
+        let dir = self.directory_for(above, &shown)?;
         let present = lookup(self.fs, dir, name, &shown)?;
-        if of.kind == EntryType::Directory {
+        if of.kind == Kind::Directory {
             if let Some((id, FileType::Directory)) = present {
-                self.made.insert(id);
-                self.job.made(self.fs, id, &joined(&names))?;
+                self.note_made(dir, name);
+                self.tell_job(id, &names)?;
                 return self.finish(id, of, &shown);
             }
         } else if let Some((_, FileType::Directory)) = present {
@@ -115,7 +128,8 @@ impl Import<'_, '_> {
             }
             remove(self.fs, dir, name, &shown)?;
         }
-        if of.kind == EntryType::Link {
+        self.note_made(dir, name);
+        if of.kind == Kind::Link {
             self.link(dir, name, of, present.map(|(id, _)| id), &shown)?;
             return self.job.done(FileType::Regular);
         }
@@ -125,19 +139,19 @@ impl Import<'_, '_> {
             self.fs.unlink(dir, name).map_err(inside(&shown))?;
         }
         let new = NewInode {
-            mode: of.type_bits().ok_or_else(|| refused(&shown, "is of a kind that no file has"))? | of.mode,
+            mode: of.kind.type_bits() | of.mode,
             uid: of.uid,
             gid: of.gid,
             rdev: of.rdev,
-            symlink_target: of.target.clone(),
+            symlink_target: if of.kind == Kind::Symlink { of.target.clone() } else { Vec::new() },
             ..NewInode::default()
         };
         let made = self.fs.create(dir, name, &new).map_err(inside(&shown))?;
-        self.made.insert(made);
-        if matches!(FileType::from_mode(new.mode), FileType::Regular | FileType::Directory) {
-            self.job.made(self.fs, made, &joined(&names))?;
+        if matches!(of.kind, Kind::Regular | Kind::Directory) {
+            self.tell_job(made, &names)?;
+            give_property(self.fs, made, &of.xattrs, &shown)?;
         }
-        if FileType::from_mode(new.mode) == FileType::Regular {
+        if of.kind == Kind::Regular {
             self.content(archive, of, made, &shown)?;
         }
         self.finish(made, of, &shown)?;
@@ -145,11 +159,33 @@ impl Import<'_, '_> {
         Ok(())
     }
 
-    /// The directory of these names; with `make`, what is missing is made.
+    /// An entry of this archive has a name in a directory.
+    fn note_made(&mut self, dir: InodeId, name: &[u8]) {
+        if self.layer == Layer::Oci {
+            self.made.entry(dir).or_default().insert(name.to_vec());
+        }
+    }
+
+    fn has_made(&self, dir: InodeId, name: &[u8]) -> bool {
+        self.made.get(&dir).is_some_and(|names| names.contains(name))
+    }
+
+    fn tell_job(&self, id: InodeId, names: &[&[u8]]) -> Result<()> {
+        // To put a path together for each of many directories within each other takes the square
+        // of their number.
+        if self.job.asks_for_paths() { self.job.made(self.fs, id, &joined(names)) } else { Ok(()) }
+    }
+
+    /// The directory of these names, for a new entry; what is missing is made.
+    fn directory_for(&mut self, names: &[&[u8]], shown: &Path) -> Result<InodeId> {
+        self.walk(names, shown, Walk::Make)?.ok_or_else(|| inside(shown)(Errno::NOENT.into()))
+    }
+
+    /// The directory of these names, as the walk finds it.
     ///
     /// The names of a layer of an OCI image go through symbolic links of layers below, as container
     /// tools have it; the root of each link is the directory that is imported to.
-    fn directory(&mut self, names: &[&[u8]], shown: &Path, make: bool) -> Result<Option<InodeId>> {
+    fn walk(&mut self, names: &[&[u8]], shown: &Path, how: Walk) -> Result<Option<InodeId>> {
         let mut dir = self.root;
         let mut above = Vec::new();
         let mut left: Vec<Vec<u8>> = names.iter().rev().map(|name| name.to_vec()).collect();
@@ -162,6 +198,8 @@ impl Import<'_, '_> {
             }
             let next = match lookup(self.fs, dir, &name, shown)? {
                 Some((id, FileType::Directory)) => id,
+                // What was below a directory went with it, when something else got its name.
+                Some(_) if how == Walk::Below && self.has_made(dir, &name) => return Ok(None),
                 Some((id, FileType::Symlink)) if self.layer == Layer::Oci => {
                     links += 1;
                     if links > MOST_LINKS {
@@ -176,7 +214,7 @@ impl Import<'_, '_> {
                     left.extend(names.map(<[u8]>::to_vec));
                     continue;
                 }
-                _ if !make => return Ok(None),
+                _ if how != Walk::Make => return Ok(None),
                 Some((_, FileType::Symlink)) => {
                     return Err(refused(shown, "would be made through a symbolic link"));
                 }
@@ -184,14 +222,14 @@ impl Import<'_, '_> {
                 None => {
                     let new = NewInode { mode: 0o040_755, ..NewInode::default() };
                     let made = self.fs.create(dir, &name, &new).map_err(inside(shown))?;
-                    self.job.made(self.fs, made, &joined(&names[..names.len().saturating_sub(left.len())]))?;
+                    self.tell_job(made, &names[..names.len().saturating_sub(left.len())])?;
                     self.fs.forget(made, 1);
                     made
                 }
             };
-            if make {
+            if how == Walk::Make {
                 // It has something of this archive.
-                self.made.insert(next);
+                self.note_made(dir, &name);
             }
             above.push(dir);
             dir = next;
@@ -209,7 +247,7 @@ impl Import<'_, '_> {
     ) -> Result<()> {
         let names = components(&of.target)?;
         let found = match names.split_last() {
-            Some((last, above)) => match self.directory(above, shown, false)? {
+            Some((last, above)) => match self.walk(above, shown, Walk::Find)? {
                 Some(above) => lookup(self.fs, above, last, shown)?,
                 None => None,
             },
@@ -229,24 +267,34 @@ impl Import<'_, '_> {
     }
 
     /// Removes what layers below have under a name, or, where that is `.wh..opq`, all that they
-    /// have in the directory.
-    fn whiteout(&self, dir: InodeId, name: &[u8], shown: &Path) -> Result<()> {
+    /// have in the directory. What this layer has stays, whether it comes before or after that
+    /// (the image specification: whiteouts are about layers below).
+    fn whiteout(&mut self, above: &[&[u8]], name: &[u8], shown: &Path) -> Result<()> {
+        if name != b".wh..opq" && name.starts_with(b".wh.") {
+            // What AUFS had for itself: container tools pass over it.
+            return Ok(());
+        }
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(refused(shown, "says that something without a name is removed"));
+        }
+        let Some(dir) = self.walk(above, shown, Walk::Below)? else { return Ok(()) };
         if name == b".wh..opq" {
             return self.hide(dir, shown);
         }
         match lookup(self.fs, dir, name, shown)? {
-            Some((id, _)) if !self.made.contains(&id) => remove(self.fs, dir, name, shown),
+            Some((id, FileType::Directory)) if self.has_made(dir, name) => self.hide(id, shown),
+            Some(_) if !self.has_made(dir, name) => remove(self.fs, dir, name, shown),
             _ => Ok(()),
         }
     }
 
-    /// Removes all below a directory that no entry of this archive has made.
+    /// Removes all below a directory that has no name by this archive.
     fn hide(&self, dir: InodeId, shown: &Path) -> Result<()> {
         let source = VolumeFiles::new(self.fs);
         let mut left = vec![VolumeFile { id: dir, path: shown.to_owned() }];
         while let Some(dir) = left.pop() {
             for (name, file) in source.children(&dir)? {
-                let is_made = self.made.contains(&file.id);
+                let is_made = self.has_made(dir.id, &name);
                 match lookup(self.fs, dir.id, &name, &file.path)? {
                     Some((_, FileType::Directory)) if is_made => left.push(file),
                     Some(_) if !is_made => remove(self.fs, dir.id, &name, &file.path)?,
@@ -284,15 +332,29 @@ impl Import<'_, '_> {
 
     /// Gives what was made the rest of its attributes.
     fn finish(&mut self, id: InodeId, of: &Described, shown: &Path) -> Result<()> {
-        let Described { uid, gid, mode, ref xattrs, mtime, .. } = *of;
-        let attributes = Attributes { owner: (uid, gid), mode, xattrs, atime: of.atime.unwrap_or(mtime), mtime };
+        let Described { uid, gid, mode, ref xattrs, mtime, btime, .. } = *of;
+        let attributes = Attributes { owner: (uid, gid), mode, xattrs, atime: of.atime.unwrap_or(mtime), mtime, btime };
         attributes.give(self.fs, id, shown)?;
-        if of.kind == EntryType::Directory {
+        if of.flags != 0 && matches!(of.kind, Kind::Regular | Kind::Directory) {
+            self.flags.push((id, of.flags));
+        }
+        if of.kind == Kind::Directory {
             self.times.push((id, attributes.times()));
             return self.job.done(FileType::Directory);
         }
         self.job.done(FileType::Regular)
     }
+}
+
+/// What a walk to a directory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    /// Something is put there: what is missing is made.
+    Make,
+    /// Something is there.
+    Find,
+    /// Layers below have something there.
+    Below,
 }
 
 /// The path of names, without links in it.
@@ -301,5 +363,5 @@ fn joined(names: &[&[u8]]) -> PathBuf {
 }
 
 fn refused(path: &Path, why: &str) -> Error {
-    Error::Refused(format!("the archive's entry {} {why}", path.display()))
+    Error::Refused(format!("the archive's entry {} {why}", path.to_string_lossy().escape_debug()))
 }

@@ -65,6 +65,11 @@ impl<'a> Job<'a> {
         Self { flags, ..self }
     }
 
+    /// Whether the paths of what is made mean anything.
+    pub(crate) fn asks_for_paths(&self) -> bool {
+        !self.flags.is_empty()
+    }
+
     /// Is called with each file or directory that is still empty.
     pub(crate) fn made(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
         self.flags.give(fs, id, path)

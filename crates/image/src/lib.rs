@@ -4,11 +4,16 @@
 //! capabilities, and none are checked. A [`Session`] is one commit, however much it changes: before
 //! [`Session::publish`] the volume on the devices stays as it was.
 
+mod acl_text;
+mod archive;
 mod archive_entry;
+mod archive_header;
+mod archive_records;
 mod attributes;
 mod composefs;
 mod content;
 mod copy;
+mod decompress;
 mod dedupe;
 mod edit;
 mod error;

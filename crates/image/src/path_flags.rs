@@ -34,6 +34,11 @@ impl PathFlags {
         Self(flags)
     }
 
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The flags of what is at a path.
     fn of(&self, path: &Path) -> u64 {
         let path = path.strip_prefix("/").unwrap_or(path);

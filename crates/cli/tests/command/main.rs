@@ -4,6 +4,7 @@
 
 mod archives;
 mod archives_of_others;
+mod archives_with_rights;
 mod bad_input;
 mod composefs;
 mod dedupe;
@@ -14,6 +15,7 @@ mod fixtures;
 mod history;
 mod host_files;
 mod image_reports;
+mod layers_hide_by_names;
 mod making;
 mod package;
 mod partitions;
