@@ -20,6 +20,30 @@ const PIECE: u64 = 1 << 20;
 /// Bytes of a file that has some, and has none by its size.
 const MOST_OF_NO_SIZE: u64 = 64 << 20;
 
+/// Attributes by which other file systems show what they have in a form of their own, and what the
+/// kernel alone may write: cp(1) leaves these out, too, by the list of libattr in
+/// `/etc/xattr.conf`. A name that ends with a dot or an underscore is the beginning of several.
+const OF_OTHERS: [&[u8]; 11] = [
+    b"system.nfs4_acl",
+    b"system.nfs4acl",
+    b"trusted.SGI_ACL_DEFAULT",
+    b"trusted.SGI_ACL_FILE",
+    b"trusted.SGI_CAP_FILE",
+    b"trusted.SGI_DMI_",
+    b"trusted.SGI_MAC_FILE",
+    b"xfsroot.",
+    b"user.Beagle.",
+    b"security.evm",
+    b"afs.",
+];
+
+fn is_of_others(name: &[u8]) -> bool {
+    OF_OTHERS.iter().any(|known| {
+        let is_beginning = known.ends_with(b".") || known.ends_with(b"_");
+        if is_beginning { name.starts_with(known) } else { name == *known }
+    })
+}
+
 /// Files by their descriptors. No symbolic link is followed below where a copy begins.
 ///
 /// A file is read up to the size that it had when it was described, however it grows meanwhile.
@@ -204,7 +228,7 @@ fn xattrs(file: &OpenFile) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         names => names?,
     };
     let mut found = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !is_of_others(name)) {
         let value = |buf: &mut [u8]| match &reference {
             Some(path) => rustix::fs::getxattr(path, name, buf),
             None => rustix::fs::fgetxattr(file, name, buf),
