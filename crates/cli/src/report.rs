@@ -3,14 +3,17 @@
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use ubtrfs_image::{Counts, Job};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::output;
+use crate::show;
 use crate::size::show_size;
 
 /// How often what is shown changes.
@@ -99,4 +102,12 @@ impl From<Counts> for Done {
 /// Prints it, if that is asked for.
 pub fn print(counts: Counts, json: bool) -> Result<()> {
     if json { output::say(&output::as_json(&Done::from(counts))?) } else { Ok(()) }
+}
+
+/// Says which files have shrunk while they were copied; a failure, if there are any.
+pub fn say_shrunk(paths: &[PathBuf]) -> Result<()> {
+    for path in paths {
+        eprintln!("ubtrfs: {}: its source has shrunk while it was copied", show::bytes(path.as_os_str().as_bytes()));
+    }
+    if paths.is_empty() { Ok(()) } else { Err(Failure::Said(1)) }
 }

@@ -263,10 +263,16 @@ impl<S: Source> Copier<'_, '_, S> {
         self.fs.set_attributes(to, &set_size).map_err(inside(path))?;
         let (job, fs, dedupe) = (&mut *self.job, self.fs, self.options.dedupe);
         let to = Target { id: to, size };
-        self.source.read(node, size, &mut |at, data| {
+        let found = self.source.read(node, size, &mut |at, data| {
             let skipped = shared.saturating_sub(at).min(data.len() as u64);
             job.write(fs, to, at + skipped, &data[skipped as usize..], dedupe).map_err(inside(path))
-        })
+        })?;
+        if found < size {
+            job.note_shrunk(path);
+            let set_size = SetAttributes { size: Some(found), ..SetAttributes::default() };
+            fs.set_attributes(to.id, &set_size).map_err(inside(path))?;
+        }
+        Ok(())
     }
 
     /// Gives a copy the attributes of what it was copied from.

@@ -130,10 +130,10 @@ impl Source for HostFiles {
         Ok(files.into_iter().map(|file| (file.name().as_bytes().to_vec(), file)).collect())
     }
 
-    fn read(&self, file: &HostFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
+    fn read(&self, file: &HostFile, size: u64, take: &mut TakeData<'_>) -> Result<u64> {
         let opened = self.open(file)?;
         if size == 0 {
-            return read_of_no_size(file, opened, take);
+            return read_of_no_size(file, opened, take).map(|()| 0);
         }
         let mut buf = vec![0; PIECE.min(size) as usize];
         let mut at = 0;
@@ -143,7 +143,7 @@ impl Source for HostFiles {
                 let len = (end - at).min(PIECE - at % PIECE) as usize;
                 let read = rustix::io::pread(opened, &mut buf[..len], at).map_err(|error| about(file, error))?;
                 if read == 0 {
-                    return Ok(());
+                    break;
                 }
                 if self.latest.is_some() {
                     take_blocks(at, &buf[..read], take)?;
@@ -152,8 +152,13 @@ impl Source for HostFiles {
                 }
                 at += read as u64;
             }
+            if at < end {
+                break;
+            }
         }
-        Ok(())
+        // Behind the end there are no data to find, as in a hole.
+        let now = rustix::fs::fstat(opened).map_err(|error| about(file, error))?.st_size as u64;
+        Ok(now.min(size))
     }
 }
 
@@ -350,6 +355,28 @@ mod tests {
                 .unwrap();
             assert_eq!(taken, size);
         }
+    }
+
+    #[test]
+    fn a_file_that_shrinks_is_as_large_as_what_was_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        for left in [0, 5, 1 << 20, (1 << 20) + 5] {
+            fs::write(&path, vec![7; 3 << 20]).unwrap();
+            let source = HostFiles::default();
+            let file = HostFile::named(&path, false);
+            let described = source.describe(&file).unwrap();
+            let shrink = || fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
+            let found = source.read(&file, described.size, &mut |_, _| {
+                shrink();
+                Ok(())
+            });
+            assert_eq!(found.unwrap(), left);
+        }
+        let source = HostFiles::default();
+        let file = HostFile::named(&path, false);
+        let size = source.describe(&file).unwrap().size;
+        assert_eq!(source.read(&file, size, &mut |_, _| Ok(())).unwrap(), size);
     }
 
     #[test]

@@ -152,8 +152,9 @@ impl Source for VolumeFiles {
         Ok(entries.into_iter().map(child).collect())
     }
 
-    fn read(&self, node: &VolumeFile, size: u64, take: &mut TakeData<'_>) -> Result<()> {
-        self.data_ranges(node, size)?.into_iter().try_for_each(|range| self.read_range(node, range, take))
+    fn read(&self, node: &VolumeFile, size: u64, take: &mut TakeData<'_>) -> Result<u64> {
+        self.data_ranges(node, size)?.into_iter().try_for_each(|range| self.read_range(node, range, take))?;
+        Ok(size)
     }
 
     fn inode(&self, node: &VolumeFile) -> Option<InodeId> {

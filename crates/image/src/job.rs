@@ -1,7 +1,7 @@
 //! What a command does with many files: what it has done so far, what it shares, and what is to
 //! happen after each of them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Filesystem, InodeId};
@@ -44,6 +44,8 @@ pub struct Job<'a> {
     counts: Counts,
     dedupe: Option<Dedupe>,
     flags: PathFlags,
+    /// Files that had become smaller when they were copied.
+    shrunk: Vec<PathBuf>,
     after_file: Option<AfterFile<'a>>,
 }
 
@@ -73,6 +75,17 @@ impl<'a> Job<'a> {
     /// Is called with each file or directory that is still empty.
     pub(crate) fn made(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
         self.flags.give(fs, id, path)
+    }
+
+    /// A file was smaller at the end of its copy than at the beginning.
+    pub(crate) fn note_shrunk(&mut self, path: &Path) {
+        self.shrunk.push(path.to_owned());
+    }
+
+    /// The paths that files have got which had become smaller when they were copied: they have what
+    /// was left.
+    pub fn take_shrunk(&mut self) -> Vec<PathBuf> {
+        std::mem::take(&mut self.shrunk)
     }
 
     /// What has been done.

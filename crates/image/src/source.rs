@@ -53,8 +53,9 @@ pub trait Source {
     /// The entries of a directory, sorted by name.
     fn children(&self, node: &Self::Node) -> Result<Vec<Child<Self::Node>>>;
 
-    /// Reads the data of a regular file of this size, without its holes.
-    fn read(&self, node: &Self::Node, size: u64, take: &mut TakeData<'_>) -> Result<()>;
+    /// Reads the data of a regular file of this size, without its holes. Returns the size of what
+    /// was there: less where the file has shrunk since it was described.
+    fn read(&self, node: &Self::Node, size: u64, take: &mut TakeData<'_>) -> Result<u64>;
 
     /// The inode, if the tree is in the volume that is copied to.
     fn inode(&self, _node: &Self::Node) -> Option<ubtrfs::InodeId> {

@@ -180,8 +180,8 @@ impl Volume {
         Ok(volume.with_target(target))
     }
 
-    /// Whether the chunk tree has these devices and no others, though superblocks of the same commit
-    /// count another number of them. The kernel corrects it, too.
+    /// Whether the chunk tree has these devices and no others, though superblocks of the same
+    /// commit count another number of them. The kernel corrects it, too.
     fn has_devices(found: Vec<FoundDevice>, counts: &Superblock, counted: u64) -> bool {
         let is_counted_by = |(_, found): &FoundDevice| {
             found.superblock.generation == counts.generation && found.superblock.num_devices == counted

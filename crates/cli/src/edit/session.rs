@@ -53,12 +53,13 @@ pub fn edit(
         Ok(())
     }));
     let done = act(&Edited { session: &session, image: &sources }, &mut job);
-    let counts = job.counts();
+    let (counts, shrunk) = (job.counts(), job.take_shrunk());
     drop(job);
     let done = done.and_then(|()| session.publish().map_err(|error| about(&error)));
     drop(progress);
     done.map_err(|failure| if committed > 0 { after_commits(failure) } else { failure })?;
-    report::print(counts, how.json)
+    report::print(counts, how.json)?;
+    report::say_shrunk(&shrunk)
 }
 
 /// Of an edit that has been committed in part.

@@ -295,7 +295,7 @@ impl Copier<'_, '_> {
         match (read, failed) {
             (_, Some(failure)) => Err(failure),
             (Err(error), None) => Err(about(&error)),
-            (Ok(()), None) => Ok(()),
+            (Ok(_), None) => Ok(()),
         }
     }
 

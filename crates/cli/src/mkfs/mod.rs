@@ -25,7 +25,7 @@ use crate::args;
 use crate::failure::{Failure, Result};
 use crate::members::check_distinct;
 use crate::output;
-use crate::report::Done;
+use crate::report::{self, Done};
 use crate::size::show_size;
 
 /// What was made, for programs.
@@ -79,23 +79,34 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     if made.is_err() {
         targets.iter().for_each(Target::remove_if_made);
     }
-    let (sizes, done) = made?;
-    say(paths, arguments, &options, &sizes, done)
+    let Volume { sizes, done, shrunk } = made?;
+    say(paths, arguments, &options, &sizes, done)?;
+    report::say_shrunk(&shrunk)
 }
 
-/// Makes the volume and fills it. Returns the bytes of its devices, and what it was filled with.
+/// What was made.
+struct Volume {
+    /// Bytes of its devices.
+    sizes: Vec<u64>,
+    /// What it was filled with.
+    done: Option<Done>,
+    /// Files that had become smaller when they were copied.
+    shrunk: Vec<PathBuf>,
+}
+
+/// Makes the volume and fills it.
 fn make(
     targets: &[Target<'_>],
     arguments: &args::Mkfs,
     input: Option<&Input>,
     identity: Identity,
     options: &mut MkfsOptions,
-) -> Result<(Vec<u64>, Option<Done>)> {
+) -> Result<Volume> {
     let devices = open(targets, arguments, identity, options)?;
     let sizes: Vec<u64> = options.devices().map(|(_, device)| device.total_bytes).collect();
     let Some(input) = input else {
         write(targets, &devices, options)?;
-        return Ok((sizes, None));
+        return Ok(Volume { sizes, done: None, shrunk: Vec::new() });
     };
     // It is a volume when it is full: what ends before leaves none, neither the old one.
     wipe_all_superblocks(&devices);
@@ -108,11 +119,11 @@ fn make(
         device.protect().map_err(|error| Failure::about(shown(targets, number), &error))?;
     }
     let population = Population { input, arguments, identity, sizes: sizes.clone() };
-    let (now, counts) = population.run(filled.clone())?;
+    let (now, counts, shrunk) = population.run(filled.clone())?;
     let sizes = sizes.into_iter().zip(&now);
-    let shrunk = sizes.enumerate().filter(|(_, (before, bytes))| *bytes < before);
-    let shrunk: Vec<_> = shrunk.map(|(number, (before, bytes))| (number, before, *bytes)).collect();
-    for (number, _, bytes) in &shrunk {
+    let cut = sizes.enumerate().filter(|(_, (before, bytes))| *bytes < before);
+    let cut: Vec<_> = cut.map(|(number, (before, bytes))| (number, before, *bytes)).collect();
+    for (number, _, bytes) in &cut {
         wipe_superblocks(&*filled[*number], *bytes);
     }
     // Without the superblocks of the first one, a device is missing.
@@ -122,10 +133,10 @@ fn make(
             Failure::about(shown(targets, number), &error)
         })?;
     }
-    for (number, before, bytes) in shrunk {
+    for (number, before, bytes) in cut {
         targets[number].cut(before, bytes)?;
     }
-    Ok((now, Some(counts.into())))
+    Ok(Volume { sizes: now, done: Some(counts.into()), shrunk })
 }
 
 /// Reports what was made.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::Options;
@@ -45,8 +45,9 @@ impl Population<'_> {
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
-    /// Fills the volume on these devices. Returns the bytes that each has then, and what was done.
-    pub fn run(self, devices: Vec<Arc<dyn Device>>) -> Result<(Vec<u64>, Counts)> {
+    /// Fills the volume on these devices. Returns the bytes that each has then, what was done, and
+    /// which files had become smaller when they were copied.
+    pub fn run(self, devices: Vec<Arc<dyn Device>>) -> Result<(Vec<u64>, Counts, Vec<PathBuf>)> {
         let options = Options {
             compression: self.arguments.populate.compress,
             reproducible: self.identity.reproducible(),
@@ -54,17 +55,17 @@ impl Population<'_> {
             ..Options::default()
         };
         let session = Session::open_with(devices, options).map_err(|error| about(&error))?;
-        let counts = self.fill(&session)?;
+        let (counts, shrunk) = self.fill(&session)?;
         let mut sizes = self.sizes;
         if self.arguments.populate.shrink {
             session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
             sizes = session.fs().volume().devices().iter().map(|item| item.total_bytes).collect();
         }
         session.publish().map_err(|error| about(&error))?;
-        Ok((sizes, counts))
+        Ok((sizes, counts, shrunk))
     }
 
-    fn fill(&self, session: &Session) -> Result<Counts> {
+    fn fill(&self, session: &Session) -> Result<(Counts, Vec<PathBuf>)> {
         let (fs, populate) = (session.fs(), &self.arguments.populate);
         let progress = Progress::new();
         let mut job = progress.job().with_flags(PathFlags::new(populate.inode_flags.clone()));
@@ -92,7 +93,7 @@ impl Population<'_> {
             editor.change_owner(Path::new("/"), owner, false, false).map_err(|error| about(&error))?;
         }
         subvolumes.finish(fs, &editor).map_err(|error| about(&error))?;
-        Ok(job.counts())
+        Ok((job.counts(), job.take_shrunk()))
     }
 
     fn read(

@@ -37,7 +37,9 @@ fn a_wrong_count_is_corrected_by_the_next_commit() {
         write(&fs, "before", 1, 100_000).unwrap();
         fs.close().unwrap();
         drop(fs);
-        made.iter().for_each(|device| set_count(device, wrong));
+        for device in &made {
+            set_count(device, wrong);
+        }
         let fs = open(all()).unwrap_or_else(|error| panic!("{devices} devices, {wrong} counted: {error}"));
         assert_holds(&fs, "before", 1, 100_000);
         write(&fs, "after", 2, 100_000).unwrap();
@@ -54,5 +56,5 @@ fn a_wrong_count_is_corrected_by_the_next_commit() {
 fn a_device_that_is_missing_is_no_wrong_count() {
     let made: Vec<Arc<OverlayDevice>> = volume(3, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new).collect();
     let error = open(made[..2].iter().map(|device| device.clone() as _).collect()).unwrap_err();
-    assert!(error.chain().to_string().contains("missing"), "{}", error.chain());
+    assert!(error.chain().contains("missing"), "{}", error.chain());
 }
