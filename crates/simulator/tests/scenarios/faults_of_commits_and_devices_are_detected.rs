@@ -135,9 +135,7 @@ fn superblocks_that_count_as_one_whatever_log_they_have() {
         let survey = || recorded.survey_devices(profiles, 24, DeviceHabits::default());
         with_fault(SuperblockFault::ForgetLogs, survey).is_err()
     };
-    let noticed = (1..=24).filter(is_noticed).count();
-    eprintln!("noticed in {noticed} of 24");
-    assert!(noticed > 0);
+    assert!((1..=24).any(|seed| is_noticed(&seed)));
 }
 
 /// Of invariant 3: what is written over a block that a durable superblock refers to looks the same,
