@@ -75,7 +75,7 @@ pub fn usage(place: &VolumePlace) -> Result<()> {
 }
 
 fn show(place: &VolumePlace, as_text: fn(&Usage) -> String) -> Result<()> {
-    let usage = Glance::new(&place.places, place.window)?.usage()?;
+    let usage = Glance::look(&place.places, place.window, Glance::usage)?;
     say(&if place.json { as_json(&usage)? } else { as_text(&usage) })
 }
 
@@ -120,7 +120,10 @@ fn of_mount(directory: &Path, reset: bool) -> Result<Vec<Failures>> {
 }
 
 fn of_devices(place: &VolumePlace) -> Result<Vec<Failures>> {
-    let glance = Glance::new(&place.places, place.window)?;
+    Glance::look(&place.places, place.window, failures)
+}
+
+fn failures(glance: &Glance) -> Result<Vec<Failures>> {
     let trees = Trees::new(&glance.volume);
     let item = trees.root_item(TreeId::DEV)?;
     let tree = item.map(|item| trees.described(TreeId::DEV, &item));

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use ubtrfs_format::items::DevItem;
@@ -59,11 +60,35 @@ pub struct Glance {
     pub volume: Arc<Volume>,
     lagging: Vec<u64>,
     paths: BTreeMap<u64, (String, Arc<dyn Device>)>,
+    left_out: Vec<LeftOut>,
 }
 
+/// How often a volume that is mounted is looked at, until what is read is of one commit.
+const TRIES: u32 = 40;
+/// From one look to the next.
+const PAUSE: Duration = Duration::from_millis(50);
+
 impl Glance {
-    /// The volume that is on these devices, or mounted by ubtrfs on the only directory of them.
-    pub fn new(places: &[PathBuf], window: Window) -> Result<Self> {
+    /// What is read of the volume that is on these devices, or mounted by ubtrfs on the only
+    /// directory of them. A mount writes to the devices meanwhile, gets some and loses some: what
+    /// could not be read so is read again.
+    pub fn look<T>(places: &[PathBuf], window: Window, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
+        let most = if matches!(places, [directory] if directory.is_dir()) { TRIES } else { 1 };
+        let look = || Self::new(places, window).and_then(|glance| read(&glance).map(|found| (glance, found)));
+        let mut found = look();
+        for _ in 1..most {
+            if found.is_ok() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            found = look();
+        }
+        let (glance, found) = found?;
+        glance.left_out.iter().for_each(LeftOut::say);
+        Ok(found)
+    }
+
+    fn new(places: &[PathBuf], window: Window) -> Result<Self> {
         let mut of_mount = None;
         let (paths, window) = match places {
             [directory] if directory.is_dir() => {
@@ -75,7 +100,6 @@ impl Glance {
             _ => (places.to_vec(), window),
         };
         let Chosen { paths, left_out } = choose(&paths, window, OpenMode::ReadOnly, None)?;
-        left_out.iter().for_each(LeftOut::say);
         let paths = all_of_volume(&paths, window)?;
         let devices = open_for_a_glance(&paths, window)?;
         let read_only = || OpenOptions { read_only: true };
@@ -92,7 +116,7 @@ impl Glance {
         }
         // While a mount writes superblocks, some of them are newer than others.
         let lagging = of_mount.unwrap_or_else(|| volume.lagging_devices().iter().map(|device| device.0).collect());
-        Ok(Self { volume: Arc::new(volume), lagging, paths: by_number })
+        Ok(Self { volume: Arc::new(volume), lagging, paths: by_number, left_out })
     }
 
     /// The path of a device, or what stands for that of a missing one.
