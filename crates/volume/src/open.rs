@@ -127,17 +127,10 @@ impl Volume {
             {
                 return Err(Error::Apart(both.into()));
             }
-            Err(Error::MissingDevices { have, need, .. }) => {
-                newest.num_devices = have;
-                let (found, _) = sort_out(find_superblocks(devices.clone(), options)?)?;
-                if !Self::has_devices(found, &newest, need) {
-                    let others = Self::open_degraded(devices, OpenOptions { read_only: true });
-                    let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
-                    return Err(Error::MissingDevices { have, need, missing });
-                }
-                tracing::warn!("the superblock counts {need} devices, and the volume has {have}: corrected");
-                let (found, _) = sort_out(find_superblocks(devices.clone(), options)?)?;
-                Self::open_by(found, newest.clone(), options, degraded)?
+            Err(Error::MissingDevices { have, need, .. }) if !degraded && have < need => {
+                let others = Self::open_degraded(devices, OpenOptions { read_only: true });
+                let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
+                return Err(Error::MissingDevices { have, need, missing });
             }
             opened => opened?,
         };
@@ -178,20 +171,6 @@ impl Volume {
         volume.judge_stale_devices(&behind)?;
         volume.give_up(given_up);
         Ok(volume.with_target(target))
-    }
-
-    /// Whether the chunk tree has these devices and no others, though superblocks of the same
-    /// commit count another number of them. The kernel corrects it, too.
-    fn has_devices(found: Vec<FoundDevice>, counts: &Superblock, counted: u64) -> bool {
-        let is_counted_by = |(_, found): &FoundDevice| {
-            found.superblock.generation == counts.generation && found.superblock.num_devices == counted
-        };
-        if !found.iter().all(is_counted_by) {
-            return false;
-        }
-        let numbers: Vec<DeviceId> = found.iter().map(|(_, found)| found.superblock.dev_item.devid).collect();
-        let opened = Self::open_by(found, counts.clone(), OpenOptions { read_only: true }, false);
-        opened.is_ok_and(|volume| volume.devices().iter().map(|item| item.devid).eq(numbers))
     }
 
     fn give_up(&self, given_up: &[DeviceId]) {
