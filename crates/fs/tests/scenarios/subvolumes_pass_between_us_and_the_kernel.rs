@@ -213,9 +213,10 @@ fn round_by_round() {
         &["-n", "64k", "-m", "single"],
         &["-n", "4k", "-M", "-O", "^skinny-metadata"],
     ];
-    let rounds = if soaks() { 40 } else { 2 };
     let mut begun = 0;
     for (number, mkfs) in layouts.into_iter().enumerate() {
+        let usual = if number < 2 { 2 } else { 1 };
+        let rounds = if soaks() { 40 } else { usual };
         eprintln!("{mkfs:?}");
         let dir = scratch_dir();
         let path = dir.path().join("image");
