@@ -18,7 +18,7 @@ say() { printf '\n== %s\n' "$*"; }
 tests/install-packages.sh \
     mkfs.btrfs=btrfs-progs fusermount3=fuse3 zstd=zstd setfattr=attr setfacl=acl mkfs.ext4=e2fsprogs git=git rsync=rsync sqlite3=sqlite3 \
     fio=fio dbench=dbench stress-ng=stress-ng make=make dpkg-deb=dpkg man=man-db cc=gcc ld=libc6-dev losetup=mount newuidmap=uidmap setcap=libcap2-bin \
-    nbdkit=nbdkit nbdfuse=libnbd-bin qemu-nbd=qemu-utils nbd-server=nbd-server openssl=openssl \
+    nbdkit=nbdkit nbdfuse=libnbd-bin qemu-nbd=qemu-utils nbd-server=nbd-server openssl=openssl fakeroot=fakeroot systemd-repart=systemd \
     /usr/share/doc/python3-btrfsutil/copyright=python3-btrfsutil
 
 export PATH="$PATH:/usr/sbin:/sbin"

@@ -4,6 +4,7 @@ pub mod balance;
 pub mod device;
 pub mod edit;
 pub mod filesystem;
+mod mkfs;
 mod owner;
 mod populate;
 mod rescue;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::size::parse_size;
+pub use mkfs::{Mkfs, MkfsAlone};
 use owner::parse_owner;
 pub use populate::Populate;
 pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, ZeroLog};
@@ -91,65 +92,6 @@ pub struct AskAs {
     pub name: String,
     /// The directory where it is mounted.
     pub directory: PathBuf,
-}
-
-/// Make a volume on a device or in an image file.
-#[derive(Debug, Args)]
-#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
-pub struct Mkfs {
-    /// Bytes of the volume (8G, 512M, …), of several devices those of each; image files are made or
-    /// resized to it.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub size: Option<u64>,
-    /// The volume's label, at most 255 bytes.
-    #[arg(short = 'L', long, value_name = "LABEL")]
-    pub label: Option<String>,
-    /// Checksum algorithm: crc32c, xxhash64, sha256 or blake2b.
-    #[arg(long, visible_alias = "checksum", value_name = "ALGORITHM", default_value = "crc32c")]
-    pub csum: String,
-    /// Bytes of a tree block: 4k to 64k, a power of two [default: 16k].
-    #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
-    pub nodesize: Option<u64>,
-    /// Profile of data: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10 [default: single].
-    #[arg(short, long, value_name = "PROFILE")]
-    pub data: Option<String>,
-    /// Profile of metadata [default: dup, on several devices raid1].
-    #[arg(short, long, value_name = "PROFILE")]
-    pub metadata: Option<String>,
-    /// Let data and metadata share block groups, for very small volumes.
-    #[arg(short = 'M', long)]
-    pub mixed: bool,
-    /// Give block groups a tree of their own: large volumes are mounted faster.
-    #[arg(long)]
-    pub block_group_tree: bool,
-    /// The volume's id [default: a random one].
-    #[arg(short = 'U', long, value_name = "UUID")]
-    pub uuid: Option<uuid::Uuid>,
-    /// User and group of the root directory, by their numbers [default: those of --rootdir's, or
-    /// the user who makes the volume].
-    #[arg(long, value_name = "UID:GID", value_parser = parse_owner)]
-    pub root_owner: Option<(u32, u32)>,
-    /// Overwrite what is on the device.
-    #[arg(short, long)]
-    pub force: bool,
-    /// Print what was made, for programs.
-    #[arg(long)]
-    pub json: bool,
-    /// The device or image file, or all of a volume of several.
-    #[arg(required = true, value_name = "DEVICE")]
-    pub devices: Vec<PathBuf>,
-    #[command(flatten)]
-    pub populate: Populate,
-    #[command(flatten)]
-    pub window: Window,
-}
-
-/// The program as `mkfs.ubtrfs`, which mkfs(8) calls.
-#[derive(Debug, Parser)]
-#[command(name = "mkfs.ubtrfs", version)]
-pub struct MkfsAlone {
-    #[command(flatten)]
-    pub mkfs: Mkfs,
 }
 
 /// Mount a volume.

@@ -74,11 +74,16 @@ impl Failure {
 
     /// Says it, and gives the exit status.
     pub fn report(self) -> ExitCode {
+        self.report_as("ubtrfs")
+    }
+
+    /// The same, with another word before the sentence.
+    pub fn report_as(self, begin: &str) -> ExitCode {
         match self {
             Self::Sentence(sentence, status) => {
                 // It may repeat what a mount's server or a volume says.
                 let lines: Vec<String> = sentence.split('\n').map(harmless).collect();
-                let _ = writeln!(io::stderr(), "ubtrfs: {}", lines.join("\n"));
+                let _ = writeln!(io::stderr(), "{begin}: {}", lines.join("\n"));
                 status.into()
             }
             Self::Said(status) => status.into(),

@@ -89,6 +89,7 @@ fn main() -> ExitCode {
     let name = std::env::args_os().next();
     match name.as_deref().and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str()) {
         Some("fsck.ubtrfs" | "fsck.fuse.ubtrfs") => return fsck::main(),
+        Some("mkfs.btrfs") => return mkfs::main_as_mkfs_btrfs(),
         Some("mkfs.ubtrfs") => return finish(mkfs::run(&MkfsAlone::parse().mkfs)),
         _ => {}
     }

@@ -97,6 +97,11 @@ impl Acl {
         if acl.is_valid() { Ok(Some(acl)) } else { Err(Errno::INVAL) }
     }
 
+    /// Its entries, in their order.
+    pub fn entries(&self) -> &[AclEntry] {
+        &self.entries
+    }
+
     /// The attribute's value.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();

@@ -34,7 +34,7 @@ pub fn import(data: &[u8]) {
 
 fn options(kind: u8) -> ImportOptions {
     let layer = if kind & 1 == 0 { Layer::Plain } else { Layer::Oci };
-    ImportOptions { layer, dedupe: kind & 2 != 0 }
+    ImportOptions { layer, dedupe: kind & 2 != 0, ..ImportOptions::default() }
 }
 
 /// Whether the archive was accepted.

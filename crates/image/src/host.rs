@@ -12,6 +12,8 @@ use ubtrfs::format::items::Timespec;
 
 use crate::error::{Error, Result, outside};
 use crate::host_tree::{HostFile, HostTree, OpenFile};
+use crate::preloaded;
+use crate::selection::Selection;
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
@@ -58,7 +60,11 @@ pub struct HostFiles {
     /// Files that are left out wherever they are found, such as the image that is copied to: the
     /// number of their file system, and their own.
     pub without: Vec<(u64, u64)>,
-    /// Those that were found.
+    /// What else is left out, and whom the rest belongs to; patterns of paths are from `top`.
+    pub selection: Selection,
+    /// Where the tree begins.
+    pub top: PathBuf,
+    /// Those of `without` that were found.
     pub left_out: RefCell<Vec<PathBuf>>,
     /// What is open.
     pub tree: HostTree,
@@ -72,6 +78,25 @@ impl HostFiles {
             self.left_out.borrow_mut().push(file.path());
         }
         found
+    }
+
+    /// Files that the selection excludes.
+    fn excludes(&self, file: &HostFile) -> bool {
+        let excluded = &self.selection.excluded;
+        let is_path = || {
+            let path = file.path();
+            excluded.has_path(path.strip_prefix(&self.top).unwrap_or(&path).as_os_str().as_bytes())
+        };
+        excluded.has_name(file.name().as_bytes()) || excluded.asks_for_paths() && is_path()
+    }
+
+    /// Whether another file system is mounted on a directory, which is not to be looked into.
+    fn is_other_file_system(&self, dir: &HostFile) -> Result<bool> {
+        if !self.selection.one_file_system {
+            return Ok(false);
+        }
+        let (of_top, _) = self.open(&HostFile::named(&self.top, false))?.id();
+        Ok(self.open(dir)?.id().0 != of_top)
     }
 
     fn open<'a>(&self, file: &'a HostFile) -> Result<&'a OpenFile> {
@@ -109,7 +134,7 @@ impl Source for HostFiles {
         let xattrs = if self.without_xattrs { Ok(Vec::new()) } else { xattrs(opened) };
         let (major, minor) = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
         let may_have_names = found.st_nlink > 1 && opened.file_type() != FileType::Directory;
-        Ok(Description {
+        let mut of = Description {
             mode: found.st_mode,
             uid: found.st_uid,
             gid: found.st_gid,
@@ -120,12 +145,17 @@ impl Source for HostFiles {
             target,
             xattrs: xattrs.map_err(|error| about(file, error))?,
             identity: may_have_names.then_some(opened.id()),
-        })
+        };
+        self.selection.owners.change(&mut of);
+        Ok(of)
     }
 
     fn children(&self, dir: &HostFile) -> Result<Vec<Child<HostFile>>> {
+        if self.is_other_file_system(dir)? {
+            return Ok(Vec::new());
+        }
         let mut files = self.tree.children(dir).map_err(|error| about(dir, error))?;
-        files.retain(|file| !self.leaves_out(file));
+        files.retain(|file| !self.excludes(file) && !self.leaves_out(file));
         files.sort_by(|one, other| one.name().cmp(other.name()));
         Ok(files.into_iter().map(|file| (file.name().as_bytes().to_vec(), file)).collect())
     }
@@ -223,6 +253,7 @@ fn xattrs(file: &OpenFile) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let reference = file.reference();
     let list = |buf: &mut [u8]| match &reference {
         Some(path) => rustix::fs::listxattr(path, buf),
+        None if preloaded::is_loaded() => preloaded::list_xattrs(file, buf),
         None => rustix::fs::flistxattr(file, buf),
     };
     let names = match whole(list) {
@@ -236,6 +267,7 @@ fn xattrs(file: &OpenFile) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty() && !is_of_others(name)) {
         let value = |buf: &mut [u8]| match &reference {
             Some(path) => rustix::fs::getxattr(path, name, buf),
+            None if preloaded::is_loaded() => preloaded::get_xattr(file, name, buf),
             None => rustix::fs::fgetxattr(file, name, buf),
         };
         match whole(value) {

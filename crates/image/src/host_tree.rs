@@ -19,6 +19,8 @@ use std::rc::{Rc, Weak};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat, fstat, openat};
 use rustix::io::Errno;
 
+use crate::preloaded;
+
 /// Directories that are open at a time, besides the one where a walk began.
 const MOST_OPEN: usize = 256;
 
@@ -148,6 +150,9 @@ impl HostTree {
 
     /// What a name refers to, which may be something else when it is opened.
     pub fn glance(&self, file: &HostFile) -> io::Result<Stat> {
+        if preloaded::is_loaded() {
+            return self.open(file).map(|opened| *opened.status());
+        }
         let flags = if file.links.is_empty() { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
         Ok(match &file.dir {
             Some(dir) => rustix::fs::statat(self.descriptor(dir)?, &file.name, flags)?,
@@ -248,7 +253,7 @@ fn open_once(dir: BorrowedFd<'_>, file: &HostFile) -> io::Result<OpenFile> {
             }
             fd => fd?,
         };
-        let stat = fstat(&fd)?;
+        let stat = preloaded::status(fd.as_fd())?;
         if is_reference && is_read(FileType::from_raw_mode(stat.st_mode)) {
             is_reference = false;
             continue;

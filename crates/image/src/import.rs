@@ -24,6 +24,7 @@ use crate::error::{Error, Result, inside};
 use crate::inside::{VolumeFile, VolumeFiles, lookup};
 use crate::job::Job;
 use crate::remove::remove;
+use crate::selection::Selection;
 use crate::source::Source;
 
 /// Bytes that are read at once, up to a multiple of them in a file: blocks within are read whole.
@@ -42,12 +43,14 @@ pub enum Layer {
 }
 
 /// How archives are read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     /// What their names mean.
     pub layer: Layer,
     /// Data that a file of the same job has already is shared with it.
     pub dedupe: bool,
+    /// Which entries are taken, and whom they belong to.
+    pub selection: Selection,
 }
 
 /// Reads an archive into a directory. It may be compressed by gzip, zstd, xz or bzip2.
@@ -58,11 +61,16 @@ pub fn import(
     options: ImportOptions,
     job: &mut Job<'_>,
 ) -> Result<()> {
-    let ImportOptions { layer, dedupe } = options;
+    let ImportOptions { layer, dedupe, selection } = options;
     let (made, times, flags) = (HashMap::new(), Vec::new(), Vec::new());
     let mut import = Import { fs, job, root: dir, layer, dedupe, made, times, flags };
     let mut archive = ArchiveReader::new(decompressed(archive)?);
-    while let Some(of) = archive.next()? {
+    while let Some(mut of) = archive.next()? {
+        if selection.excluded.has_above(&components(&of.path)?) {
+            continue;
+        }
+        (of.uid, of.gid) = selection.owners.owner((of.uid, of.gid));
+        selection.owners.change_xattrs(&mut of.xattrs);
         import.entry(&mut archive, &of)?;
     }
     archive.finish()?;

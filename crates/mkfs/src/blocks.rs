@@ -38,6 +38,17 @@ impl PlacedTree {
         u8::from(self.blocks.len() > 1)
     }
 
+    /// The first key of each block.
+    pub fn first_keys(&self, items: &Items, node_size: usize) -> Vec<(Logical, Key)> {
+        let first_of = |range: Range<usize>| items.get(range.start).map(|(key, _)| *key).unwrap_or_default();
+        let leaves = leaves(items, node_size).into_iter().map(first_of);
+        let mut keys: Vec<_> = self.blocks.iter().copied().zip(leaves).collect();
+        if self.level() > 0 {
+            keys.push((self.root(), first_of(0..0)));
+        }
+        keys
+    }
+
     /// Every block's address and level.
     pub fn levels(&self) -> impl Iterator<Item = (Logical, u8)> {
         let root = self.root();

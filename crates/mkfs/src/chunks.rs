@@ -1,6 +1,7 @@
 //! The first chunks: where they are and how large.
 //!
-//! Offsets and sizes are those of mkfs.btrfs 6.2 (observed over sizes from 16 MiB to 400 GiB). It
+//! Offsets and sizes are those of mkfs.btrfs 7.3 (observed over sizes from 16 MiB to 400 GiB, on one
+//! to four devices). It
 //! starts with small single chunks at 1, 5 and 13 MiB of the first device; chunks with the single
 //! profile stay there, all others follow them. On other devices chunks begin at 1 MiB.
 
@@ -31,8 +32,15 @@ const OTHERS_AT_MIXED: u64 = 13 * MIB;
 const OTHERS_AT_OTHER_DEVICES: u64 = MIB;
 /// The volumes that get large metadata chunks are larger than this.
 const LARGE_VOLUME: u64 = 50 * GIB;
-/// No stripe of a chunk on several devices is shorter, but for system chunks.
+/// Where there is room, no stripe of a data chunk is shorter, and no one of metadata.
+const USUAL_LEAST_OF_DATA: u64 = 64 * MIB;
+const USUAL_LEAST_OF_METADATA: u64 = 32 * MIB;
+/// On several devices that are smaller than mkfs.btrfs takes, stripes are at least as long as this,
+/// but for system chunks.
 const LEAST_STRIPE: u64 = 16 * MIB;
+/// The most bytes of a chunk, however many devices it is on.
+const LARGEST_DATA: u64 = 10 * GIB;
+const LARGEST_SYSTEM: u64 = 16 * MIB;
 /// The most stripes of a chunk: one that a superblock can hold as a system chunk.
 const MOST_STRIPES: usize = 32;
 /// A device of several is not smaller.
@@ -105,9 +113,33 @@ struct Wanted {
     profile: Profile,
     /// Where it is, and how large, if it is single.
     single: (u64, u64),
-    /// The least and most bytes of each stripe otherwise.
+    /// The least bytes of each stripe otherwise.
     least: u64,
+    lengths: Lengths,
+}
+
+/// How long the stripes of a chunk are that is not single.
+struct Lengths {
+    /// Bytes of a stripe of a large volume.
+    stripe: u64,
+    /// Bytes that a stripe has at least, if there is room.
+    usual_least: u64,
+    /// The most bytes of the chunk.
     most: u64,
+    /// The most bytes of the chunk for a volume that is filled and shrunk.
+    largest: u64,
+}
+
+impl Lengths {
+    /// Bytes of each of so many stripes, which are distinct data on `data_stripes` of them; `bound`
+    /// is what the devices have room for.
+    fn of_stripe(&self, stripes: u64, data_stripes: u64, bound: u64) -> u64 {
+        let mut length = self.stripe;
+        if length * data_stripes > self.most {
+            length = self.most / stripes;
+        }
+        length.max(self.usual_least).min(self.largest / data_stripes).min(bound) / STRIPE_LEN * STRIPE_LEN
+    }
 }
 
 impl Wanted {
@@ -125,19 +157,20 @@ impl Wanted {
 fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
     let (data, metadata) = (options.data_profile(), options.metadata_profile());
     let largest = options.largest_chunk.map_or(u64::MAX, |largest| (largest - largest % STRIPE_LEN).max(SMALL));
+    let tenth = total / 10;
     let of_data = |flags, single| Wanted {
         flags,
         profile: data,
         single,
-        least: if data == Profile::Dup { 64 * MIB } else { LEAST_STRIPE }.min(largest),
-        most: GIB.min(largest),
+        least: if data == Profile::Dup { USUAL_LEAST_OF_DATA } else { LEAST_STRIPE }.min(largest),
+        lengths: Lengths { stripe: GIB, usual_least: USUAL_LEAST_OF_DATA, most: LARGEST_DATA.min(tenth), largest },
     };
     let system = Wanted {
         flags: BlockGroupFlags::SYSTEM,
         profile: metadata,
         single: (SYSTEM_AT, SYSTEM_SINGLE),
         least: SMALL,
-        most: SMALL,
+        lengths: Lengths { stripe: SMALL, usual_least: MIB, most: LARGEST_SYSTEM, largest: u64::MAX },
     };
     if options.mixed {
         let kind = BlockGroupFlags::METADATA.with(BlockGroupFlags::DATA);
@@ -148,8 +181,8 @@ fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
         flags: BlockGroupFlags::METADATA,
         profile: metadata,
         single: (METADATA_AT, SMALL),
-        least: if metadata == Profile::Dup { 32 * MIB } else { LEAST_STRIPE }.min(largest),
-        most: most.min(largest),
+        least: if metadata == Profile::Dup { USUAL_LEAST_OF_METADATA } else { LEAST_STRIPE }.min(largest),
+        lengths: Lengths { stripe: most, usual_least: USUAL_LEAST_OF_METADATA, most: most.min(tenth), largest },
     };
     vec![system, of_metadata, of_data(BlockGroupFlags::DATA, (DATA_AT, SMALL))]
 }
@@ -185,8 +218,7 @@ fn first_of_others(options: &MkfsOptions) -> u64 {
 
 impl Cursor {
     /// Places a chunk on the devices with the most room; `kept` bytes of each are for later ones.
-    /// Its stripes take a tenth of the volume together, as far as its bounds allow.
-    fn place(&mut self, wanted: &Wanted, total: u64, kept: u64) -> Result<Chunk> {
+    fn place(&mut self, wanted: &Wanted, kept: u64) -> Result<Chunk> {
         let raid = wanted.profile.raid();
         let mut order: Vec<usize> = (0..self.devices.len()).collect();
         order.sort_by_key(|index| (Reverse(self.devices[*index].room(0)), *index));
@@ -203,8 +235,7 @@ impl Cursor {
         order.sort_unstable();
         let stripes = order.len() as u64 * raid.device_stripes;
         let data_stripes = raid.data_stripes(stripes as usize);
-        let most = (wanted.most / data_stripes).max(wanted.least).min(bound);
-        let length = (total / 10 / stripes).clamp(wanted.least, most) / STRIPE_LEN * STRIPE_LEN;
+        let length = wanted.lengths.of_stripe(stripes, data_stripes, bound);
         let mut placed = Vec::new();
         for index in order {
             let device = &mut self.devices[index];
@@ -243,7 +274,7 @@ pub(crate) fn plan(options: &MkfsOptions) -> Result<Chunks> {
                 profile: chunk.profile,
                 stripes: vec![(DeviceId(1), Physical(at))],
             },
-            (false, _) => cursor.place(chunk, total, kept)?,
+            (false, _) => cursor.place(chunk, kept)?,
         });
     }
     all.sort_by_key(|chunk| chunk.start);
@@ -272,7 +303,7 @@ fn check_sizes(options: &MkfsOptions) -> Result<()> {
 
 /// The least size of the only device for these options: that of mkfs.btrfs, which leaves some room
 /// besides the first chunks, or, where it is too small (mixed DUP), the size that they really take.
-fn minimum_bytes(options: &MkfsOptions) -> u64 {
+pub(crate) fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB
     } else {
@@ -297,7 +328,7 @@ mod tests {
         chunks.iter().map(|c| (c.start.0, c.length, c.stripes.iter().map(|(_, at)| at.0).collect())).collect()
     }
 
-    /// Chunks as mkfs.btrfs 6.2 makes them.
+    /// Chunks as mkfs.btrfs 7.3 makes them.
     #[test]
     fn chunks_lie_where_mkfs_btrfs_puts_them() {
         use Profile::{Dup, Single};
@@ -343,7 +374,7 @@ mod tests {
         MkfsOptions { more_devices, ..options(sizes[0] * MIB, metadata, data, false) }
     }
 
-    /// Chunks on several devices as mkfs.btrfs 6.2 makes them.
+    /// Chunks on several devices as mkfs.btrfs 7.3 makes them.
     #[test]
     fn chunks_on_several_devices_lie_where_mkfs_btrfs_puts_them() {
         use Profile::{Raid1, Raid1c3, Single};

@@ -36,9 +36,17 @@ pub enum MkfsError {
     /// A node size that the format does not have.
     #[error("node size {0} is impossible: it must be 4096, 8192, 16384, 32768 or 65536")]
     NodeSize(u32),
-    /// A sector size other than 4096.
-    #[error("sector size {0} is not supported: only 4096 is")]
+    /// A sector size that the format does not have.
+    #[error("sector size {0} is impossible: it must be 4096, 8192, 16384, 32768 or 65536")]
     SectorSize(u32),
+    /// Nodes smaller than a sector.
+    #[error("a node size of {node_size} is less than the sector size of {sector_size}")]
+    NodeBelowSector {
+        /// The requested node size.
+        node_size: u32,
+        /// The sector size.
+        sector_size: u32,
+    },
     /// Mixed groups with nodes larger than a sector.
     #[error("mixed block groups need a node size equal to the sector size ({sector_size}), not {node_size}")]
     MixedNodeSize {

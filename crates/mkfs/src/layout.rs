@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use ubtrfs_format::items::{DevItem, encode_sys_chunk};
+use ubtrfs_format::items::{BlockGroupFlags, DevItem, encode_sys_chunk};
 use ubtrfs_format::{
     BackupRoot, CompatRo, Epochs, Generation, Incompat, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE,
     Superblock, SuperblockFlags, TreeId, Uuid,
@@ -12,7 +12,7 @@ use ubtrfs_format::{
 
 use crate::blocks::{Geometry, PlacedTree, block_count, encode};
 use crate::chunks::{self, Chunks};
-use crate::options::{MkfsOptions, Profile};
+use crate::options::{MkfsOptions, Profile, Quotas};
 use crate::trees::{GENERATION, Volume, block_at, chunk_key, tree_ids};
 use crate::{MkfsError, Result};
 
@@ -31,6 +31,8 @@ pub struct Layout {
     pub devices: Vec<DeviceLayout>,
     /// What the first device's primary superblock says.
     pub superblock: Superblock,
+    /// The chunks: what each holds by which profile, and its bytes without copies.
+    pub chunks: Vec<(BlockGroupFlags, u64)>,
 }
 
 /// What comes onto a device.
@@ -129,7 +131,8 @@ pub fn layout(options: &MkfsOptions) -> Result<Layout> {
             }
         }
     }
-    Ok(Layout { devices: devices.into_iter().map(|(_, device)| device).collect(), superblock })
+    let chunks = chunks.all.iter().map(|chunk| (chunk.flags, chunk.length)).collect();
+    Ok(Layout { devices: devices.into_iter().map(|(_, device)| device).collect(), superblock, chunks })
 }
 
 /// A device without blocks, with its own superblocks.
@@ -176,6 +179,23 @@ fn place(options: &MkfsOptions, chunks: &Chunks) -> Vec<PlacedTree> {
     }
 }
 
+fn incompat(options: &MkfsOptions) -> Incompat {
+    let profiles = [options.data_profile(), options.metadata_profile()];
+    let has_many_copies = profiles.iter().any(|profile| matches!(profile, Profile::Raid1c3 | Profile::Raid1c4));
+    let optional = [
+        (options.extended_iref, Incompat::EXTENDED_IREF),
+        (options.skinny_metadata, Incompat::SKINNY_METADATA),
+        (options.no_holes, Incompat::NO_HOLES),
+        (options.mixed, Incompat::MIXED_GROUPS),
+        (options.raid56, Incompat::RAID56),
+        (options.raid1c34 || has_many_copies, Incompat::RAID1C34),
+        (options.quotas == Some(Quotas::Simple), Incompat::SIMPLE_QUOTA),
+    ];
+    let always = Incompat::MIXED_BACKREF.with(Incompat::BIG_METADATA);
+    let set = optional.into_iter().filter(|(is_set, _)| *is_set);
+    set.fold(always, |all, (_, feature)| all.with(feature))
+}
+
 fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
     let options = volume.options;
     let root_of = |id: TreeId| {
@@ -184,17 +204,6 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
     };
     let (root, root_level) = root_of(TreeId::ROOT);
     let (chunk_root, chunk_root_level) = root_of(TreeId::CHUNK);
-    let mut incompat = Incompat::MIXED_BACKREF.with(Incompat::EXTENDED_IREF).with(Incompat::SKINNY_METADATA);
-    if options.no_holes {
-        incompat = incompat.with(Incompat::NO_HOLES);
-    }
-    if options.mixed {
-        incompat = incompat.with(Incompat::MIXED_GROUPS);
-    }
-    let profiles = [options.data_profile(), options.metadata_profile()];
-    if profiles.iter().any(|profile| matches!(profile, Profile::Raid1c3 | Profile::Raid1c4)) {
-        incompat = incompat.with(Incompat::RAID1C34);
-    }
     let mut compat_ro = CompatRo::default();
     if options.free_space_tree {
         compat_ro = compat_ro.with(CompatRo::FREE_SPACE_TREE).with(CompatRo::FREE_SPACE_TREE_VALID);
@@ -243,7 +252,7 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         chunk_root_generation: GENERATION,
         compat_flags: 0,
         compat_ro,
-        incompat,
+        incompat: incompat(options),
         checksum: options.checksum,
         root_level,
         chunk_root_level,

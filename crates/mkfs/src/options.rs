@@ -5,10 +5,13 @@ use std::time::SystemTime;
 use ubtrfs_format::items::{BlockGroupFlags, RaidProfile};
 use ubtrfs_format::{ChecksumType, DeviceId, Uuid};
 
+use crate::chunks::minimum_bytes;
 use crate::{MkfsError, Result};
 
 const DEFAULT_NODE_SIZE: u32 = 16384;
-const SECTOR_SIZE: u32 = 4096;
+const DEFAULT_SECTOR_SIZE: u32 = 4096;
+/// The sizes that sectors and nodes of the format have.
+const SIZES: std::ops::RangeInclusive<u32> = 4096..=65536;
 const LABEL_MAX: usize = 255;
 
 /// How chunks are spread over devices.
@@ -84,7 +87,17 @@ pub struct NewDevice {
     pub uuid: Uuid,
 }
 
-/// The options of a new volume. [`MkfsOptions::new`] has the defaults of mkfs.btrfs 6.2.
+/// Quotas that a new volume has enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quotas {
+    /// Qgroups count what subvolumes share and what they have alone.
+    Qgroups,
+    /// Simple quotas: what is allocated counts for the subvolume that allocates it.
+    Simple,
+}
+
+/// The options of a new volume. [`MkfsOptions::new`] has the defaults of mkfs.btrfs 7.3, but for
+/// the block-group tree, which kernels before 6.1 do not mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a feature of its own, on or off")]
 pub struct MkfsOptions {
@@ -96,9 +109,10 @@ pub struct MkfsOptions {
     pub label: Vec<u8>,
     /// Checksum algorithm of metadata and data.
     pub checksum: ChecksumType,
-    /// Bytes of a tree block; `None` is 16384, and with mixed groups the sector size.
+    /// Bytes of a tree block; `None` is 16384, or a sector if that is larger, and with mixed groups
+    /// always a sector.
     pub node_size: Option<u32>,
-    /// Bytes of a sector; only 4096 so far.
+    /// Bytes of a sector: 4096 to 65536, and not more than a tree block has.
     pub sector_size: u32,
     /// The profile of data; `None` is single.
     pub data_profile: Option<Profile>,
@@ -113,6 +127,17 @@ pub struct MkfsOptions {
     pub free_space_tree: bool,
     /// Holes in files need no item.
     pub no_holes: bool,
+    /// Inodes may have more names than fit one item.
+    pub extended_iref: bool,
+    /// Extent items of tree blocks have no first key.
+    pub skinny_metadata: bool,
+    /// The superblock says that there are RAID5 or RAID6 chunks, which a new volume has not.
+    pub raid56: bool,
+    /// The superblock says that there are RAID1C3 or RAID1C4 chunks; it does so for chunks that
+    /// there are without this.
+    pub raid1c34: bool,
+    /// Quotas are enabled, and count the only subvolume.
+    pub quotas: Option<Quotas>,
     /// The most bytes of a first chunk, without its copies; `None` leaves it to the size of the
     /// device.
     pub largest_chunk: Option<u64>,
@@ -139,13 +164,18 @@ impl MkfsOptions {
             label: Vec::new(),
             checksum: ChecksumType::Crc32c,
             node_size: None,
-            sector_size: SECTOR_SIZE,
+            sector_size: DEFAULT_SECTOR_SIZE,
             data_profile: None,
             metadata_profile: None,
             mixed: false,
             block_group_tree: false,
             free_space_tree: true,
             no_holes: true,
+            extended_iref: true,
+            skinny_metadata: true,
+            raid56: false,
+            raid1c34: false,
+            quotas: None,
             largest_chunk: None,
             fsid: random_uuid(),
             device_uuid: random_uuid(),
@@ -156,18 +186,27 @@ impl MkfsOptions {
         }
     }
 
-    pub(crate) fn node_size(&self) -> u32 {
-        self.node_size.unwrap_or(if self.mixed { self.sector_size } else { DEFAULT_NODE_SIZE })
+    /// Bytes of a tree block.
+    pub fn node_size(&self) -> u32 {
+        let default = if self.mixed { self.sector_size } else { DEFAULT_NODE_SIZE.max(self.sector_size) };
+        self.node_size.unwrap_or(default)
     }
 
-    pub(crate) fn data_profile(&self) -> Profile {
+    /// The profile that data has.
+    pub fn data_profile(&self) -> Profile {
         let mixed_with = if self.mixed { self.metadata_profile } else { None };
         self.data_profile.or(mixed_with).unwrap_or(Profile::Single)
     }
 
-    pub(crate) fn metadata_profile(&self) -> Profile {
+    /// The profile that metadata has.
+    pub fn metadata_profile(&self) -> Profile {
         let default = if self.more_devices.is_empty() { Profile::Dup } else { Profile::Raid1 };
         self.metadata_profile.unwrap_or(if self.mixed { self.data_profile() } else { default })
+    }
+
+    /// The least bytes of the device, if there is only one.
+    pub fn least_bytes(&self) -> u64 {
+        minimum_bytes(self)
     }
 
     /// All devices of the volume, with their numbers.
@@ -190,11 +229,14 @@ impl MkfsOptions {
     /// Refuses what can't be, but for the size of the device.
     pub(crate) fn check(&self) -> Result<()> {
         let node_size = self.node_size();
-        if self.sector_size != SECTOR_SIZE {
+        if !self.sector_size.is_power_of_two() || !SIZES.contains(&self.sector_size) {
             return Err(MkfsError::SectorSize(self.sector_size));
         }
-        if !node_size.is_power_of_two() || !(4096..=65536).contains(&node_size) {
+        if !node_size.is_power_of_two() || !SIZES.contains(&node_size) {
             return Err(MkfsError::NodeSize(node_size));
+        }
+        if node_size < self.sector_size {
+            return Err(MkfsError::NodeBelowSector { node_size, sector_size: self.sector_size });
         }
         if self.mixed && node_size != self.sector_size {
             return Err(MkfsError::MixedNodeSize { node_size, sector_size: self.sector_size });

@@ -1,5 +1,6 @@
 //! The items of every tree of a new volume.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ubtrfs_format::items::uuid_key;
@@ -11,10 +12,17 @@ use ubtrfs_format::{DeviceId, DirIndex, Generation, Ino, ItemType, Key, Logical,
 
 use crate::blocks::{Items, PlacedTree};
 use crate::chunks::{Chunk, Chunks};
-use crate::options::{MkfsOptions, NewDevice};
+use crate::options::{MkfsOptions, NewDevice, Quotas};
 
 /// The only transaction of a new volume.
 pub(crate) const GENERATION: Generation = Generation(1);
+
+/// Bytes of a `DEV_STATS` item: five counters.
+const DEV_STATS_BYTES: usize = 40;
+/// Words of a `QGROUP_STATUS` item, as dumps of mkfs.btrfs 7.3 and of the kernel's volumes show them.
+const QGROUP_STATUS_VERSION: u64 = 1;
+const QGROUP_STATUS_ON: u64 = 1;
+const QGROUP_STATUS_SIMPLE: u64 = 8;
 
 const DIRECTORY_MODE: u32 = 0o040_755;
 const DEFAULT_NAME: &[u8] = b"default";
@@ -41,7 +49,8 @@ pub(crate) fn tree_ids(options: &MkfsOptions) -> Vec<TreeId> {
     ];
     let free_space = options.free_space_tree.then_some(TreeId::FREE_SPACE);
     let block_group = options.block_group_tree.then_some(TreeId::BLOCK_GROUP);
-    always.into_iter().chain(free_space).chain(block_group).collect()
+    let quota = options.quotas.map(|_| TreeId::QUOTA);
+    always.into_iter().chain(free_space).chain(block_group).chain(quota).collect()
 }
 
 impl Volume<'_> {
@@ -52,11 +61,12 @@ impl Volume<'_> {
             TreeId::ROOT => self.root_tree(),
             TreeId::EXTENT => self.extent_tree(),
             TreeId::DEV => self.device_tree(),
-            TreeId::FS => self.root_directory(u64::from(self.options.node_size()), self.now(), self.options.root_owner),
-            TreeId::DATA_RELOC => self.root_directory(0, Timespec::default(), (0, 0)),
+            TreeId::FS => self.root_directory(self.options.root_owner),
+            TreeId::DATA_RELOC => self.root_directory((0, 0)),
             TreeId::UUID => self.uuid_tree(),
             TreeId::FREE_SPACE => self.free_space_tree(),
             TreeId::BLOCK_GROUP => self.block_groups(),
+            TreeId::QUOTA => self.options.quotas.map_or_else(Items::new, |quotas| self.quota_tree(quotas)),
             _ => Items::new(),
         };
         items.sort_by_key(|(key, _)| *key);
@@ -106,34 +116,61 @@ impl Volume<'_> {
 
     fn device_tree(&self) -> Items {
         let extents = self.chunks.all.iter().flat_map(|chunk| chunk.stripes.iter().map(move |stripe| (chunk, stripe)));
-        extents
-            .map(|(chunk, (devid, at))| {
-                let extent = DevExtent {
-                    chunk_tree: TreeId::CHUNK.0,
-                    chunk_objectid: objectid::FIRST_CHUNK_TREE,
-                    chunk_offset: chunk.start,
-                    length: chunk.stripe_length(),
-                    chunk_tree_uuid: self.options.chunk_tree_uuid,
-                };
-                (Key::new(devid.0, ItemType::DEV_EXTENT, at.0), extent.to_bytes().to_vec())
-            })
-            .collect()
+        let statistics = self.options.devices().map(|(devid, _)| {
+            let key = Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, devid.0);
+            (key, vec![0; DEV_STATS_BYTES])
+        });
+        let extents = extents.map(|(chunk, (devid, at))| {
+            let extent = DevExtent {
+                chunk_tree: TreeId::CHUNK.0,
+                chunk_objectid: objectid::FIRST_CHUNK_TREE,
+                chunk_offset: chunk.start,
+                length: chunk.stripe_length(),
+                chunk_tree_uuid: self.options.chunk_tree_uuid,
+            };
+            (Key::new(devid.0, ItemType::DEV_EXTENT, at.0), extent.to_bytes().to_vec())
+        });
+        statistics.chain(extents).collect()
     }
 
     fn extent_tree(&self) -> Items {
+        let mut items = self.extents(&BTreeMap::new());
+        if !self.options.skinny_metadata {
+            // The keys of the extent tree's own blocks depend on its items' keys and sizes only.
+            let mut first_keys = BTreeMap::new();
+            for tree in self.trees {
+                let own = if tree.id == TreeId::EXTENT { &items } else { &self.items(tree.id) };
+                first_keys.extend(tree.first_keys(own, self.options.node_size() as usize));
+            }
+            items = self.extents(&first_keys);
+        }
+        items
+    }
+
+    /// The items of the extent tree, ascending. Without skinny metadata they have the first key of
+    /// each block.
+    fn extents(&self, first_keys: &BTreeMap<Logical, Key>) -> Items {
         let mut items = if self.options.block_group_tree { Items::new() } else { self.block_groups() };
+        let node_size = u64::from(self.options.node_size());
         for tree in self.trees {
             for (bytenr, level) in tree.levels() {
+                let first_key = first_keys.get(&bytenr).copied().unwrap_or_default();
+                let (key, tree_block) = if self.options.skinny_metadata {
+                    (Key::new(bytenr.0, ItemType::METADATA_ITEM, level.into()), None)
+                } else {
+                    (Key::new(bytenr.0, ItemType::EXTENT_ITEM, node_size), Some((first_key, level)))
+                };
                 let extent = ExtentItem {
                     refs: 1,
                     generation: GENERATION,
                     flags: ExtentFlags::TREE_BLOCK,
-                    tree_block: None,
+                    tree_block,
                     inline_refs: vec![InlineRef::TreeBlock { root: tree.id }],
                 };
-                items.push((Key::new(bytenr.0, ItemType::METADATA_ITEM, level.into()), extent.to_bytes()));
+                items.push((key, extent.to_bytes()));
             }
         }
+        items.sort_by_key(|(key, _)| *key);
         items
     }
 
@@ -162,18 +199,16 @@ impl Volume<'_> {
     }
 
     /// A tree's root directory: an inode whose only name is `..` in itself.
-    fn root_directory(&self, nbytes: u64, otime: Timespec, owner: (u32, u32)) -> Items {
-        let mut items = self.directory(Ino::ROOT_DIR, Ino::ROOT_DIR, nbytes, otime, owner);
-        items.sort_by_key(|(key, _)| *key);
-        items
+    fn root_directory(&self, owner: (u32, u32)) -> Items {
+        self.directory(Ino::ROOT_DIR, owner)
     }
 
-    fn directory(&self, ino: Ino, parent: Ino, nbytes: u64, otime: Timespec, owner: (u32, u32)) -> Items {
+    fn directory(&self, ino: Ino, owner: (u32, u32)) -> Items {
         let now = self.now();
         let (uid, gid) = owner;
         let inode = InodeItem {
             generation: GENERATION,
-            nbytes,
+            nbytes: self.options.node_size().into(),
             nlink: 1,
             uid,
             gid,
@@ -181,19 +216,18 @@ impl Volume<'_> {
             atime: now,
             ctime: now,
             mtime: now,
-            otime,
+            otime: now,
             ..InodeItem::default()
         };
         vec![
             (Key::new(ino.0, ItemType::INODE_ITEM, 0), inode.to_bytes().to_vec()),
-            (Key::new(ino.0, ItemType::INODE_REF, parent.0), inode_ref(b"..")),
+            (Key::new(ino.0, ItemType::INODE_REF, ino.0), inode_ref(b"..")),
         ]
     }
 
     fn root_tree(&self) -> Items {
         let directory = Ino(TreeId::ROOT_TREE_DIR.0);
-        let node_size = u64::from(self.options.node_size());
-        let mut items = self.directory(directory, directory, node_size, self.now(), (0, 0));
+        let mut items = self.directory(directory, (0, 0));
         let mut entry = Vec::new();
         encode_dir_entry(
             &mut entry,
@@ -245,6 +279,26 @@ impl Volume<'_> {
             times: [created, created, Timespec::default(), Timespec::default()],
         };
         item.to_bytes()
+    }
+
+    fn quota_tree(&self, quotas: Quotas) -> Items {
+        let node_size = u64::from(self.options.node_size());
+        let generation = GENERATION.0;
+        let (flags, since) = match quotas {
+            Quotas::Qgroups => (QGROUP_STATUS_ON, 0),
+            Quotas::Simple => (QGROUP_STATUS_ON | QGROUP_STATUS_SIMPLE, generation),
+        };
+        let qgroup = TreeId::FS.0;
+        let words = |words: [u64; 5]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        vec![
+            (Key::new(0, ItemType::QGROUP_STATUS, 0), words([QGROUP_STATUS_VERSION, generation, flags, 0, since])),
+            // Its only tree block, referenced and exclusive, as stored and as uncompressed.
+            (
+                Key::new(0, ItemType::QGROUP_INFO, qgroup),
+                words([generation, node_size, node_size, node_size, node_size]),
+            ),
+            (Key::new(0, ItemType::QGROUP_LIMIT, qgroup), words([0; 5])),
+        ]
     }
 
     fn uuid_tree(&self) -> Items {

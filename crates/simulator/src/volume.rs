@@ -61,7 +61,19 @@ impl VolumePlan {
             options.checksum = ChecksumType::Crc32c;
             options.total_bytes = options.total_bytes.min(if options.mixed { 17 << 20 } else { 120 << 20 });
         }
+        options.sector_size = sector_size(&options);
         Self { options, tight }
+    }
+}
+
+/// Bytes of a sector: of one in four volumes with large nodes more than a page. The volume's id is as
+/// random as a further number, of which all later ones of a history would depend.
+fn sector_size(options: &MkfsOptions) -> u32 {
+    let largest = options.node_size.unwrap_or_default();
+    match options.fsid.0[0] % 8 {
+        0 if largest > 4096 => 8192,
+        1 if largest > 4096 => largest,
+        _ => 4096,
     }
 }
 

@@ -29,6 +29,7 @@ pub mod chaos;
 pub mod content;
 pub mod diff;
 pub mod differential;
+pub mod dumps;
 pub mod fixture;
 pub mod kernel;
 pub mod kmsg;

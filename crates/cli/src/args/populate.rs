@@ -4,7 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ubtrfs::CompressionMode;
-use ubtrfs_image::{NewSubvolume, PathFlags};
+use ubtrfs_image::{IdRange, NewSubvolume, PathFlags, Selection};
+
+use crate::failure::{Failure, Result};
+
+/// How files are compressed; `None` is not at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Compression(Option<CompressionMode>);
 
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
@@ -20,27 +26,100 @@ pub struct Populate {
     /// Give what is at a path of it, and below, flags: nodatacow, nodatasum, or both with a comma.
     #[arg(long, value_name = "FLAGS:PATH", value_parser = parse_flags, requires = "rootdir")]
     pub inode_flags: Vec<(PathBuf, u64)>,
-    /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL.
+    /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL, or no.
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression, requires = "rootdir")]
-    pub compress: Option<CompressionMode>,
+    pub compress: Option<Compression>,
+    /// Share the data of the directory's files with the image, instead of copying it. Refused:
+    /// ubtrfs only copies.
+    #[arg(long, requires = "rootdir")]
+    pub reflink: bool,
     /// Data that several files have is stored once: equal blocks share extents.
     #[arg(long, requires = "rootdir")]
     pub dedupe: bool,
+    /// All files belong to root.
+    #[arg(long, requires = "rootdir", conflicts_with = "owner_map")]
+    pub all_root: bool,
+    /// COUNT users and groups (u: only users, g: only groups) from the number FROM on become those
+    /// from TO on; of several the first one that has a number counts, and others stay.
+    #[arg(long, value_name = "[u:|g:]FROM:TO[:COUNT]", value_parser = parse_owner_map, requires = "rootdir")]
+    pub owner_map: Vec<OwnerMap>,
+    /// Leave out what a shell pattern matches, and all below it: with a slash, paths from the top;
+    /// else names anywhere.
+    #[arg(long, value_name = "PATTERN", requires = "rootdir")]
+    pub exclude: Vec<String>,
+    /// Take directories that other file systems are mounted on as empty ones.
+    #[arg(short = 'x', long, requires = "rootdir")]
+    pub one_file_system: bool,
     /// End the volume, and the image file, where its last chunk ends; --size is the most then.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,
 }
 
-fn parse_compression(text: &str) -> Result<CompressionMode, String> {
-    let mode = CompressionMode::parse(text, false).flatten();
-    mode.ok_or_else(|| format!("'{text}' is not zlib, lzo or zstd, with or without a level as in zstd:9"))
+impl Populate {
+    /// How files are compressed.
+    pub fn compression(&self) -> Option<CompressionMode> {
+        self.compress.and_then(|compression| compression.0)
+    }
+
+    /// What of it comes into the volume, and whom it belongs to there.
+    pub fn selection(&self) -> Result<Selection> {
+        let mut selection = Selection { one_file_system: self.one_file_system, ..Selection::default() };
+        for pattern in &self.exclude {
+            selection
+                .excluded
+                .add(pattern)
+                .map_err(|error| Failure::new(format!("--exclude: {error}")).with_status(2))?;
+        }
+        selection.owners.all_root = self.all_root;
+        let maps = |of: fn(&OwnerMap) -> bool| self.owner_map.iter().filter(move |map| of(map)).map(|map| map.range);
+        selection.owners.users = maps(|map| map.of_users).collect();
+        selection.owners.groups = maps(|map| map.of_groups).collect();
+        Ok(selection)
+    }
 }
 
-fn parse_flags(text: &str) -> Result<(PathBuf, u64), String> {
+fn parse_compression(text: &str) -> std::result::Result<Compression, String> {
+    if matches!(text, "no" | "none") {
+        return Ok(Compression(None));
+    }
+    let mode = CompressionMode::parse(text, false).flatten();
+    mode.map(|mode| Compression(Some(mode)))
+        .ok_or_else(|| format!("'{text}' is not zlib, lzo or zstd, with or without a level as in zstd:9, nor no"))
+}
+
+fn parse_flags(text: &str) -> std::result::Result<(PathBuf, u64), String> {
     PathFlags::parse(text).ok_or_else(|| format!("'{text}' is not nodatacow:PATH, nodatasum:PATH or both with a comma"))
 }
 
-fn parse_subvolume(text: &str) -> Result<NewSubvolume, String> {
+/// What users and groups become.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerMap {
+    of_users: bool,
+    of_groups: bool,
+    range: IdRange,
+}
+
+fn parse_owner_map(text: &str) -> std::result::Result<OwnerMap, String> {
+    let (of_users, of_groups, numbers) = match text.split_once(':') {
+        Some(("u", numbers)) => (true, false, numbers),
+        Some(("g", numbers)) => (false, true, numbers),
+        _ => (true, true, text),
+    };
+    let numbers: Vec<Option<u32>> = numbers.split(':').map(|number| number.parse().ok()).collect();
+    let range = match numbers[..] {
+        [Some(from), Some(to)] => IdRange { from, to, count: 1 },
+        [Some(from), Some(to), Some(count)] => IdRange { from, to, count },
+        _ => return Err(format!("'{text}' is not [u:|g:]FROM:TO[:COUNT], as in 1000:0 or u:100000:0:65536")),
+    };
+    // The last number means nobody in the system's calls.
+    let ends = |first: u32| range.count > 0 && first.checked_add(range.count).is_some();
+    if !ends(range.from) || !ends(range.to) {
+        return Err(format!("'{text}' has numbers that no user or group has"));
+    }
+    Ok(OwnerMap { of_users, of_groups, range })
+}
+
+fn parse_subvolume(text: &str) -> std::result::Result<NewSubvolume, String> {
     let (kind, path) = match text.split_once(':') {
         Some((kind @ ("rw" | "ro" | "default" | "default-ro"), path)) => (kind, path),
         _ => ("rw", text),
@@ -56,6 +135,17 @@ fn parse_subvolume(text: &str) -> Result<NewSubvolume, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn maps_are_of_numbers_that_there_are() {
+        let map = parse_owner_map("1000:0").unwrap();
+        assert_eq!((map.of_users, map.of_groups, map.range), (true, true, IdRange { from: 1000, to: 0, count: 1 }));
+        let map = parse_owner_map("g:100000:0:65536").unwrap();
+        assert_eq!((map.of_users, map.range.count), (false, 65536));
+        for wrong in ["", "1", "x:1:2", "1:2:0", "1:2:3:4", "-1:0", "4294967295:0", "1:4294967290:10"] {
+            assert!(parse_owner_map(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn subvolumes_have_a_kind_and_a_path() {

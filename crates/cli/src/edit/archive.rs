@@ -78,7 +78,7 @@ pub fn export(arguments: &Export) -> Result<()> {
 pub fn import(arguments: &Import) -> Result<()> {
     let (image, path) = place(&arguments.place)?;
     let layer = if arguments.oci_layer { Layer::Oci } else { Layer::Plain };
-    let options = ImportOptions { layer, dedupe: arguments.dedupe };
+    let options = ImportOptions { layer, dedupe: arguments.dedupe, ..ImportOptions::default() };
     edit(&image, arguments.window, arguments.how, |edited, job| {
         let session = edited.session;
         let editor = Editor::new(session.fs(), (0, 0));
@@ -87,7 +87,7 @@ pub fn import(arguments: &Import) -> Result<()> {
         }
         let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
         let mut read = |shown: &Path, archive: &mut dyn Read| {
-            ubtrfs_image::import(session.fs(), dir, archive, options, job)
+            ubtrfs_image::import(session.fs(), dir, archive, options.clone(), job)
                 .map_err(|error| about(&error).map_sentence(|sentence| format!("{}: {sentence}", shown.display())))
         };
         if arguments.archives.is_empty() {

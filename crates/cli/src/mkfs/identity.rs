@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use ubtrfs::Reproducible;
 use ubtrfs_format::Uuid;
 use ubtrfs_format::items::Timespec;
-use ubtrfs_image::{HostFile, HostFiles, fingerprint};
+use ubtrfs_image::{HostFile, HostFiles, Selection, fingerprint};
 use ubtrfs_mkfs::MkfsOptions;
 
 use super::input::Input;
@@ -27,19 +27,25 @@ pub struct Identity {
     /// The time of the making.
     time: Option<Timespec>,
     fsid: Option<Uuid>,
+    /// Of a volume of one device.
+    device: Option<Uuid>,
 }
 
 impl Identity {
     /// By the arguments and the environment. Without an id, what a volume is filled with gives it
     /// one.
-    pub fn new(arguments: &Mkfs, input: Option<&Input>) -> Result<Self> {
+    pub fn new(arguments: &Mkfs, input: Option<&Input>, selection: &Selection) -> Result<Self> {
         let time = source_date_epoch()?.map(|sec| Timespec { sec, nsec: 0 });
         let fsid = match (arguments.uuid, time, input) {
             (Some(uuid), ..) => Some(Uuid(uuid.into_bytes())),
-            (None, Some(time), Some(input)) => Some(id_of(input, time)?),
+            (None, Some(time), Some(input)) => Some(id_of(input, time, selection)?),
             _ => None,
         };
-        Ok(Self { time, fsid })
+        let device = arguments.device_uuid.map(|uuid| Uuid(uuid.into_bytes()));
+        if device.is_some() && arguments.devices.len() > 1 {
+            return Err(Failure::new("--device-uuid is for a volume of one device").with_status(2));
+        }
+        Ok(Self { time, fsid, device })
     }
 
     /// The latest time that a file has.
@@ -57,6 +63,9 @@ impl Identity {
             }
             options.chunk_tree_uuid = derived(fsid, "chunk tree");
             options.subvolume_uuid = derived(fsid, "top-level subvolume");
+        }
+        if let Some(device) = self.device {
+            options.device_uuid = device;
         }
         if let Some(time) = self.time {
             options.now = UNIX_EPOCH + Duration::from_secs(time.sec);
@@ -85,10 +94,11 @@ fn derived(from: Uuid, what: &str) -> Uuid {
 }
 
 /// An id that only the same input has.
-fn id_of(input: &Input, time: Timespec) -> Result<Uuid> {
+fn id_of(input: &Input, time: Timespec, selection: &Selection) -> Result<Uuid> {
     let hash = match input {
         Input::Directory(path) => {
-            let source = HostFiles { without_xattrs: false, latest: Some(time), ..HostFiles::default() };
+            let (selection, top) = (selection.clone(), path.clone());
+            let source = HostFiles { latest: Some(time), selection, top, ..HostFiles::default() };
             fingerprint(&source, HostFile::named(path, false)).map_err(|error| Failure::of(&error))?
         }
         Input::Archive(path) => hash_of(path)?,

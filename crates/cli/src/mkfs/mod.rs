@@ -1,27 +1,33 @@
 //! `ubtrfs mkfs`: a new volume on devices or in image files.
 
+mod features;
 mod identity;
 mod input;
 mod populate;
+mod summary;
 mod target;
 
 use std::borrow::Cow;
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::{CommandFactory, FromArgMatches};
 use serde::Serialize;
 use ubtrfs::mkfs::{Error, make_over};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
+use ubtrfs_image::{Counts, Selection};
 use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, random_uuid};
 use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
 use self::identity::Identity;
 use self::input::Input;
-use self::populate::Population;
+use self::populate::{Populated, Population};
+use self::summary::Summary;
 use self::target::{OpenTarget, Target};
-use crate::args;
+use crate::args::{self, MkfsAlone};
 use crate::failure::{Failure, Result};
 use crate::members::check_distinct;
 use crate::output;
@@ -51,11 +57,52 @@ struct MadeDevice<'a> {
     bytes: u64,
 }
 
+/// As which program a volume is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    /// `ubtrfs mkfs`, or `mkfs.ubtrfs`.
+    Ubtrfs,
+    /// `mkfs.btrfs`: what scripts and image builders expect of it.
+    MkfsBtrfs,
+}
+
 /// `ubtrfs mkfs`
 pub fn run(arguments: &args::Mkfs) -> Result<()> {
+    make_as(Program::Ubtrfs, arguments)
+}
+
+/// The program as `mkfs.btrfs`, by whose rules of getopt_long(3) options may be repeated (the last
+/// one counts) and shortened.
+pub fn main_as_mkfs_btrfs() -> ExitCode {
+    let version = concat!("(ubtrfs ", env!("CARGO_PKG_VERSION"), "), with the options of btrfs-progs v7.3");
+    let command = MkfsAlone::command().name("mkfs.btrfs").bin_name("mkfs.btrfs").version(version);
+    let matches = command.infer_long_args(true).args_override_self(true).try_get_matches();
+    let arguments = match matches.and_then(|matches| MkfsAlone::from_arg_matches(&matches)) {
+        Ok(arguments) => arguments.mkfs,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    match make_as(Program::MkfsBtrfs, &arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.with_status(1).report_as("ERROR"),
+    }
+}
+
+fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
+    if features::asks_for_list(&arguments.features) || features::asks_for_list(&arguments.runtime_features) {
+        return features::list();
+    }
+    if arguments.devices.is_empty() {
+        return Err(Failure::new("no DEVICE is given").with_status(2));
+    }
+    if arguments.populate.reflink {
+        return Err(Failure::new("--reflink: ubtrfs copies files' data; without it the volume has the same files"));
+    }
     // Errors in the options are reported before anything is touched; the sizes are checked again
     // below.
-    let mut options = options(arguments)?;
+    let mut options = options(program, arguments)?;
     if !arguments.window.offset.is_multiple_of(ALIGNMENT as u64) {
         return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
     }
@@ -68,28 +115,34 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
         input.check_subvolumes(&arguments.populate.subvol)?;
         input.check_flags(&arguments.populate.inode_flags)?;
     }
-    let identity = Identity::new(arguments, input.as_ref())?;
+    let selection = arguments.populate.selection()?;
+    let identity = Identity::new(arguments, input.as_ref(), &selection)?;
     let mut targets = Vec::new();
     let made = check_distinct(paths).and_then(|()| {
         for path in paths {
-            targets.push(Target::prepare(path, arguments, input.as_ref())?);
+            targets.push(Target::prepare(path, arguments, input.as_ref(), options.least_bytes())?);
         }
-        make(&targets, arguments, input.as_ref(), identity, &mut options)
+        let input = input.as_ref().map(|input| (input, &selection));
+        make(&targets, arguments, input, identity, &mut options)
     });
     if made.is_err() {
         targets.iter().for_each(Target::remove_if_made);
     }
-    let Volume { sizes, done, shrunk } = made?;
-    say(paths, arguments, &options, &sizes, done)?;
-    report::say_shrunk(&shrunk)
+    let volume = made?;
+    if !arguments.quiet {
+        say(program, arguments, &options, &volume)?;
+    }
+    report::say_shrunk(&volume.shrunk)
 }
 
 /// What was made.
 struct Volume {
     /// Bytes of its devices.
     sizes: Vec<u64>,
+    /// What each chunk holds, and its bytes.
+    chunks: Vec<(BlockGroupFlags, u64)>,
     /// What it was filled with.
-    done: Option<Done>,
+    done: Option<Counts>,
     /// Files that had become smaller when they were copied.
     shrunk: Vec<PathBuf>,
 }
@@ -98,15 +151,18 @@ struct Volume {
 fn make(
     targets: &[Target<'_>],
     arguments: &args::Mkfs,
-    input: Option<&Input>,
+    input: Option<(&Input, &Selection)>,
     identity: Identity,
     options: &mut MkfsOptions,
 ) -> Result<Volume> {
-    let devices = open(targets, arguments, identity, options)?;
+    let (devices, chunks) = open(targets, arguments, identity, options)?;
+    if !arguments.nodiscard {
+        targets.iter().zip(&devices).for_each(|(target, device)| target.discard(&**device));
+    }
     let sizes: Vec<u64> = options.devices().map(|(_, device)| device.total_bytes).collect();
-    let Some(input) = input else {
+    let Some((input, selection)) = input else {
         write(targets, &devices, options)?;
-        return Ok(Volume { sizes, done: None, shrunk: Vec::new() });
+        return Ok(Volume { sizes, chunks, done: None, shrunk: Vec::new() });
     };
     // It is a volume when it is full: what ends before leaves none, neither the old one.
     wipe_all_superblocks(&devices);
@@ -118,8 +174,8 @@ fn make(
         // That may take long.
         device.protect().map_err(|error| Failure::about(shown(targets, number), &error))?;
     }
-    let population = Population { input, arguments, identity, sizes: sizes.clone() };
-    let (now, counts, shrunk) = population.run(filled.clone())?;
+    let population = Population { input, arguments, identity, selection, sizes: sizes.clone() };
+    let Populated { sizes: now, chunks, counts, shrunk } = population.run(filled.clone())?;
     let sizes = sizes.into_iter().zip(&now);
     let cut = sizes.enumerate().filter(|(_, (before, bytes))| *bytes < before);
     let cut: Vec<_> = cut.map(|(number, (before, bytes))| (number, before, *bytes)).collect();
@@ -136,17 +192,12 @@ fn make(
     for (number, before, bytes) in cut {
         targets[number].cut(before, bytes)?;
     }
-    Ok(Volume { sizes: now, done: Some(counts.into()), shrunk })
+    Ok(Volume { sizes: now, chunks, done: Some(counts), shrunk })
 }
 
 /// Reports what was made.
-fn say(
-    paths: &[PathBuf],
-    arguments: &args::Mkfs,
-    options: &MkfsOptions,
-    sizes: &[u64],
-    done: Option<Done>,
-) -> Result<()> {
+fn say(program: Program, arguments: &args::Mkfs, options: &MkfsOptions, volume: &Volume) -> Result<()> {
+    let (paths, sizes) = (arguments.devices.as_slice(), volume.sizes.as_slice());
     let (fsid, bytes) = (options.fsid, sizes.iter().sum());
     if arguments.json {
         let is_one = paths.len() == 1;
@@ -155,7 +206,11 @@ fn say(
             devices.push(MadeDevice { id, path: path.to_string_lossy(), bytes: *bytes });
         }
         let device = paths.first().map(|path| path.to_string_lossy()).unwrap_or_default();
+        let done = volume.done.map(Done::from);
         return output::say(&output::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+    }
+    if program == Program::MkfsBtrfs {
+        return output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());
     }
     let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let on = if let [_] = paths { String::new() } else { format!(" on {} devices", paths.len()) };
@@ -181,8 +236,8 @@ fn wipe_superblocks(device: &dyn Device, end: u64) {
     }
 }
 
-fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
-    let size = arguments.size.unwrap_or_default();
+fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
+    let size = arguments.size.or(arguments.byte_count).unwrap_or_default();
     // Offsets in files have a sign.
     if i64::try_from(size).is_err() {
         return Err(Failure::new(format!("{size} bytes are impossible: files and devices are smaller than 8 EiB")));
@@ -190,24 +245,45 @@ fn options(arguments: &args::Mkfs) -> Result<MkfsOptions> {
     let mut options = MkfsOptions::new(size);
     options.label = arguments.label.clone().unwrap_or_default().into_bytes();
     options.checksum = checksum(&arguments.csum)?;
-    options.node_size = match arguments.nodesize {
-        None => None,
-        Some(bytes) => {
-            Some(u32::try_from(bytes).map_err(|_| Failure::new(format!("node size {bytes} is impossible")))?)
-        }
+    let bytes_of = |what: &str, bytes: u64| {
+        u32::try_from(bytes).map_err(|_| Failure::new(format!("{what} size {bytes} is impossible")))
     };
+    options.node_size = arguments.nodesize.map(|bytes| bytes_of("node", bytes)).transpose()?;
+    if let Some(bytes) = arguments.sectorsize {
+        options.sector_size = bytes_of("sector", bytes)?;
+    }
     options.data_profile = arguments.data.as_deref().map(profile).transpose()?;
     options.metadata_profile = arguments.metadata.as_deref().map(profile).transpose()?;
     options.mixed = arguments.mixed;
-    options.block_group_tree = arguments.block_group_tree;
+    apply_features(arguments, &mut options)?;
     // An ordinary user's volume is of no use to its maker if only root may make files in it. What
     // it is filled with gives it another owner, and who makes it leaves no trace.
     options.root_owner = match arguments.root_owner {
         Some(owner) => owner,
-        None if arguments.populate.rootdir.is_some() => (0, 0),
+        None if program == Program::MkfsBtrfs || arguments.populate.rootdir.is_some() => (0, 0),
         None => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
     };
     Ok(options)
+}
+
+/// Turns features on and off. Without what it rests on, a volume has no block-group tree, if it
+/// was not asked for.
+fn apply_features(arguments: &args::Mkfs, options: &mut MkfsOptions) -> Result<()> {
+    let words = || arguments.runtime_features.iter().chain(&arguments.features);
+    options.block_group_tree = true;
+    features::apply(&words().cloned().collect::<Vec<_>>(), options)?;
+    let is_asked_for =
+        arguments.block_group_tree || words().any(|word| matches!(word.as_str(), "block-group-tree" | "bgt"));
+    if !is_asked_for && !(options.free_space_tree && options.no_holes) {
+        options.block_group_tree = false;
+    }
+    if options.quotas.is_some() && arguments.populate.rootdir.is_some() {
+        return Err(Failure::new(
+            "quotas of a volume that is filled: ubtrfs does not count them: enable them when the volume is mounted, \
+             with btrfs quota enable",
+        ));
+    }
+    Ok(())
 }
 
 fn checksum(name: &str) -> Result<ChecksumType> {
@@ -232,13 +308,14 @@ fn profile(name: &str) -> Result<Profile> {
     })
 }
 
-/// Opens the devices of a volume that is possible; the options get their sizes.
+/// Opens the devices of a volume that is possible; the options get their sizes. Returns its chunks,
+/// too, as they are before it is filled.
 fn open(
     targets: &[Target<'_>],
     arguments: &args::Mkfs,
     identity: Identity,
     options: &mut MkfsOptions,
-) -> Result<Vec<Arc<dyn Device>>> {
+) -> Result<(Vec<Arc<dyn Device>>, Vec<(BlockGroupFlags, u64)>)> {
     let mut opened = Vec::new();
     for target in targets {
         opened.push(target.open(arguments)?);
@@ -249,13 +326,13 @@ fn open(
     options.more_devices = more.collect();
     identity.apply(options);
     // The request must be possible before a file changes.
-    layout(options).map_err(|error| refused(targets, &error))?;
+    let chunks = layout(options).map_err(|error| refused(targets, &error))?.chunks;
     let mut devices = Vec::new();
     for device in opened {
         devices.push(device.resized(arguments.populate.rootdir.is_some())?);
     }
     options.largest_chunk = Population::largest_chunk(arguments, sizes.iter().sum());
-    Ok(devices)
+    Ok((devices, chunks))
 }
 
 /// Writes an empty volume.

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::Options;
+use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_image::{
     CopyOptions, Counts, Destination, Editor, Error, HostFile, HostFiles, ImportOptions, Job, MadeSubvolumes,
-    PathFlags, Session, copy_into, import,
+    PathFlags, Selection, Session, copy_into, import,
 };
 use ubtrfs_volume::Device;
 
@@ -28,8 +29,21 @@ pub struct Population<'a> {
     pub input: &'a Input,
     pub arguments: &'a Mkfs,
     pub identity: Identity,
+    /// What of the input comes into it.
+    pub selection: &'a Selection,
     /// Bytes of the devices so far.
     pub sizes: Vec<u64>,
+}
+
+/// A volume that is full.
+pub struct Populated {
+    /// Bytes of each device.
+    pub sizes: Vec<u64>,
+    /// What each chunk holds, and its bytes.
+    pub chunks: Vec<(BlockGroupFlags, u64)>,
+    pub counts: Counts,
+    /// Files that had become smaller when they were copied.
+    pub shrunk: Vec<PathBuf>,
 }
 
 impl Population<'_> {
@@ -45,11 +59,10 @@ impl Population<'_> {
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
-    /// Fills the volume on these devices. Returns the bytes that each has then, what was done, and
-    /// which files had become smaller when they were copied.
-    pub fn run(self, devices: Vec<Arc<dyn Device>>) -> Result<(Vec<u64>, Counts, Vec<PathBuf>)> {
+    /// Fills the volume on these devices.
+    pub fn run(self, devices: Vec<Arc<dyn Device>>) -> Result<Populated> {
         let options = Options {
-            compression: self.arguments.populate.compress,
+            compression: self.arguments.populate.compression(),
             reproducible: self.identity.reproducible(),
             largest_chunk: Self::largest_chunk(self.arguments, self.sizes.iter().sum()),
             ..Options::default()
@@ -61,8 +74,10 @@ impl Population<'_> {
             session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
             sizes = session.fs().volume().devices().iter().map(|item| item.total_bytes).collect();
         }
+        let chunks = session.fs().volume().chunks();
+        let chunks = chunks.iter().map(|(_, chunk)| (chunk.flags, chunk.length)).collect();
         session.publish().map_err(|error| about(&error))?;
-        Ok((sizes, counts, shrunk))
+        Ok(Populated { sizes, chunks, counts, shrunk })
     }
 
     fn fill(&self, session: &Session) -> Result<(Counts, Vec<PathBuf>)> {
@@ -75,7 +90,9 @@ impl Population<'_> {
             Input::Directory(path) => {
                 // A hard link of the image may be anywhere.
                 let without = Sources::of(&self.arguments.devices).files().to_vec();
-                let source = HostFiles { latest: self.identity.time(), without, ..HostFiles::default() };
+                let (selection, top) = (self.selection.clone(), path.clone());
+                let latest = self.identity.time();
+                let source = HostFiles { latest, without, selection, top, ..HostFiles::default() };
                 let dedupe = populate.dedupe;
                 let how = CopyOptions { archive: true, recursive: true, dedupe, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());
@@ -103,7 +120,8 @@ impl Population<'_> {
         shown: &dyn std::fmt::Display,
         job: &mut Job<'_>,
     ) -> Result<()> {
-        let options = ImportOptions { dedupe: self.arguments.populate.dedupe, ..ImportOptions::default() };
+        let (dedupe, selection) = (self.arguments.populate.dedupe, self.selection.clone());
+        let options = ImportOptions { dedupe, selection, ..ImportOptions::default() };
         let read = import(session.fs(), session.fs().root(), archive, options, job);
         read.map_err(|error| about(&error).map_sentence(|sentence| format!("{shown}: {sentence}")))
     }

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use ubtrfs_format::Physical;
 use ubtrfs_volume::{Device, DevicePart, OpenMode, is_remote};
 
 use super::input::Input;
@@ -23,6 +24,8 @@ pub struct Target<'a> {
     size: Option<u64>,
     part: DevicePart,
     was_made: bool,
+    /// A larger image file keeps its size.
+    keeps_size: bool,
 }
 
 /// A target that nobody else has.
@@ -35,11 +38,11 @@ pub struct OpenTarget<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Makes the image file if there is none.
-    pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<&Input>) -> Result<Self> {
+    /// Makes the image file if there is none; `least`: the least bytes that a volume has.
+    pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<&Input>, least: u64) -> Result<Self> {
         let is_missing = !is_remote(path) && !path.exists();
-        let size = match (arguments.size, input) {
-            (None, Some(input)) if is_missing || is_shrunk_again(path, arguments) => {
+        let size = match (arguments.size.or(arguments.byte_count), input) {
+            (None, Some(input)) if is_missing || has_no_size(path, arguments, least) => {
                 Population::default_size(input, arguments)?
             }
             (size, _) => size,
@@ -50,7 +53,9 @@ impl<'a> Target<'a> {
             };
             make_file(path, arguments.window.offset.saturating_add(size))?;
         }
-        let mut target = Self { path, size, part: DevicePart { start: 0, size: None }, was_made: is_missing };
+        let keeps_size = arguments.byte_count.is_some();
+        let part = DevicePart { start: 0, size: None };
+        let mut target = Self { path, size, part, was_made: is_missing, keeps_size };
         match part_of(path, arguments.window) {
             Ok(part) => target.part = part,
             Err(error) => {
@@ -97,7 +102,9 @@ impl<'a> Target<'a> {
         {
             return Err(Failure::new(format!("{shown} holds {found}: -f overwrites it")));
         }
-        if is_fixed && part.start.saturating_add(total_bytes) > device.size() {
+        // With -b, only what is filled makes an image file larger.
+        let is_limit = is_fixed || self.keeps_size && arguments.populate.rootdir.is_none();
+        if is_limit && part.start.saturating_add(total_bytes) > device.size() {
             return Err(Failure::new(format!("{shown} has only {} bytes", device.size())));
         }
         if self.part.size.is_some_and(|limit| limit < total_bytes) {
@@ -105,6 +112,14 @@ impl<'a> Target<'a> {
             return Err(Failure::new(format!("--size asks for more than {limit}")));
         }
         Ok(OpenTarget { target: self, device, total_bytes, is_fixed })
+    }
+
+    /// Tells a block device that nothing on it is needed any more, as well as it can.
+    pub fn discard(&self, device: &dyn Device) {
+        let is_block = std::fs::metadata(self.path).is_ok_and(|found| found.file_type().is_block_device());
+        if is_block && let Err(error) = device.discard(Physical(0), device.size()) {
+            tracing::info!(%error, device = %self.path.display(), "cannot be discarded");
+        }
     }
 
     /// Ends an image file where its volume ends now, if it ended where the volume ended `before`:
@@ -137,7 +152,10 @@ impl OpenTarget<'_> {
     pub fn resized(self, is_filled: bool) -> Result<Arc<dyn Device>> {
         let Self { target, mut device, total_bytes, is_fixed } = self;
         let part = target.part;
-        let end = part.start.saturating_add(total_bytes);
+        let mut end = part.start.saturating_add(total_bytes);
+        if target.keeps_size {
+            end = end.max(device.size());
+        }
         let is_emptied = is_filled && part.is_whole();
         // Behind a part of an image there may be something else.
         if !is_fixed && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
@@ -152,10 +170,12 @@ impl OpenTarget<'_> {
     }
 }
 
-/// Whether an image file is made again that ends where its volume does, so that its size says
-/// nothing.
-fn is_shrunk_again(path: &Path, arguments: &Mkfs) -> bool {
-    arguments.populate.shrink && arguments.force && arguments.window.is_whole() && path.is_file()
+/// Whether the size of an image file says nothing: it is too small for any volume, or it is made
+/// again and ends where its volume does.
+fn has_no_size(path: &Path, arguments: &Mkfs, least: u64) -> bool {
+    let is_shrunk_again = arguments.populate.shrink && arguments.force;
+    let says_nothing = |found: std::fs::Metadata| found.is_file() && (is_shrunk_again || found.len() < least);
+    arguments.window.is_whole() && std::fs::metadata(path).is_ok_and(says_nothing)
 }
 
 fn make_file(path: &Path, bytes: u64) -> Result<()> {

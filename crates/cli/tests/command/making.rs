@@ -87,7 +87,7 @@ fn the_use_of_devices_and_their_failures_are_shown() {
     let [first, second] = paths.each_ref().map(String::as_str);
     success(&ubtrfs(&["mkfs", "--size", "300M", "-d", "raid1", first, second]));
     let df = success(&ubtrfs(&["filesystem", "df", second, first]));
-    assert!(df.contains("Data, RAID1: total=30.00MiB, used=0.00B"), "{df}");
+    assert!(df.contains("Data, RAID1: total=64.00MiB, used=0.00B"), "{df}");
     assert!(df.contains("System, RAID1: total=8.00MiB, used=16.00KiB"), "{df}");
     let usage: Value = serde_json::from_str(&success(&ubtrfs(&["device", "usage", "--json", second, first]))).unwrap();
     let devices = usage["devices"].as_array().unwrap();
@@ -95,9 +95,9 @@ fn the_use_of_devices_and_their_failures_are_shown() {
     for device in devices {
         let bytes = |value: &Value| value.as_u64().unwrap();
         let chunks: u64 = device["chunks"].as_array().unwrap().iter().map(|chunks| bytes(&chunks["bytes"])).sum();
-        assert_eq!((chunks, bytes(&device["unallocated_bytes"])), (68 << 20, (300 - 68) << 20));
+        assert_eq!((chunks, bytes(&device["unallocated_bytes"])), (104 << 20, (300 - 104) << 20));
     }
-    assert!(success(&ubtrfs(&["filesystem", "usage", first, second])).contains("Data,RAID1: Size:30.00MiB"));
+    assert!(success(&ubtrfs(&["filesystem", "usage", first, second])).contains("Data,RAID1: Size:64.00MiB"));
     let stats = success(&ubtrfs(&["device", "stats", "-z", "-c", first, second]));
     assert!(stats.contains(&format!("[{second}].write_io_errs    0\n")), "{stats}");
     success(&ubtrfs(&["check", first, second]));

@@ -21,7 +21,14 @@ fn impossible_options_are_refused() {
     assert_eq!(node(2048), MkfsError::NodeSize(2048));
     assert_eq!(node(12288), MkfsError::NodeSize(12288));
     assert_eq!(node(131_072), MkfsError::NodeSize(131_072));
-    assert_eq!(refusal(&MkfsOptions { sector_size: 16384, ..good.clone() }), MkfsError::SectorSize(16384));
+    let sector = |sector_size, node_size| {
+        let error = layout(&MkfsOptions { sector_size, node_size, ..good.clone() }).err();
+        error.map(|error| error.to_string())
+    };
+    assert_eq!(sector(2048, None).as_deref(), Some(MkfsError::SectorSize(2048).to_string().as_str()));
+    assert!(sector(131_072, None).is_some() && sector(12288, None).is_some());
+    assert!(sector(16384, Some(8192)).is_some_and(|error| error.contains("less than the sector size of 16384")));
+    assert_eq!((sector(16384, None), sector(65536, None), sector(8192, Some(8192))), (None, None, None));
     let mixed = MkfsOptions { mixed: true, ..good.clone() };
     assert!(layout(&mixed).is_ok());
     assert_eq!(

@@ -1,0 +1,109 @@
+//! What `mkfs.btrfs` prints of a new volume, in the lines that scripts look for.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_mkfs::MkfsOptions;
+
+use super::features;
+use crate::args::Mkfs;
+use crate::size::Unit;
+
+/// Widths of the columns of a device's line.
+const ID: usize = 5;
+const SIZE: usize = 10;
+
+/// A new volume.
+pub struct Summary<'a> {
+    pub arguments: &'a Mkfs,
+    pub options: &'a MkfsOptions,
+    /// Bytes of each device.
+    pub sizes: &'a [u64],
+    /// What each chunk holds, and its bytes.
+    pub chunks: &'a [(BlockGroupFlags, u64)],
+}
+
+impl Summary<'_> {
+    /// The lines, but for the last line break.
+    pub fn lines(&self) -> String {
+        let (arguments, options) = (self.arguments, self.options);
+        let mut lines = vec![format!("mkfs.btrfs of ubtrfs {}", env!("CARGO_PKG_VERSION")), String::new()];
+        let mut say = |label: &str, value: &str| lines.push(format!("{label:<20}{value}"));
+        let populate = &arguments.populate;
+        if let Some(from) = &populate.rootdir {
+            say("Rootdir from:", &from.display().to_string());
+            say("  Compress:", if populate.compression().is_some() { "yes" } else { "no" });
+            say("  Shrink:", if populate.shrink { "yes" } else { "no" });
+        }
+        let label = String::from_utf8_lossy(&options.label);
+        say("Label:", if label.is_empty() { "(null)" } else { &label });
+        say("UUID:", &options.fsid.to_string());
+        if arguments.device_uuid.is_some() {
+            say("Device UUID:", &options.device_uuid.to_string());
+        }
+        say("Node size:", &options.node_size().to_string());
+        let page = rustix::param::page_size();
+        say("Sector size:", &format!("{}\t(CPU page size: {page})", options.sector_size));
+        say("Filesystem size:", &shown(self.sizes.iter().sum()));
+        say("Block group profiles:", "");
+        for (kind, profile, bytes) in self.groups() {
+            say(&format!("  {kind}:"), &format!("{profile:<8} {:>16}", shown(bytes)));
+        }
+        say("SSD detected:", if arguments.devices.first().is_some_and(|device| is_ssd(device)) { "yes" } else { "no" });
+        say("Zoned device:", "no");
+        say("Features:", &features::names(options));
+        say("Checksum:", options.checksum.name());
+        say("Number of devices:", &self.sizes.len().to_string());
+        say("Devices:", "");
+        say(&format!("{:>ID$}  {:>SIZE$}  PATH", "ID", "SIZE"), "");
+        for ((id, path), bytes) in (1..).zip(&arguments.devices).zip(self.sizes) {
+            say(&device_line(id, path, *bytes), "");
+        }
+        let mut text = String::new();
+        for line in lines {
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        text
+    }
+
+    /// The kinds of block groups with their profiles and bytes, data first.
+    fn groups(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let kinds = [
+            ("Data", BlockGroupFlags::DATA),
+            ("Data+Metadata", BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA)),
+            ("Metadata", BlockGroupFlags::METADATA),
+            ("System", BlockGroupFlags::SYSTEM),
+        ];
+        let mut groups = Vec::new();
+        for (name, kind) in kinds {
+            let of_kind: Vec<_> = self.chunks.iter().filter(|(flags, _)| flags.types() == kind).collect();
+            if let Some((flags, _)) = of_kind.first() {
+                groups.push((name, flags.profile_name(), of_kind.iter().map(|(_, bytes)| bytes).sum()));
+            }
+        }
+        groups
+    }
+}
+
+fn shown(bytes: u64) -> String {
+    Unit { is_decimal: false, power: None }.show(bytes)
+}
+
+fn device_line(id: u64, path: &PathBuf, bytes: u64) -> String {
+    format!("{id:>ID$}  {:>SIZE$}  {}", shown(bytes), path.display())
+}
+
+/// Whether the kernel says of a block device that it has no moving parts. Of partitions it says so
+/// of the whole device.
+fn is_ssd(path: &Path) -> bool {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let Ok(found) = std::fs::metadata(path) else { return false };
+    if !found.file_type().is_block_device() {
+        return false;
+    }
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    let Ok(device) = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")) else { return false };
+    let whole = if device.join("partition").exists() { device.parent().unwrap_or(&device) } else { &device };
+    std::fs::read_to_string(whole.join("queue/rotational")).is_ok_and(|text| text.trim() == "0")
+}

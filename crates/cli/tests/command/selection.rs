@@ -1,0 +1,164 @@
+//! `mkfs --rootdir`: what of a tree or an archive comes into the volume, and whom it belongs to.
+
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+
+use crate::{fails, success, ubtrfs};
+
+/// A tree with files in several directories.
+fn tree(top: &Path) {
+    for dir in ["a/build", "proc/1", "b"] {
+        std::fs::create_dir_all(top.join(dir)).unwrap();
+    }
+    for file in ["a/x.c", "a/x.o", "a/build/out", "proc/1/status", "b/y.o", "b/proc"] {
+        std::fs::write(top.join(file), file).unwrap();
+    }
+}
+
+/// The paths of an image, sorted.
+fn paths(image: &str) -> Vec<String> {
+    let listed = success(&ubtrfs(&["export", image]).clone_into_tar_list());
+    let mut paths: Vec<String> = listed.lines().map(|line| line.trim_end_matches('/').to_owned()).collect();
+    paths.sort();
+    paths
+}
+
+trait TarList {
+    /// What `tar -t` says of an archive on the standard output.
+    fn clone_into_tar_list(self) -> std::process::Output;
+}
+
+impl TarList for std::process::Output {
+    fn clone_into_tar_list(self) -> std::process::Output {
+        let archive = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(archive.path(), success_bytes(&self)).unwrap();
+        Command::new("tar").arg("-tf").arg(archive.path()).output().unwrap()
+    }
+}
+
+fn success_bytes(output: &std::process::Output) -> &[u8] {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    &output.stdout
+}
+
+/// Makes images of a directory and of its archive with the same options.
+fn make_both(dir: &Path, top: &Path, options: &[&str]) -> [String; 2] {
+    let archive = dir.join("archive.tar");
+    let packed = Command::new("tar").arg("-C").arg(top).args(["--sort=name", "-cf"]).arg(&archive).arg(".").status();
+    assert!(packed.unwrap().success());
+    [("of-directory", top), ("of-archive", &archive)].map(|(name, from)| {
+        let image = dir.join(name).display().to_string();
+        let arguments = ["mkfs", "-q", "-f", "--size", "200M", "--rootdir", from.to_str().unwrap(), &image];
+        assert_eq!(success(&ubtrfs(&[&arguments[..], options].concat())), "");
+        success(&ubtrfs(&["check", &image]));
+        image
+    })
+}
+
+#[test]
+fn patterns_leave_names_and_paths_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("tree");
+    tree(&top);
+    let options = ["--exclude", "*.o", "--exclude=/proc/*", "--exclude", "build"];
+    for image in make_both(dir.path(), &top, &options) {
+        assert_eq!(paths(&image), [".", "./a", "./a/x.c", "./b", "./b/proc", "./proc"], "{image}");
+    }
+    let image = dir.path().join("new").display().to_string();
+    let wrong = ["mkfs", "--size", "200M", "--rootdir", top.to_str().unwrap(), "--exclude", "a[", &image];
+    fails(&ubtrfs(&wrong), 2, "--exclude: 'a[' is no pattern");
+    assert!(!Path::new(&image).exists());
+}
+
+#[test]
+fn a_hard_link_to_what_is_left_out_is_refused_in_an_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("tree");
+    tree(&top);
+    std::fs::hard_link(top.join("a/x.o"), top.join("b/z")).unwrap();
+    let archive = dir.path().join("archive.tar");
+    let packed = Command::new("tar").arg("-C").arg(&top).args(["--sort=name", "-cf"]).arg(&archive).arg(".").status();
+    assert!(packed.unwrap().success());
+    let image = dir.path().join("image").display().to_string();
+    let arguments = ["mkfs", "--size", "200M", "--exclude", "x.o", "--rootdir", archive.to_str().unwrap(), &image];
+    fails(&ubtrfs(&arguments), 1, "b/z");
+    assert!(!Path::new(&image).exists());
+}
+
+/// User and group of a path of an image.
+fn owner(image: &str, path: &str) -> String {
+    let shown = success(&ubtrfs(&["stat", image, path]));
+    let line = shown.lines().find(|line| line.contains("uid") || line.contains("owner")).unwrap_or(&shown);
+    line.trim().to_owned()
+}
+
+#[test]
+fn images_of_equal_trees_of_two_users_are_equal() {
+    require!(Need::Root);
+    let dir = tempfile::tempdir().unwrap();
+    let mut images = Vec::new();
+    for user in [1001, 1002] {
+        let top = dir.path().join(format!("tree-{user}"));
+        tree(&top);
+        for found in [
+            "",
+            "a",
+            "a/x.c",
+            "a/x.o",
+            "a/build",
+            "a/build/out",
+            "proc",
+            "proc/1",
+            "proc/1/status",
+            "b",
+            "b/y.o",
+            "b/proc",
+        ] {
+            chown(top.join(found), Some(user), Some(user)).unwrap();
+        }
+        let map = format!("{user}:7");
+        for options in [&["--all-root"][..], &["--owner-map", &map]] {
+            let image = dir.path().join(format!("image-{user}-{}", options.len()));
+            let made = Command::new(env!("CARGO_BIN_EXE_ubtrfs"))
+                .args(["mkfs", "-q", "--size", "200M", "--rootdir"])
+                .args([&top, &image])
+                .args(options)
+                .env("SOURCE_DATE_EPOCH", "1700000000")
+                .output();
+            success(&made.unwrap());
+            images.push(image);
+        }
+    }
+    let bytes = |index: usize| std::fs::read(&images[index]).unwrap();
+    assert!(bytes(0) == bytes(2), "--all-root");
+    assert!(bytes(1) == bytes(3), "--owner-map");
+    let image = |index: usize| images[index].to_str().unwrap();
+    assert_ne!(owner(image(0), "/a/x.c"), owner(image(1), "/a/x.c"));
+    assert!(owner(image(1), "/a/x.c").contains('7'));
+    assert!(owner(image(1), "/").contains('7'));
+}
+
+#[test]
+fn other_file_systems_are_left_out_on_request() {
+    require!(Need::Root);
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().join("tree");
+    tree(&top);
+    let script = format!(
+        "mount -t tmpfs none {0}/b && echo other > {0}/b/other && {1} mkfs -q --size 200M --rootdir {0} -x {2}/one && {1} mkfs -q --size 200M --rootdir {0} {2}/all",
+        top.display(),
+        env!("CARGO_BIN_EXE_ubtrfs"),
+        dir.path().display()
+    );
+    // A mount of this process alone, which ends with it.
+    success(&Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap());
+    let image = |name: &str| dir.path().join(name).display().to_string();
+    assert!(paths(&image("all")).contains(&"./b/other".to_owned()));
+    let one = paths(&image("one"));
+    assert!(one.contains(&"./b".to_owned()) && !one.iter().any(|path| path.starts_with("./b/")), "{one:?}");
+    assert_eq!(std::fs::metadata(top.join("a")).unwrap().uid(), 0);
+}

@@ -1,0 +1,220 @@
+//! The program by the name of mkfs.btrfs: its options, its output, and volumes that equal those of
+//! mkfs.btrfs 7.3, which made those of `tests/fixtures/mkfs`.
+
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use ubtrfs_testkit::dumps::{items, superblock};
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+
+use crate::{success, ubtrfs};
+
+/// The program under the name of mkfs.btrfs.
+struct StandIn(tempfile::TempDir);
+
+impl StandIn {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        symlink(env!("CARGO_BIN_EXE_ubtrfs"), dir.path().join("mkfs.btrfs")).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// An empty image of this name.
+    fn image(&self, name: &str, mib: u64) -> PathBuf {
+        let path = self.path(name);
+        File::create(&path).unwrap().set_len(mib << 20).unwrap();
+        path
+    }
+
+    fn run<S: AsRef<std::ffi::OsStr>>(&self, arguments: &[S]) -> Output {
+        let mut command = Command::new(self.path("mkfs.btrfs"));
+        command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null()).output().unwrap()
+    }
+}
+
+fn unpack(from: &Path, to: &Path) {
+    let unpacked = Command::new("zstd").args(["-q", "-d", "-f", "--sparse", "-o"]).arg(to).arg(from).status().unwrap();
+    assert!(unpacked.success());
+}
+
+/// What mkfs.btrfs 7.3 writes that means nothing, or that is wrong, as ubtrfs writes it:
+/// docs/format.md lists the differences.
+fn as_meant(item: &str) -> String {
+    if item.contains(" QGROUP_LIMIT ") {
+        // Its values are memory that nobody has written to.
+        return "QUOTA_TREE: limit".to_owned();
+    }
+    if item.contains("(QUOTA_TREE ROOT_ITEM 0)") || item.contains(": QUOTA_TREE ROOT_ITEM") {
+        // It says that nobody refers to the tree.
+        return item
+            .replace("bytes_used 0 ", "bytes_used 16384 ")
+            .replace(" refs 0 ", " refs 1 ")
+            .replace("refs 0", "refs 1");
+    }
+    // The first chunk of the volume that mkfs.btrfs begins with.
+    item.replace(
+        "io_align 4096 io_width 4096 sector_size 4096 num_stripes 1 sub_stripes 0",
+        "io_align 65536 io_width 65536 sector_size 4096 num_stripes 1 sub_stripes 1",
+    )
+    .replace("num_stripes 1 sub_stripes 0", "num_stripes 1 sub_stripes 1")
+}
+
+#[test]
+fn volumes_equal_those_of_mkfs_btrfs() {
+    require!(Need::Tool("btrfs"), Need::Tool("zstd"));
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/mkfs");
+    let cases = std::fs::read_to_string(fixtures.join("cases")).unwrap();
+    let stand_in = StandIn::new();
+    let mut tried = 0;
+    for case in cases.lines() {
+        let mut fields = case.split('|');
+        let mut field = || fields.next().unwrap_or_default();
+        let (name, options, sizes) = (field(), field(), field());
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for (number, mib) in (1..).zip(sizes.split(' ')) {
+            ours.push(stand_in.image(&format!("ours.{number}"), mib.parse().unwrap()));
+            let image = stand_in.path(&format!("theirs.{number}"));
+            unpack(&fixtures.join(format!("{name}.{number}.img.zst")), &image);
+            theirs.push(image);
+        }
+        let words = options.split(' ').filter(|word| !word.is_empty()).map(Into::into);
+        let arguments: Vec<PathBuf> = ["-q".into()].into_iter().chain(words).chain(ours.iter().cloned()).collect();
+        assert_eq!(success(&stand_in.run(&arguments)), "", "{name}");
+        let (our_items, their_items) = (items(&ours), items(&theirs));
+        if name == "squota" && their_items.is_empty() {
+            // Dumps of before 6.7 know no simple quotas; the kernel mounts them in crates/mkfs.
+            continue;
+        }
+        assert!(our_items.len() > 30, "{name}: the dump was not understood: {our_items:?}");
+        let theirs_as_meant: Vec<String> = their_items.iter().map(|item| as_meant(item)).collect();
+        let ours_as_meant: Vec<String> = our_items.iter().map(|item| as_meant(item)).collect();
+        let only = |a: &[String], b: &[String]| a.iter().filter(|item| !b.contains(item)).cloned().collect::<Vec<_>>();
+        assert_eq!(only(&ours_as_meant, &theirs_as_meant), only(&theirs_as_meant, &ours_as_meant), "{name}");
+        let count = |items: &[String]| items.iter().filter(|item| item.contains("tree block")).count();
+        assert_eq!(count(&ours_as_meant), count(&theirs_as_meant), "{name}");
+        assert_eq!(superblock(&ours), superblock(&theirs), "{name}");
+        for path in ours.iter().chain(&theirs) {
+            std::fs::remove_file(path).unwrap();
+        }
+        tried += 1;
+    }
+    assert!(tried > 30, "{tried}");
+}
+
+/// The value behind a label of the summary, as scripts cut it out.
+fn value<'a>(summary: &'a str, label: &str) -> &'a str {
+    let line = summary.lines().find(|line| line.trim_start().starts_with(label));
+    line.unwrap_or_else(|| panic!("no {label} in {summary}")).trim_start()[label.len()..].trim()
+}
+
+#[test]
+fn the_summary_has_the_lines_that_scripts_look_for() {
+    let stand_in = StandIn::new();
+    stand_in.image("a", 300);
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    let device = "11111111-2222-3333-4444-666666666666";
+    let summary = success(&stand_in.run(&["-L", "name", "-U", uuid, "--device-uuid", device, "a"]));
+    for (label, expected) in [
+        ("Label:", "name"),
+        ("UUID:", uuid),
+        ("Device UUID:", device),
+        ("Node size:", "16384"),
+        ("Filesystem size:", "300.00MiB"),
+        ("Metadata:", "DUP              32.00MiB"),
+        ("Data:", "single            8.00MiB"),
+        ("System:", "DUP               8.00MiB"),
+        ("Features:", "extref, skinny-metadata, no-holes, free-space-tree, block-group-tree"),
+        ("Checksum:", "crc32c"),
+        ("Number of devices:", "1"),
+    ] {
+        assert_eq!(value(&summary, label), expected, "{summary}");
+    }
+    let last = summary.trim_end().lines().last().unwrap();
+    assert_eq!(last.split_whitespace().collect::<Vec<_>>(), ["1", "300.00MiB", "a"]);
+    assert_eq!(success(&stand_in.run(&["-q", "-f", "a"])), "");
+    let version = success(&stand_in.run(&["--version"]));
+    assert!(version.starts_with("mkfs.btrfs") && version.contains("btrfs-progs v7.3"), "{version}");
+    let listed = success(&stand_in.run(&["-O", "list-all"]));
+    for feature in ["mixed-bg", "quota", "extref", "free-space-tree", "block-group-tree", "squota", "bgt"] {
+        assert!(listed.lines().any(|line| line.split_whitespace().next() == Some(feature)), "{listed}");
+    }
+    assert_eq!(success(&ubtrfs(&["mkfs", "-O", "list-all"])), listed);
+}
+
+#[test]
+fn options_are_taken_as_getopt_long_takes_them() {
+    let stand_in = StandIn::new();
+    stand_in.image("a", 300);
+    // Shortened, repeated (the last one counts), joined, and after the device.
+    success(&stand_in.run(&["a", "-qKf", "--lab", "first", "-Lsecond", "--nodes=4k", "-n8k", "-vv"]));
+    let info: serde_json::Value =
+        serde_json::from_str(&success(&ubtrfs(&["info", "--json", stand_in.path("a").to_str().unwrap()]))).unwrap();
+    assert_eq!((&info["label"], &info["node_size"]), (&"second".into(), &8192.into()));
+}
+
+#[track_caller]
+fn refused(output: &Output, words: &str) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains(words), "{error}");
+}
+
+#[test]
+fn what_is_refused_says_why_and_leaves_the_image() {
+    let stand_in = StandIn::new();
+    let image = stand_in.image("a", 300);
+    for (arguments, words) in [
+        (&["-O", "zoned"][..], "ERROR: -O zoned: ubtrfs does not write to zoned devices"),
+        (&["-O", "raid-stripe-tree"], "does not write RAID stripe trees"),
+        (&["-O", "bogus"], "unknown feature 'bogus'"),
+        (&["-d", "raid5"], "ubtrfs writes no parity"),
+        (&["-d", "raid1"], "raid1 needs at least 2 devices"),
+        (&["-O", "bgt,^no-holes"], "a block-group tree needs"),
+        (&["-s", "1k"], "sector size 1024 is impossible"),
+        (&["-s", "64k", "-n", "16k"], "less than the sector size of 65536"),
+        (&["-b", "400M"], "has only 314572800 bytes"),
+        (&["--reflink", "--rootdir", "."], "--reflink: ubtrfs copies"),
+        (&["--nonesuch"], "--nonesuch"),
+        (&["--csum", "md5"], "unknown checksum algorithm"),
+    ] {
+        refused(&stand_in.run(&[arguments, &["a"]].concat()), words);
+    }
+    refused(&stand_in.run::<&str>(&[]), "DEVICE");
+    assert_eq!(std::fs::metadata(&image).unwrap().blocks(), 0, "nothing was written");
+    success(&stand_in.run(&["-q", "a"]));
+    refused(&stand_in.run(&["a"]), "ERROR: a holds a btrfs: -f overwrites it");
+}
+
+#[test]
+fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
+    let stand_in = StandIn::new();
+    let image = stand_in.image("a", 500);
+    let summary = success(&stand_in.run(&["-b", "300M", "a"]));
+    assert_eq!(value(&summary, "Filesystem size:"), "300.00MiB");
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 500 << 20);
+    success(&ubtrfs(&["check", image.to_str().unwrap()]));
+    // What is filled makes an image that is smaller, or that is none yet.
+    std::fs::create_dir(stand_in.path("tree")).unwrap();
+    std::fs::write(stand_in.path("tree/file"), "content").unwrap();
+    for name in ["a", "new"] {
+        success(&stand_in.run(&["-q", "-f", "-b", "600M", "--rootdir", "tree", name]));
+        assert_eq!(std::fs::metadata(stand_in.path(name)).unwrap().len(), 600 << 20);
+        assert_eq!(success(&ubtrfs(&["cat", stand_in.path(name).to_str().unwrap(), "/file"])), "content");
+    }
+    // So do image builders that give it a temporary file, which is empty.
+    stand_in.image("empty", 0);
+    for arguments in [&["-q", "-r", "tree", "empty"][..], &["-q", "-f", "-r", "tree", "empty", "--shrink"]] {
+        success(&stand_in.run(arguments));
+        assert_eq!(success(&ubtrfs(&["cat", stand_in.path("empty").to_str().unwrap(), "/file"])), "content");
+    }
+    success(&stand_in.run(&["-q", "-f", "--shrink", "--compress", "no", "--rootdir", "tree", "a"]));
+    assert!(std::fs::metadata(&image).unwrap().len() < 100 << 20);
+    success(&ubtrfs(&["check", image.to_str().unwrap()]));
+}

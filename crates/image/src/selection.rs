@@ -1,0 +1,258 @@
+//! What of a tree comes into a volume, and whom it belongs to there.
+
+use glob::{MatchOptions, Pattern};
+use ubtrfs::acl::{self, Acl, AclEntry, AclTag};
+
+use crate::source::Description;
+
+/// The capabilities of files, whose third version has the number of a user.
+const CAPABILITIES: &[u8] = b"security.capability";
+/// The version in the first byte behind the flags, and where the user of a third version is.
+const VERSION_BYTE: usize = 3;
+const THIRD: u8 = 3;
+const ROOT_ID: std::ops::Range<usize> = 20..24;
+
+/// Shell patterns of paths that are left out, with all that is below them.
+#[derive(Clone, Debug, Default)]
+pub struct Excluded {
+    /// Of names, wherever they are.
+    names: Vec<Pattern>,
+    /// Of paths from the top, without a slash before them.
+    paths: Vec<Pattern>,
+}
+
+impl Excluded {
+    const HOW: MatchOptions =
+        MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+
+    /// Adds a pattern: one with a slash is of paths from the top, one without of names. An error
+    /// says what is wrong with it.
+    pub fn add(&mut self, pattern: &str) -> Result<(), String> {
+        let wrong = |why: &str| format!("'{pattern}' is no pattern: {why}");
+        let path = pattern.trim_start_matches('/');
+        if path.is_empty() || path.ends_with('/') {
+            return Err(wrong("it names nothing, or ends with a slash"));
+        }
+        let parsed = Pattern::new(path).map_err(|error| wrong(error.msg))?;
+        if pattern.contains('/') {
+            self.paths.push(parsed)
+        } else {
+            self.names.push(parsed)
+        }
+        Ok(())
+    }
+
+    /// Whether what has this name is left out wherever it is.
+    pub fn has_name(&self, name: &[u8]) -> bool {
+        matches(&self.names, name)
+    }
+
+    /// Whether a path has to be known to tell.
+    pub fn asks_for_paths(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
+    /// Whether a path from the top is left out, without what leaves out its name.
+    pub fn has_path(&self, path: &[u8]) -> bool {
+        matches(&self.paths, path)
+    }
+
+    /// Whether a path from the top, or what it is below of, is left out.
+    pub fn has_above(&self, names: &[&[u8]]) -> bool {
+        if self.names.is_empty() && self.paths.is_empty() {
+            return false;
+        }
+        let mut path = Vec::new();
+        names.iter().any(|name| {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+            self.has_name(name) || self.has_path(&path)
+        })
+    }
+}
+
+/// Names that are no UTF-8 match by what a terminal shows of them.
+fn matches(patterns: &[Pattern], bytes: &[u8]) -> bool {
+    !patterns.is_empty() && {
+        let text = String::from_utf8_lossy(bytes);
+        patterns.iter().any(|pattern| pattern.matches_with(&text, Excluded::HOW))
+    }
+}
+
+/// So many numbers of users or groups, and what they become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdRange {
+    /// The first one.
+    pub from: u32,
+    /// What the first one becomes.
+    pub to: u32,
+    /// How many follow each other.
+    pub count: u32,
+}
+
+impl IdRange {
+    fn map(&self, id: u32) -> Option<u32> {
+        let inside = id.checked_sub(self.from).filter(|inside| *inside < self.count)?;
+        self.to.checked_add(inside)
+    }
+}
+
+/// Whom files belong to in the volume.
+#[derive(Clone, Debug, Default)]
+pub struct Owners {
+    /// All of them to root.
+    pub all_root: bool,
+    /// Else by the first range that has the number; others stay as they are.
+    pub users: Vec<IdRange>,
+    /// The same of groups.
+    pub groups: Vec<IdRange>,
+}
+
+impl Owners {
+    fn changes_nothing(&self) -> bool {
+        !self.all_root && self.users.is_empty() && self.groups.is_empty()
+    }
+
+    fn user(&self, id: u32) -> u32 {
+        mapped(&self.users, id)
+    }
+
+    fn group(&self, id: u32) -> u32 {
+        mapped(&self.groups, id)
+    }
+
+    /// The owner and the group that belong to these in the volume.
+    pub fn owner(&self, (user, group): (u32, u32)) -> (u32, u32) {
+        if self.all_root { (0, 0) } else { (self.user(user), self.group(group)) }
+    }
+
+    /// Changes the numbers in ACLs and capabilities. Those that can't be understood stay as they
+    /// are, and are refused where they are set.
+    pub fn change_xattrs(&self, xattrs: &mut [(Vec<u8>, Vec<u8>)]) {
+        if self.users.is_empty() && self.groups.is_empty() {
+            return;
+        }
+        for (name, value) in xattrs {
+            if name == acl::ACCESS || name == acl::DEFAULT {
+                self.change_acl(value);
+            } else if name == CAPABILITIES {
+                self.change_capabilities(value);
+            }
+        }
+    }
+
+    fn change_acl(&self, value: &mut Vec<u8>) {
+        let Ok(Some(list)) = Acl::parse(value) else { return };
+        let changed = |entry: &AclEntry| AclEntry {
+            id: entry.id.map(|id| if entry.tag == AclTag::User { self.user(id) } else { self.group(id) }),
+            ..*entry
+        };
+        // Two that become the same are no list any more.
+        if let Some(list) = Acl::of(list.entries().iter().map(changed).collect()) {
+            *value = list.to_bytes();
+        }
+    }
+
+    fn change_capabilities(&self, value: &mut [u8]) {
+        if value.get(VERSION_BYTE) == Some(&THIRD)
+            && let Some(bytes) = value.get_mut(ROOT_ID)
+            && let Ok(root) = <[u8; 4]>::try_from(&*bytes)
+        {
+            bytes.copy_from_slice(&self.user(u32::from_le_bytes(root)).to_le_bytes());
+        }
+    }
+
+    /// Changes what describes a file.
+    pub(crate) fn change(&self, of: &mut Description) {
+        if self.changes_nothing() {
+            return;
+        }
+        (of.uid, of.gid) = self.owner((of.uid, of.gid));
+        self.change_xattrs(&mut of.xattrs);
+    }
+}
+
+fn mapped(ranges: &[IdRange], id: u32) -> u32 {
+    ranges.iter().find_map(|range| range.map(id)).unwrap_or(id)
+}
+
+/// What of a tree comes into a volume, and whom it belongs to there.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// What is left out.
+    pub excluded: Excluded,
+    /// Whom the rest belongs to.
+    pub owners: Owners,
+    /// Directories of the host that other file systems are mounted on are taken as empty ones.
+    pub one_file_system: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn excluded(patterns: &[&str]) -> Excluded {
+        let mut excluded = Excluded::default();
+        patterns.iter().for_each(|pattern| excluded.add(pattern).unwrap());
+        excluded
+    }
+
+    #[test]
+    fn patterns_are_of_names_or_of_paths_from_the_top() {
+        let has = |patterns: &[&str], path: &str| {
+            let names: Vec<&[u8]> = path.split('/').map(str::as_bytes).collect();
+            excluded(patterns).has_above(&names)
+        };
+        assert!(has(&["*.o"], "a/b/c.o") && has(&["*.o"], ".o"));
+        assert!(has(&["b"], "a/b/c"), "with all that is below");
+        assert!(!has(&["*.o"], "a/b.oo"));
+        assert!(has(&["/proc/*"], "proc/1") && !has(&["/proc/*"], "proc") && !has(&["/proc/*"], "a/proc/1"));
+        assert!(has(&["a/*/c"], "a/b/c/d") && !has(&["a/*/c"], "a/b/b/c"));
+        assert!(has(&["a/**/c"], "a/b/b/c"));
+        assert!(has(&["/tmp"], "tmp/x") && !has(&["/tmp"], "a/tmp"));
+        assert!(!has(&[], "a"));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for wrong in ["", "/", "a/", "a[", "***"] {
+            assert!(Excluded::default().add(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn numbers_become_those_of_the_first_range_that_has_them() {
+        let range = |from, to, count| IdRange { from, to, count };
+        let users = vec![range(1000, 0, 1), range(1000, 5, 10), range(u32::MAX - 5, u32::MAX - 2, 9)];
+        let owners = Owners { users, ..Owners::default() };
+        assert_eq!(owners.owner((1000, 1000)), (0, 1000));
+        assert_eq!(owners.owner((1009, 7)), (14, 7));
+        assert_eq!(owners.owner((u32::MAX - 1, 0)).0, u32::MAX - 1, "no number beyond the last one");
+        let all = Owners { all_root: true, ..Owners::default() };
+        assert_eq!(all.owner((5, 6)), (0, 0));
+    }
+
+    #[test]
+    fn acls_and_capabilities_have_the_same_numbers() {
+        let entry = |tag, id| AclEntry { tag, permissions: 7, id };
+        let own = [AclTag::Owner, AclTag::OwningGroup, AclTag::Mask, AclTag::Other].map(|tag| entry(tag, None));
+        let with = |user, group| {
+            let named = [entry(AclTag::User, Some(user)), entry(AclTag::Group, Some(group))];
+            Acl::of(own.into_iter().chain(named).collect()).unwrap().to_bytes()
+        };
+        let capabilities = |root: u32| [vec![1, 0, 0, 3], vec![0; 16], root.to_le_bytes().to_vec()].concat();
+        let range = IdRange { from: 100, to: 200, count: 50 };
+        let owners = Owners { users: vec![range], groups: vec![range], ..Owners::default() };
+        let mut xattrs = vec![
+            (acl::ACCESS.to_vec(), with(120, 149)),
+            (CAPABILITIES.to_vec(), capabilities(101)),
+            (b"user.x".to_vec(), vec![1, 0, 0, 3]),
+        ];
+        owners.change_xattrs(&mut xattrs);
+        assert_eq!(xattrs[0].1, with(220, 249));
+        assert_eq!(xattrs[1].1, capabilities(201));
+        assert_eq!(xattrs[2].1, [1, 0, 0, 3]);
+    }
+}
