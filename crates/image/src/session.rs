@@ -135,7 +135,8 @@ mod tests {
             assert!(seen(&device) == before, "after commit {byte}");
         }
         // What the volume refers to is kept even where room is short.
-        let full = (5..30).find_map(|byte| fill(&edit, byte).err()).unwrap();
+        let more = |number: u64| Dir::root(edit.fs()).write(format!("more{number}"), vec![9; 4 << 20]);
+        let full = (0..64).find_map(|number| more(number).err()).unwrap();
         assert_eq!(full.errno(), Errno::NOSPC);
         drop(edit);
         assert!(seen(&device) == before);
@@ -240,6 +241,58 @@ mod tests {
             fill(&edit, byte).unwrap();
             edit.checkpoint().unwrap();
             assert!(seen(&device).iter().all(|(_, seen)| *seen == byte), "{byte}");
+        }
+    }
+
+    #[test]
+    fn what_an_edit_wrote_and_replaced_again_is_free_before_its_end() {
+        let device = Arc::new(MemoryDevice::new(192 << 20));
+        mkfs::make(&[&*device], &MkfsOptions::new(192 << 20)).unwrap();
+        let edit = session(&device);
+        fill(&edit, 1).unwrap();
+        edit.publish().unwrap();
+        let before = seen(&device);
+        let edit = session(&device);
+        // Together they are many times as large as the device.
+        for byte in 2..22 {
+            fill(&edit, byte).unwrap();
+            edit.fs().sync().unwrap();
+            assert!(seen(&device) == before, "after commit {byte}");
+        }
+        edit.publish().unwrap();
+        assert!(seen(&device).iter().all(|(_, byte)| *byte == 21));
+    }
+
+    /// Writes the files again and again, so that the later commits get the space of those before.
+    fn edit_often(device: Arc<dyn Device>, byte: u8) -> Result<()> {
+        let session = Session::open(vec![device])?;
+        let root = Dir::root(session.fs());
+        for round in (0..10).rev() {
+            for number in 0..6 {
+                let content = vec![byte + round; 1 << 20];
+                root.write(format!("file{number}"), content).map_err(crate::error::inside("/"))?;
+            }
+            session.fs().sync()?;
+        }
+        session.publish()
+    }
+
+    #[test]
+    fn a_crash_leaves_what_was_before_an_edit_though_it_used_space_twice() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let options = MkfsOptions { mixed: true, ..MkfsOptions::new(64 << 20) };
+        mkfs::make(&[&*device], &options).unwrap();
+        edit(Arc::clone(&device) as _, 1).unwrap();
+        let (bytes, before): (Arc<[u8]>, _) = (device.to_bytes().into(), seen(&device));
+        edit_often(Arc::clone(&device) as _, 2).unwrap();
+        let after = seen(&device);
+        let recording = Arc::new(RecordingDevice::new(bytes));
+        edit_often(recording.clone(), 2).unwrap();
+        let events = recording.len();
+        for event in (0..=events).step_by(7).chain([events]) {
+            let crashed = recording.crash_state(event, &mut random_fates(event as u64));
+            let now = seen_on(Arc::new(crashed));
+            assert!(now == after || (event < events && now == before), "after {event} of {events} events: {now:?}");
         }
     }
 
