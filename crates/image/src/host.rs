@@ -10,7 +10,7 @@ use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use ubtrfs::format::items::Timespec;
 
-use crate::error::{Error, Result, outside};
+use crate::error::{Error, Result, outside, shown};
 use crate::host_tree::{HostFile, HostTree, OpenFile};
 use crate::source::{Child, Description, Source, TakeData};
 
@@ -90,7 +90,7 @@ impl Source for HostFiles {
     fn describe(&self, file: &HostFile) -> Result<Description> {
         let opened = self.open(file)?;
         if self.without.contains(&opened.id()) {
-            return Err(Error::Refused(format!("{}: it is the image itself", file.path().display())));
+            return Err(Error::Refused(format!("{}: it is the image itself", shown(&file.path()))));
         }
         let found = opened.status();
         let time = |sec: i64, nsec: u64| Timespec { sec: sec as u64, nsec: nsec as u32 };
@@ -216,6 +216,19 @@ fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u
     };
     let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
     Ok((start < end).then_some((start, end)))
+}
+
+/// Bytes of the data of a regular file, in whole blocks, without its holes.
+pub(crate) fn data_bytes(file: &OpenFile, size: u64) -> io::Result<u64> {
+    const BLOCK: u64 = 4096;
+    let (mut bytes, mut at) = (0, 0);
+    while let Some((start, end)) = next_data(file, at, size)? {
+        // Two ranges may be in one block.
+        let start = (start / BLOCK * BLOCK).max(at);
+        at = end.next_multiple_of(BLOCK);
+        bytes += at.saturating_sub(start);
+    }
+    Ok(bytes)
 }
 
 /// The extended attributes that the process may see.
