@@ -19,6 +19,7 @@ mod edit;
 mod error;
 mod export;
 mod fingerprint;
+mod footprint;
 mod host;
 mod host_tree;
 mod import;

@@ -4,9 +4,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use ubtrfs::volume::{DeferredSuperblocks, Device, OpenOptions, Volume};
-use ubtrfs::{Filesystem, KeptCommit, Options};
+use ubtrfs::{Errno, Filesystem, KeptCommit, Options};
 
 use crate::error::{Error, Result};
+use crate::footprint::Footprint;
+
+/// Bytes that a device may have which no chunk has, besides the first MiB.
+const SPARE: u64 = 8 << 20;
+/// Of what no chunk has, the part that stays where there are many.
+const LEAST_ROOM: u64 = 16;
 
 /// A volume that is open for an edit, from its top level.
 ///
@@ -18,7 +24,9 @@ use crate::error::{Error, Result};
 pub struct Session {
     fs: Arc<Filesystem>,
     deferred: Vec<Arc<DeferredSuperblocks>>,
-    kept: RefCell<KeptCommit>,
+    /// What the volume on the devices refers to.
+    kept: RefCell<Option<KeptCommit>>,
+    footprints: RefCell<Vec<Footprint>>,
 }
 
 impl Session {
@@ -38,11 +46,12 @@ impl Session {
             // Before superblocks are kept in memory: no device may refer to what is written over.
             volume.level_superblocks().map_err(ubtrfs::Error::from)?;
         }
+        let footprints = RefCell::new(devices.iter().map(Footprint::of).collect());
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
         let fs = Filesystem::open(open_volume(devices)?, options)?;
-        let kept = RefCell::new(fs.keep_commit());
-        Ok(Self { fs, deferred, kept })
+        let kept = RefCell::new(Some(fs.keep_commit()));
+        Ok(Self { fs, deferred, kept, footprints })
     }
 
     /// The file system. Its root is the top level of the volume.
@@ -53,10 +62,55 @@ impl Session {
     /// Makes what has been done so far durable: an edit ends here and another one begins.
     pub fn checkpoint(&self) -> Result<()> {
         self.fs.sync()?;
+        // If one of several superblocks can't be written, others may be.
+        self.footprints.borrow_mut().iter_mut().for_each(Footprint::forget);
         self.write_superblocks()?;
         // What the volume on the devices refers to now; what only the commit before had is free.
-        drop(self.kept.replace(self.fs.keep_commit()));
+        drop(self.kept.replace(Some(self.fs.keep_commit())));
+        self.footprints.borrow_mut().iter_mut().for_each(Footprint::look_again);
         Ok(())
+    }
+
+    /// Makes the devices of a new volume as small as what has come into it, and cuts off no more
+    /// than that. None has been published before, so nothing is kept of what it was.
+    pub fn shrink(&self) -> Result<()> {
+        drop(self.kept.take());
+        self.fs.shrink_devices()?;
+        let devices: Vec<_> = self.fs.volume().devices().iter().map(|device| device.devid).collect();
+        for devid in devices {
+            // In the middle is what chunks had that went again: others move there.
+            for part in [LEAST_ROOM, 2] {
+                let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).cloned()
+                else {
+                    break;
+                };
+                let spare = device.total_bytes.saturating_sub(device.bytes_used);
+                let least = device.bytes_used + (spare / part).max(SPARE);
+                if device.total_bytes < least + SPARE {
+                    break;
+                }
+                match self.fs.resize_device(devid, least.next_multiple_of(SPARE), &|_| true) {
+                    // What moves finds no place that is large enough, or no device is so small.
+                    Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {}
+                    done => {
+                        done?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(self.fs.shrink_devices()?)
+    }
+
+    /// Ends an edit that failed. What it has written where an image file had holes takes no space of
+    /// the host any more.
+    pub fn abandon(self) {
+        let Self { fs, deferred, kept, footprints } = self;
+        drop((kept, fs, deferred));
+        for footprint in footprints.into_inner() {
+            // The edit has failed anyway, and the image is right with the holes or without.
+            let _ = footprint.restore();
+        }
     }
 
     /// Makes the edit durable.
@@ -77,9 +131,11 @@ fn open_volume(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
 
 #[cfg(test)]
 mod tests {
+    use ubtrfs::Dir;
     use ubtrfs::mkfs::{self, MkfsOptions};
-    use ubtrfs::volume::{FaultyDevice, Lasting, MemoryDevice, Operation, RecordingDevice, random_fates};
-    use ubtrfs::{Dir, Errno};
+    use ubtrfs::volume::{
+        Exclusive, FaultyDevice, FileDevice, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, random_fates,
+    };
 
     use super::*;
 
@@ -144,6 +200,37 @@ mod tests {
         fill(&edit, 9).unwrap();
         edit.publish().unwrap();
         assert!(seen(&device).iter().all(|(_, byte)| *byte == 9));
+    }
+
+    #[test]
+    fn an_edit_that_is_abandoned_leaves_an_image_file_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        for preallocated in [false, true] {
+            let path = dir.path().join("image");
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(512 << 20).unwrap();
+            if preallocated {
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 512 << 20).unwrap();
+            }
+            let open = || {
+                let device = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+                Arc::new(device) as Arc<dyn Device>
+            };
+            mkfs::make(&[&*open()], &MkfsOptions::new(512 << 20)).unwrap();
+            let edit = Session::open(vec![open()]).unwrap();
+            fill(&edit, 1).unwrap();
+            edit.publish().unwrap();
+            let used = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap()) * 512;
+            let before = used();
+            let edit = Session::open(vec![open()]).unwrap();
+            fill(&edit, 2).unwrap();
+            edit.fs().sync().unwrap();
+            let at_most = used();
+            edit.abandon();
+            assert_eq!(used(), before, "{preallocated}, {at_most} meanwhile");
+            assert!(preallocated || at_most > before);
+            assert!(seen_on(open()).iter().all(|(_, byte)| *byte == 1));
+        }
     }
 
     /// The bytes of a volume with some files, and what it shows before and after [`edit`].

@@ -6,6 +6,8 @@ use clap::Args;
 use ubtrfs::CompressionMode;
 use ubtrfs_image::{NewSubvolume, PathFlags};
 
+use super::edit::parse_memory;
+
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
 pub struct Populate {
@@ -29,6 +31,9 @@ pub struct Populate {
     /// End the volume, and the image file, where its last chunk ends; --size is the most then.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,
+    /// Memory for caches and what is not written yet, while it is filled [default: 64M].
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, requires = "rootdir")]
+    pub memory: Option<usize>,
 }
 
 fn parse_compression(text: &str) -> Result<CompressionMode, String> {

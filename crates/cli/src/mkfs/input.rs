@@ -1,14 +1,16 @@
 //! What a volume is filled with, and how large it is.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
-use ubtrfs_image::{HostFile, HostTree, NewSubvolume};
+use ubtrfs_image::{HostFile, HostTree, NewSubvolume, OpenFile};
 use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
+use crate::show;
 
 const MIB: u64 = 1 << 20;
 
@@ -97,12 +99,14 @@ impl Input {
     }
 }
 
-/// Bytes of the files below a directory, in whole sectors, and the number of files.
+/// Bytes of the files below a directory, in whole sectors and without holes, and the number of
+/// names. What has several names is counted once.
 fn sizes(path: &Path) -> Result<(u64, u64)> {
     let tree = HostTree::default();
     let (mut left, mut data, mut files) = (vec![HostFile::named(path, false)], 0_u64, 0);
+    let mut met = HashSet::new();
     while let Some(file) = left.pop() {
-        let failed = |error: std::io::Error| Failure::about(file.path().display(), &error);
+        let failed = |error: std::io::Error| Failure::about(show::path(&file.path()), &error);
         let found = tree.glance(&file).map_err(failed)?;
         files += 1;
         match FileType::from_raw_mode(found.st_mode) {
@@ -110,7 +114,16 @@ fn sizes(path: &Path) -> Result<(u64, u64)> {
             FileType::Directory if tree.open(&file).map_err(failed)?.file_type() == FileType::Directory => {
                 left.extend(tree.children(&file).map_err(failed)?);
             }
-            FileType::RegularFile => data = data.saturating_add((found.st_size as u64).next_multiple_of(4096)),
+            FileType::RegularFile if found.st_nlink < 2 || met.insert((found.st_dev, found.st_ino)) => {
+                let (size, taken) = (found.st_size as u64, (found.st_blocks as u64).saturating_mul(512));
+                let bytes = if taken < size {
+                    // It has holes, or its file system needs less room for it than we do.
+                    tree.open(&file).and_then(OpenFile::data_bytes).map_err(failed)?
+                } else {
+                    size.next_multiple_of(4096)
+                };
+                data = data.saturating_add(bytes);
+            }
             _ => {}
         }
     }

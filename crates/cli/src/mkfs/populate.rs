@@ -15,6 +15,7 @@ use ubtrfs_volume::Device;
 use super::identity::Identity;
 use super::input::Input;
 use crate::args::Mkfs;
+use crate::args::edit::MEMORY;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::report::Progress;
@@ -41,7 +42,7 @@ impl Population<'_> {
 
     /// The most bytes of a chunk: of a volume that is shrunk, the last ones are full in part.
     pub fn largest_chunk(arguments: &Mkfs, size: u64) -> Option<u64> {
-        let size = if size == UNKNOWN { 4 << 30 } else { size };
+        let size = if size == UNKNOWN { 1 << 30 } else { size };
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
@@ -51,6 +52,7 @@ impl Population<'_> {
         let options = Options {
             compression: self.arguments.populate.compress,
             reproducible: self.identity.reproducible(),
+            memory: self.arguments.populate.memory.unwrap_or(MEMORY),
             largest_chunk: Self::largest_chunk(self.arguments, self.sizes.iter().sum()),
             ..Options::default()
         };
@@ -58,7 +60,7 @@ impl Population<'_> {
         let (counts, shrunk) = self.fill(&session)?;
         let mut sizes = self.sizes;
         if self.arguments.populate.shrink {
-            session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
+            session.shrink().map_err(|error| about(&error))?;
             sizes = session.fs().volume().devices().iter().map(|item| item.total_bytes).collect();
         }
         session.publish().map_err(|error| about(&error))?;

@@ -1,5 +1,6 @@
 //! A device or image file that a new volume is made on.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -23,6 +24,8 @@ pub struct Target<'a> {
     size: Option<u64>,
     part: DevicePart,
     was_made: bool,
+    /// The bytes of an image file that was there, and has lost what was in it.
+    emptied: Cell<Option<u64>>,
 }
 
 /// A target that nobody else has.
@@ -50,7 +53,13 @@ impl<'a> Target<'a> {
             };
             make_file(path, arguments.window.offset.saturating_add(size))?;
         }
-        let mut target = Self { path, size, part: DevicePart { start: 0, size: None }, was_made: is_missing };
+        let mut target = Self {
+            path,
+            size,
+            part: DevicePart { start: 0, size: None },
+            was_made: is_missing,
+            emptied: Cell::default(),
+        };
         match part_of(path, arguments.window) {
             Ok(part) => target.part = part,
             Err(error) => {
@@ -66,10 +75,15 @@ impl<'a> Target<'a> {
         self.path
     }
 
-    /// Removes an image file that was made.
+    /// Removes an image file that was made. One that was there and is to be filled takes no space
+    /// of the host.
     pub fn remove_if_made(&self) {
         if self.was_made {
             let _ = std::fs::remove_file(self.path);
+        } else if let Some(bytes) = self.emptied.get()
+            && let Ok(file) = OpenOptions::new().write(true).open(self.path)
+        {
+            let _ = file.set_len(0).and_then(|()| file.set_len(bytes));
         }
     }
 
@@ -144,6 +158,7 @@ impl OpenTarget<'_> {
             let file = OpenOptions::new().write(true).open(target.path);
             let file: File = file.map_err(|error| target.failed(&error))?;
             let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
+            target.emptied.set(is_emptied.then_some(end));
             emptied.and_then(|()| file.set_len(end)).map_err(|error| target.failed(&error))?;
             drop(device);
             device = target.open_device()?;

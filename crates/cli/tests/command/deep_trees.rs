@@ -12,15 +12,18 @@ use crate::editing::is_clean;
 use crate::{new_volume, success};
 
 /// Directories within each other.
-const DEPTH: usize = 16_000;
+const DEPTH: usize = 10_000;
 
-/// Memory that a command may map. A path for each directory would be more.
-const MOST: &str = "900000";
+/// Kilobytes of memory that a command may map. A path for each directory would be more.
+const MOST: &str = "400000";
 
 /// Runs `ubtrfs` with so much memory.
 fn within_memory(arguments: &[&str]) -> Output {
     let limited = format!("ulimit -v {MOST}; exec \"$0\" \"$@\"");
-    Command::new("sh").args(["-c", &limited, env!("CARGO_BIN_EXE_ubtrfs")]).args(arguments).output().unwrap()
+    let mut command = Command::new("sh");
+    // What allocators map beforehand depends on the number of processors.
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_ubtrfs")]).args(arguments).env("MALLOC_ARENA_MAX", "1");
+    command.output().unwrap()
 }
 
 /// Removes a tree of the host that may be too deep for the paths of the standard library.
