@@ -14,6 +14,7 @@ use crate::content::Target;
 use crate::error::{Error, Result, inside, shown};
 use crate::inside::lookup;
 use crate::job::Job;
+use crate::linked_path::add_name;
 use crate::source::{Child, Description, Source};
 
 /// Whether a copy within a volume shares extents.
@@ -297,14 +298,6 @@ impl<S: Source> Copier<'_, '_, S> {
         let Description { uid, gid, mode, ref xattrs, atime, mtime, .. } = *of;
         Attributes { owner: (uid, gid), mode, xattrs, atime, mtime, btime: None }.give(self.fs, id, path)
     }
-}
-
-/// Adds the name of an entry to the path of its directory.
-pub fn add_name(path: &mut Vec<u8>, name: &[u8]) {
-    if !path.ends_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
 }
 
 fn as_path(bytes: &[u8]) -> &Path {

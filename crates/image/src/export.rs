@@ -9,11 +9,10 @@ use tar::{EntryType, Header};
 use ubtrfs::Filesystem;
 use ubtrfs::format::items::{FileType, Timespec};
 
-use crate::copy::add_name;
 use crate::error::{Result, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::job::Job;
-use crate::linked_path::LinkedPath;
+use crate::linked_path::{LinkedPath, add_name};
 use crate::source::{Description, Source};
 
 /// Bytes of a block of an archive.

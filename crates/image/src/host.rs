@@ -2,16 +2,15 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use rustix::fs::{FileType, SeekFrom};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use ubtrfs::format::items::Timespec;
 
 use crate::error::{Error, Result, outside, shown};
-use crate::host_tree::{HostFile, HostTree, OpenFile};
+use crate::host_tree::{HostFile, HostTree, OpenFile, next_data};
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
@@ -201,34 +200,6 @@ fn take_blocks(start: u64, data: &[u8], take: &mut TakeData<'_>) -> Result<()> {
         };
     }
     run.map_or(Ok(()), |(from, to)| take(start + from, &data[from as usize..to as usize]))
-}
-
-/// The next range of data of a file; all of it, where the file system doesn't know.
-fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    if from >= size {
-        return Ok(None);
-    }
-    let start = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        Err(Errno::INVAL) => from,
-        Err(error) => return Err(error.into()),
-    };
-    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-    Ok((start < end).then_some((start, end)))
-}
-
-/// Bytes of the data of a regular file, in whole blocks, without its holes.
-pub(crate) fn data_bytes(file: &OpenFile, size: u64) -> io::Result<u64> {
-    const BLOCK: u64 = 4096;
-    let (mut bytes, mut at) = (0, 0);
-    while let Some((start, end)) = next_data(file, at, size)? {
-        // Two ranges may be in one block.
-        let start = (start / BLOCK * BLOCK).max(at);
-        at = end.next_multiple_of(BLOCK);
-        bytes += at.saturating_sub(start);
-    }
-    Ok(bytes)
 }
 
 /// The extended attributes that the process may see.

@@ -113,7 +113,16 @@ impl HostDirectory {
 impl OpenFile {
     /// Bytes of the data of a regular file, in whole blocks of 4 KiB. Holes have none.
     pub fn data_bytes(&self) -> io::Result<u64> {
-        crate::host::data_bytes(self, self.stat.st_size as u64)
+        const BLOCK: u64 = 4096;
+        let size = self.stat.st_size as u64;
+        let (mut bytes, mut at) = (0, 0);
+        while let Some((start, end)) = next_data(self, at, size)? {
+            // Two ranges may be in one block.
+            let start = (start / BLOCK * BLOCK).max(at);
+            at = end.next_multiple_of(BLOCK);
+            bytes += at.saturating_sub(start);
+        }
+        Ok(bytes)
     }
 
     /// What it is. It was so when it was opened.
@@ -260,6 +269,21 @@ impl HostTree {
         }
         assert!(open.len() <= MOST_OPEN, "invariant 63: more directories are open than may be");
     }
+}
+
+/// The next range of data of a file; all of it, where the file system doesn't know.
+pub(crate) fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if from >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL) => from,
+        Err(error) => return Err(error.into()),
+    };
+    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+    Ok((start < end).then_some((start, end)))
 }
 
 /// Opens a file by its name. Regular files and directories are opened for reading: nothing waits

@@ -36,7 +36,7 @@ mod subvolumes;
 mod verity;
 
 pub use composefs::dump;
-pub use copy::{CopyOptions, Destination, Reflink, add_name, copy_into};
+pub use copy::{CopyOptions, Destination, Reflink, copy_into};
 pub use edit::{Editor, Existing};
 pub use error::{Error, Result};
 pub use export::export;
@@ -46,7 +46,7 @@ pub use host_tree::{HostDirectory, HostFile, HostTree, OpenFile};
 pub use import::{ImportOptions, Layer, import};
 pub use inside::{VolumeFile, VolumeFiles};
 pub use job::{AfterFile, Counts, Job};
-pub use linked_path::LinkedPath;
+pub use linked_path::{LinkedPath, add_name};
 pub use mode_change::ModeChange;
 pub use path_flags::PathFlags;
 pub use session::Session;

@@ -6,8 +6,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::copy::add_name;
-
 /// The path of a file.
 #[derive(Clone, Debug)]
 pub struct LinkedPath(Rc<Step>);
@@ -79,6 +77,14 @@ impl LinkedPath {
         let path = if first.name().is_empty() { self.names().join(&b'/') } else { self.below(first.name()) };
         OsString::from_vec(path).into()
     }
+}
+
+/// Adds the name of an entry to the path of its directory.
+pub fn add_name(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.ends_with(b"/") {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl Session {
         for devid in devices {
             // In the middle is what chunks had that went again: others move there.
             for part in [LEAST_ROOM, 2] {
-                let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).cloned()
+                let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).copied()
                 else {
                     break;
                 };

@@ -342,9 +342,10 @@ impl Device for FileDevice {
             return Ok(None);
         }
         let (mut found, mut at, end) = (Vec::new(), 0, self.size());
+        let whole = 0..end;
         // What was allocated beforehand looks like a hole, and takes space.
         if self.file.metadata()?.blocks().saturating_mul(512) >= end {
-            return Ok(Some(vec![0..end]));
+            return Ok(Some(Vec::from([whole])));
         }
         while at < end {
             let start = match rustix::fs::seek(&*self.file, SeekFrom::Data(at)) {
