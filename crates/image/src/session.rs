@@ -102,8 +102,8 @@ impl Session {
         Ok(self.fs.shrink_devices()?)
     }
 
-    /// Ends an edit that failed. What it has written where an image file had holes takes no space of
-    /// the host any more.
+    /// Ends an edit that failed. What it has written where an image file had holes takes no space
+    /// of the host any more.
     pub fn abandon(self) {
         let Self { fs, deferred, kept, footprints } = self;
         drop((kept, fs, deferred));

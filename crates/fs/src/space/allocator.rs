@@ -11,8 +11,8 @@ use ubtrfs_volume::{CountedMutex, LockCounters, Volume};
 use super::DeviceChanges;
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
+use super::freed::{KeptSpace, Pinned};
 use super::group::BlockGroup;
-use super::pinning::{KeptSpace, Pinned};
 use crate::error::Result;
 
 /// No chunk is shorter.

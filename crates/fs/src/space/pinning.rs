@@ -5,34 +5,15 @@
 //! *kept* has a reader for long: of it is known what it has in use, and what came after it needs
 //! not wait for it.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use ubtrfs_format::Logical;
 use ubtrfs_volume::Published;
 
 use super::allocator::{Space, SpaceInner};
 use super::free_map::FreeMap;
+use super::freed::{KeptSpace, Pinned};
 use crate::committed::Committed;
-
-/// Extents that a commit freed and that readers of the commit before it may still be reading.
-pub(super) struct Pinned {
-    readers: Weak<Committed>,
-    extents: Vec<(Logical, u64)>,
-    /// Whether they are only those that kept commits have in use.
-    is_sifted: bool,
-}
-
-impl Pinned {
-    pub(super) fn extents(&self) -> &[(Logical, u64)] {
-        &self.extents
-    }
-}
-
-/// A commit that somebody keeps, and the space that its trees have in use.
-pub(super) struct KeptSpace {
-    commit: Weak<Committed>,
-    used: FreeMap,
-}
 
 impl Space {
     /// Pins extents that a durable commit has freed until the readers of the commit before it

@@ -16,8 +16,8 @@ use ubtrfs_volume::{Published, Volume};
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
+use super::freed::Pinned;
 use super::group::{Emptying, Giving};
-use super::pinning::Pinned;
 use super::{BlockGroup, DeviceMap, Shortage};
 
 /// The number of commits during which a group must have been empty, so that one that is filled
