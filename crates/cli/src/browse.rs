@@ -1,6 +1,7 @@
 //! `ubtrfs ls`, `stat` and `cat`: looking into a volume without mounting it, and without writing
 //! one byte.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use ubtrfs::{Attributes, Filesystem, InodeId, Options};
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::FileType;
+use ubtrfs_image::LinkedPath;
 use ubtrfs_server::device_number;
 
 use crate::args::{Look, Ls, PathInVolume};
@@ -139,14 +141,15 @@ struct Listing<'a> {
 impl Listing<'_> {
     /// Lists a directory, recursively if requested.
     fn directories(&mut self, path: &[u8], id: InodeId) -> Result<()> {
-        let mut waiting = vec![(path.to_vec(), id)];
+        let mut waiting = vec![(LinkedPath::new(OsStr::from_bytes(path)), id)];
         let mut seen = std::collections::HashSet::new();
         let mut first = true;
-        while let Some((path, id)) = waiting.pop() {
+        while let Some((linked, id)) = waiting.pop() {
             // A damaged volume may have a directory in itself.
             if !seen.insert(id) {
                 continue;
             }
+            let path = linked.below(path);
             if self.arguments.recursive {
                 let separator = if first { "" } else { "\n" };
                 let shown = self.shown(&path);
@@ -157,13 +160,13 @@ impl Listing<'_> {
             first = false;
             let below = self.directory(&path, id)?;
             if self.arguments.recursive {
-                waiting.extend(below.into_iter().rev());
+                waiting.extend(below.into_iter().rev().map(|(name, id)| (linked.join(name), id)));
             }
         }
         Ok(())
     }
 
-    /// Lists one directory; returns the directories in it.
+    /// Lists one directory; returns the names of the directories in it.
     fn directory(&mut self, path: &[u8], id: InodeId) -> Result<Vec<(Vec<u8>, InodeId)>> {
         let mut below = Vec::new();
         if self.arguments.all {
@@ -190,8 +193,7 @@ impl Listing<'_> {
                 }
                 self.row(&entry.name, entry.inode)?;
                 if entry.file_type == FileType::Directory {
-                    let separator: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
-                    below.push(([path, separator, &entry.name].concat(), entry.inode));
+                    below.push((entry.name.clone(), entry.inode));
                 }
             }
             if entries.len() < BATCH {

@@ -1,17 +1,16 @@
 //! `ubtrfs filesystem defragment`: on a mount by the ioctl, in an image by the engine.
 
-use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType as FileKind, Stat};
 use rustix::io::Errno;
-use ubtrfs::{Defragmentation, Dir, Recompression};
+use ubtrfs::{Defragmentation, Recompression};
 use ubtrfs_format::Ino;
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{Error, HostFile, HostTree, OpenFile};
+use ubtrfs_image::{HostFile, HostTree, OpenFile, Source, VolumeFile, VolumeFiles};
 
 use crate::args::filesystem::Defragment;
 use crate::failure::{Failure, Result, each};
@@ -160,25 +159,14 @@ fn defragment_in(arguments: &Defragment, image: &Image, path: &[u8]) -> Result<(
     if !arguments.recursive {
         return Err(is_a_directory(OsStr::from_bytes(path).display()));
     }
-    let root = Dir::root(&image.fs);
-    let mut left = vec![OsString::from(OsStr::from_bytes(path))];
-    // A damaged volume may have a directory in itself.
-    let mut seen = HashSet::from([top]);
+    let source = VolumeFiles::new(&image.fs);
+    let mut left = vec![VolumeFile::new(top, OsStr::from_bytes(path))];
     while let Some(dir) = left.pop() {
-        let entries = root.read_dir(&dir).and_then(Iterator::collect::<ubtrfs::Result<Vec<_>>>);
-        let entries = entries.map_err(|error| failure(dir.as_bytes(), &error))?;
-        for entry in entries {
-            let path = Path::new(&dir).join(entry.file_name());
-            match entry.file_type() {
-                FileType::Directory if entry.id().subvolume == top.subvolume => {
-                    if !seen.insert(entry.id()) {
-                        return Err(Failure::of(&Error::has_another_path(&path)));
-                    }
-                    left.push(path.into());
-                }
+        for (_, file) in source.children(&dir).map_err(|error| Failure::of(&error))? {
+            match source.describe(&file).map_err(|error| Failure::of(&error))?.file_type() {
+                FileType::Directory if file.id.subvolume == top.subvolume => left.push(file),
                 FileType::Regular => {
-                    let bytes = path.as_os_str().as_bytes();
-                    file_in(arguments, image, &how, bytes, entry.id())?;
+                    file_in(arguments, image, &how, file.path().path().as_os_str().as_bytes(), file.id)?;
                 }
                 _ => {}
             }

@@ -1,6 +1,7 @@
 //! Values for people: times, modes, names.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use ubtrfs_format::items::Timespec;
 
@@ -92,6 +93,11 @@ pub fn harmless(text: &str) -> String {
         if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     shown
+}
+
+/// A path for people, in which nothing ends a line either.
+pub fn path(path: &Path) -> String {
+    harmless(&path.to_string_lossy())
 }
 
 /// Bytes as hexadecimal digits, abbreviated where there are many.

@@ -1,5 +1,8 @@
 //! Sizes as people write them.
 
+/// The least memory that caches and what is not written yet get.
+pub const LEAST_MEMORY: u64 = 16 << 20;
+
 /// Bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, either case, `iB` or `B`
 /// may follow.
 pub fn parse_size(text: &str) -> Result<u64, String> {

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ubtrfs::Filesystem;
 use ubtrfs::format::items::FileType;
 
-use crate::error::{Result, inside, outside};
+use crate::error::{Result, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::job::Job;
+use crate::linked_path::LinkedPath;
 use crate::source::{Description, Source};
 use crate::verity::Verity;
 
@@ -27,12 +28,12 @@ pub fn dump(
     job: &mut Job<'_>,
 ) -> Result<()> {
     let source = VolumeFiles::new(fs);
-    let mut links: HashMap<(u64, u64), Vec<u8>> = HashMap::new();
-    let mut left = vec![(b"/".to_vec(), dir)];
-    while let Some((path, file)) = left.pop() {
+    let mut links: HashMap<(u64, u64), LinkedPath> = HashMap::new();
+    let mut left = vec![dir];
+    while let Some(file) = left.pop() {
         let of = source.describe(&file)?;
-        let nlink = fs.attributes(file.id).map_err(inside(&file.path))?.nlink;
-        let mut line = escaped(&path, false);
+        let nlink = fs.attributes(file.id).map_err(|error| file.failed(error))?.nlink;
+        let mut line = escaped(&file.path().below(b"/"), false);
         let size = if of.file_type() == FileType::Symlink { of.target.len() as u64 } else { of.size };
         let first = of.identity.and_then(|identity| links.get(&identity));
         let mark = if first.is_some() { "@" } else { "" };
@@ -40,7 +41,7 @@ pub fn dump(
         let (uid, gid, sec, nsec) = (of.uid, of.gid, of.mtime.sec as i64, of.mtime.nsec);
         let _ = write!(line, " {size} {mark}{:o} {nlink} {uid} {gid} {rdev} {sec}.{nsec}", of.mode);
         let fields = match first {
-            Some(first) => format!(" {} - -", escaped(first, false)),
+            Some(first) => format!(" {} - -", escaped(&first.below(b"/"), false)),
             None => content(&source, &file, &of, digests, job)?,
         };
         line.push_str(&fields);
@@ -50,12 +51,10 @@ pub fn dump(
         line.push('\n');
         out.write_all(line.as_bytes()).map_err(outside("standard output"))?;
         if of.file_type() == FileType::Directory {
-            let above = if path == b"/" { &b""[..] } else { &path };
-            let children = source.children(&file)?.into_iter().rev();
-            left.extend(children.map(|(name, file)| ([above, b"/", &name].concat(), file)));
+            left.extend(source.children(&file)?.into_iter().rev().map(|(_, file)| file));
         }
         if let Some(identity) = of.identity {
-            links.entry(identity).or_insert(path);
+            links.entry(identity).or_insert_with(|| file.path().clone());
         }
         job.done(of.file_type())?;
     }

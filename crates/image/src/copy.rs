@@ -11,9 +11,10 @@ use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
 use crate::attributes::{Attributes, give_property};
 use crate::content::Target;
-use crate::error::{Error, Result, inside};
+use crate::error::{Error, Result, inside, shown};
 use crate::inside::lookup;
 use crate::job::Job;
+use crate::linked_path::add_name;
 use crate::source::{Child, Description, Source};
 
 /// Whether a copy within a volume shares extents.
@@ -89,7 +90,10 @@ pub fn copy_into<S: Source>(
 impl<S: Source> Copier<'_, '_, S> {
     fn copy(&mut self, node: &S::Node, to: Destination) -> Result<()> {
         let (first, path) = match to {
-            Destination::Into(dir, path) => (self.one(node, dir, &path)?, path),
+            Destination::Into(dir, path) => {
+                self.refuse_within(node, dir, &path)?;
+                (self.one(node, dir, &path)?, path)
+            }
             Destination::Onto(dir, path) => (Some(self.onto(node, dir, &path)?), path),
         };
         let mut frames: Vec<_> = first.into_iter().collect();
@@ -120,7 +124,7 @@ impl<S: Source> Copier<'_, '_, S> {
     fn one(&mut self, node: &S::Node, dir: InodeId, path: &Path) -> Result<Option<Frame<S::Node>>> {
         let name = path.file_name().unwrap_or_default().as_bytes().to_vec();
         let description = self.source.describe(node)?;
-        let present = lookup(self.fs, dir, &name, path)?;
+        let present = lookup(self.fs, dir, &name).map_err(inside(path))?;
         if description.file_type() == FileType::Directory {
             return self.directory(node, dir, (&name, path), description, present).map(Some);
         }
@@ -177,9 +181,7 @@ impl<S: Source> Copier<'_, '_, S> {
         if description.file_type() != FileType::Directory {
             return Err(refused(path, "is a directory, which no file replaces"));
         }
-        if self.source.inode(node).is_some_and(|from| self.is_within(to, from)) {
-            return Err(refused(path, "is in the directory that it would be copied from"));
-        }
+        self.refuse_within(node, to, path)?;
         let mut left = self.source.children(node)?;
         left.reverse();
         self.fs.reference(to);
@@ -206,17 +208,22 @@ impl<S: Source> Copier<'_, '_, S> {
             }
             Some(_) => return Err(refused(path, "is no directory, and no directory replaces it")),
             None => {
-                // Read before it is made: a directory may be copied into itself.
                 let left = self.source.children(node)?;
                 (self.fs.create(dir, name, &self.new_inode(&description)).map_err(inside(path))?, left)
             }
         };
-        if self.source.inode(node).is_some_and(|id| self.is_within(dir, id)) {
-            return Err(refused(path, "is in the directory that it would be copied from"));
-        }
         self.job.made(self.fs, to, path)?;
         left.reverse();
         Ok(Frame { to, description, is_new, left })
+    }
+
+    /// Refuses a copy into what is copied. If it begins outside of that, no directory below comes
+    /// to be in the one that it is copied from: both are equally deep.
+    fn refuse_within(&self, node: &S::Node, to: InodeId, path: &Path) -> Result<()> {
+        if self.source.inode(node).is_some_and(|from| self.is_within(to, from)) {
+            return Err(refused(path, "is in the directory that it would be copied from"));
+        }
+        Ok(())
     }
 
     /// Whether a directory is `above` or below it.
@@ -293,18 +300,10 @@ impl<S: Source> Copier<'_, '_, S> {
     }
 }
 
-/// Adds the name of an entry to the path of its directory.
-pub fn add_name(path: &mut Vec<u8>, name: &[u8]) {
-    if !path.ends_with(b"/") {
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-}
-
 fn as_path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
 fn refused(path: &Path, why: &str) -> Error {
-    Error::Refused(format!("{} {why}", path.display()))
+    Error::Refused(format!("{} {why}", shown(path)))
 }

@@ -11,7 +11,7 @@ use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode
 
 use crate::content::write_all;
 use crate::copy::{CopyOptions, Destination, copy_into};
-use crate::error::{Error, Result, inside, outside};
+use crate::error::{Error, Result, inside, outside, shown};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::job::Job;
 use crate::mode_change::ModeChange;
@@ -69,7 +69,7 @@ impl Editor {
         }
         let is_name = path.file_name().is_some() && !path.as_os_str().as_bytes().ends_with(b"/..");
         if !is_name {
-            return Err(Error::Refused(format!("{} is not the name of a file", path.display())));
+            return Err(Error::Refused(format!("{} is not the name of a file", shown(&path))));
         }
         let above = path.parent().unwrap_or(Path::new("/"));
         let (dir, file_type) = self.find(above, true)?;
@@ -119,7 +119,7 @@ impl Editor {
         for path in from {
             let source = VolumeFiles::new(&self.fs);
             let (id, _) = self.find(path, follow)?;
-            let node = (VolumeFile { id, path: path.clone() }, path.file_name().map(OsStr::to_owned));
+            let node = (VolumeFile::new(id, path), path.file_name().map(OsStr::to_owned));
             if from.len() > 1 && !self.is_dir(to) {
                 return Err(inside(to)(Errno::NOTDIR.into()));
             }
@@ -161,7 +161,7 @@ impl Editor {
                 remove(&self.fs, dir, path.file_name().unwrap_or_default().as_bytes(), &path)
             }
             (FileType::Directory, false) => {
-                return Err(Error::Refused(format!("{} is a directory: -r removes those", path.display())));
+                return Err(Error::Refused(format!("{} is a directory: -r removes those", shown(path))));
             }
             _ => self.root.remove_file(path).map_err(inside(path)),
         };
@@ -170,7 +170,7 @@ impl Editor {
                 Error::Refused(format!(
                     "{} can't be removed: it is the default subvolume ('ubtrfs subvolume set-default' takes another), \
                      or has the flag immutable or append-only",
-                    path.display()
+                    shown(&path)
                 ))
             }
             error => error,
@@ -184,8 +184,8 @@ impl Editor {
         self.root.rename(from, &to).map_err(|error| match error.errno() {
             Errno::XDEV => Error::Refused(format!(
                 "{} is in another subvolume than {}: copy it there with cp -a, and remove it",
-                from.display(),
-                to.display()
+                shown(from),
+                shown(&to)
             )),
             _ => inside(&to)(error),
         })
@@ -220,10 +220,10 @@ impl Editor {
     ) -> Result<()> {
         let (id, _) = self.find(path, follow)?;
         let source = VolumeFiles::new(&self.fs);
-        let mut left = vec![VolumeFile { id, path: rooted(path).to_owned() }];
+        let mut left = vec![VolumeFile::new(id, rooted(path))];
         while let Some(file) = left.pop() {
-            act(file.id).map_err(inside(&file.path))?;
-            let mode = self.fs.mode(file.id).map_err(inside(&file.path))?;
+            act(file.id).map_err(|error| file.failed(error))?;
+            let mode = self.fs.mode(file.id).map_err(|error| file.failed(error))?;
             if recursive && FileType::from_mode(mode) == FileType::Directory {
                 left.extend(source.children(&file)?.into_iter().map(|(_, file)| file));
             }

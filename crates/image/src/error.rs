@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// Something in the volume.
-    #[error("{}", path.display())]
+    #[error("{}", shown(path))]
     Inside {
         /// What it is about.
         path: PathBuf,
@@ -20,7 +20,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An extended attribute of something in the volume.
-    #[error("{}: its attribute {name} can't be set", path.display())]
+    #[error("{}: its attribute {name} can't be set", shown(path))]
     Attribute {
         /// What has it.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum Error {
         source: io::Error,
     },
     /// Something outside of the volume.
-    #[error("{}", path.display())]
+    #[error("{}", shown(path))]
     Outside {
         /// What it is about.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum Error {
 impl Error {
     /// A directory of the volume was found by a second path: a walk would never end.
     pub fn has_another_path(path: &Path) -> Self {
-        let path = path.display();
+        let path = shown(path);
         Self::Refused(format!(
             "{path} is a directory that has another path, too: the volume is damaged, see 'ubtrfs check'"
         ))
@@ -69,6 +69,16 @@ impl Error {
     }
 }
 
+/// A path as messages have it. Names come from anywhere: none ends a line or has anything that a
+/// terminal would obey.
+pub(crate) fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for c in path.to_string_lossy().chars() {
+        if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    text
+}
+
 /// An error about something in the volume.
 pub(crate) fn inside(path: impl AsRef<Path>) -> impl FnOnce(ubtrfs::Error) -> Error {
     move |error| Error::Inside { path: path.as_ref().into(), source: error.into() }
@@ -77,4 +87,15 @@ pub(crate) fn inside(path: impl AsRef<Path>) -> impl FnOnce(ubtrfs::Error) -> Er
 /// An error about something outside of the volume.
 pub(crate) fn outside<E: Into<io::Error>>(path: impl AsRef<Path>) -> impl FnOnce(E) -> Error {
     move |error| Error::Outside { path: path.as_ref().into(), source: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_ends_a_line_of_a_message() {
+        let error = Error::Inside { path: "a\nb\u{1b}[2J\u{9b}x".into(), source: io::ErrorKind::NotFound.into() };
+        assert_eq!(error.to_string(), "a\\nb\\u{1b}[2J\\u{9b}x");
+    }
 }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tar::{EntryType, Header};
@@ -13,6 +12,7 @@ use ubtrfs::format::items::{FileType, Timespec};
 use crate::error::{Result, outside};
 use crate::inside::{VolumeFile, VolumeFiles};
 use crate::job::Job;
+use crate::linked_path::{LinkedPath, add_name};
 use crate::source::{Description, Source};
 
 /// Bytes of a block of an archive.
@@ -47,26 +47,15 @@ pub fn export(
     name: &[u8],
     out: impl Write,
     job: &mut Job<'_>,
-) -> Result<Vec<PathBuf>> {
+) -> Result<Vec<LinkedPath>> {
     let source = VolumeFiles::new(fs);
-    let mut export = Export { source: &source, job, out, links: HashMap::new(), skipped: Vec::new() };
-    let mut left = vec![(Vec::new(), file)];
-    while let Some((path, file)) = left.pop() {
+    let mut export = Export { source: &source, name, job, out, links: HashMap::new(), skipped: Vec::new() };
+    let mut left = vec![file];
+    while let Some(file) = left.pop() {
         let description = source.describe(&file)?;
-        let is_dir = description.file_type() == FileType::Directory;
-        let shown = match (path.as_slice(), is_dir) {
-            (b"", true) => b"./".to_vec(),
-            (b"", false) => [b"./", name].concat(),
-            (path, true) => [b"./", path, b"/"].concat(),
-            (path, false) => [b"./", path].concat(),
-        };
-        export.entry(shown, &file, &description)?;
-        if is_dir {
-            let children = source.children(&file)?.into_iter().rev();
-            left.extend(children.map(|(name, file)| {
-                let path = if path.is_empty() { name } else { [&path[..], b"/", &name].concat() };
-                (path, file)
-            }));
+        export.entry(&file, &description)?;
+        if description.file_type() == FileType::Directory {
+            left.extend(source.children(&file)?.into_iter().rev().map(|(_, file)| file));
         }
     }
     export.write(&[0; 2 * BLOCK as usize])?;
@@ -76,11 +65,13 @@ pub fn export(
 
 struct Export<'a, 'b, W> {
     source: &'a VolumeFiles,
+    /// What a file gets that the whole archive is of.
+    name: &'a [u8],
     job: &'a mut Job<'b>,
     out: W,
     /// Under which name an inode with several was written.
-    links: HashMap<(u64, u64), Vec<u8>>,
-    skipped: Vec<PathBuf>,
+    links: HashMap<(u64, u64), LinkedPath>,
+    skipped: Vec<LinkedPath>,
 }
 
 impl<W: Write> Export<'_, '_, W> {
@@ -92,10 +83,23 @@ impl<W: Write> Export<'_, '_, W> {
         self.write(&vec![0; (len.next_multiple_of(BLOCK) - len) as usize])
     }
 
-    fn entry(&mut self, name: Vec<u8>, file: &VolumeFile, of: &Description) -> Result<()> {
-        let path = &file.path;
+    /// The name of a file in the archive.
+    fn shown(&self, path: &LinkedPath, is_dir: bool) -> Vec<u8> {
+        let mut shown = path.below(b".");
+        if path.above().is_none() && !is_dir {
+            add_name(&mut shown, self.name);
+        }
+        if is_dir {
+            shown.push(b'/');
+        }
+        shown
+    }
+
+    fn entry(&mut self, file: &VolumeFile, of: &Description) -> Result<()> {
+        let name = self.shown(file.path(), of.file_type() == FileType::Directory);
         let mut records = Records::default();
-        let first = of.identity.as_ref().and_then(|identity| self.links.get(identity)).cloned();
+        let first = of.identity.as_ref().and_then(|identity| self.links.get(identity));
+        let first = first.map(|path| self.shown(path, false));
         let mut header = Header::new_ustar();
         let entry_type = match of.file_type() {
             _ if first.is_some() => EntryType::Link,
@@ -106,7 +110,7 @@ impl<W: Write> Export<'_, '_, W> {
             FileType::BlockDevice => EntryType::Block,
             FileType::Fifo => EntryType::Fifo,
             _ => {
-                self.skipped.push(path.clone());
+                self.skipped.push(file.path().clone());
                 return Ok(());
             }
         };
@@ -160,7 +164,7 @@ impl<W: Write> Export<'_, '_, W> {
         }
         self.pad(stored)?;
         if let (Some(identity), None) = (of.identity, first) {
-            self.links.insert(identity, name);
+            self.links.insert(identity, file.path().clone());
         }
         self.job.add(data);
         self.job.done(of.file_type())

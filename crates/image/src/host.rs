@@ -2,16 +2,15 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use rustix::fs::{FileType, SeekFrom};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use ubtrfs::format::items::Timespec;
 
-use crate::error::{Error, Result, outside};
-use crate::host_tree::{HostFile, HostTree, OpenFile};
+use crate::error::{Error, Result, outside, shown};
+use crate::host_tree::{HostFile, HostTree, OpenFile, next_data};
 use crate::preloaded;
 use crate::selection::Selection;
 use crate::source::{Child, Description, Source, TakeData};
@@ -115,7 +114,7 @@ impl Source for HostFiles {
     fn describe(&self, file: &HostFile) -> Result<Description> {
         let opened = self.open(file)?;
         if self.without.contains(&opened.id()) {
-            return Err(Error::Refused(format!("{}: it is the image itself", file.path().display())));
+            return Err(Error::Refused(format!("{}: it is the image itself", shown(&file.path()))));
         }
         let found = opened.status();
         let time = |sec: i64, nsec: u64| Timespec { sec: sec as u64, nsec: nsec as u32 };
@@ -231,21 +230,6 @@ fn take_blocks(start: u64, data: &[u8], take: &mut TakeData<'_>) -> Result<()> {
         };
     }
     run.map_or(Ok(()), |(from, to)| take(start + from, &data[from as usize..to as usize]))
-}
-
-/// The next range of data of a file; all of it, where the file system doesn't know.
-fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-    if from >= size {
-        return Ok(None);
-    }
-    let start = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        Err(Errno::INVAL) => from,
-        Err(error) => return Err(error.into()),
-    };
-    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
-    Ok((start < end).then_some((start, end)))
 }
 
 /// The extended attributes that the process may see.

@@ -31,13 +31,13 @@ const TRIES: u32 = 100;
 #[derive(Debug, Default)]
 pub struct HostTree {
     /// The oldest first.
-    open: RefCell<VecDeque<Weak<Directory>>>,
+    open: RefCell<VecDeque<Weak<HostDirectory>>>,
 }
 
 /// A file: a name in a directory of the tree, or the path where a walk begins.
 #[derive(Debug)]
 pub struct HostFile {
-    dir: Option<Rc<Directory>>,
+    dir: Option<Rc<HostDirectory>>,
     name: OsString,
     /// What the directory says of it, which nothing depends on.
     listed_as: FileType,
@@ -56,17 +56,17 @@ pub struct OpenFile {
     is_reference: bool,
 }
 
-/// A directory whose files are looked at.
+/// A directory whose files are looked at, or made. It is open when it is needed.
 #[derive(Debug)]
-struct Directory {
-    above: Option<Rc<Directory>>,
+pub struct HostDirectory {
+    above: Option<Rc<HostDirectory>>,
     name: OsString,
     /// Its file system, and its number there.
     id: (u64, u64),
     fd: RefCell<Option<Rc<OwnedFd>>>,
 }
 
-impl Drop for Directory {
+impl Drop for HostDirectory {
     fn drop(&mut self) {
         // One after the other: a tree may be deeper than the stack.
         let mut above = self.above.take();
@@ -105,7 +105,28 @@ impl HostFile {
     }
 }
 
+impl HostDirectory {
+    /// Whether a walk begins here.
+    pub fn is_first(&self) -> bool {
+        self.above.is_none()
+    }
+}
+
 impl OpenFile {
+    /// Bytes of the data of a regular file, in whole blocks of 4 KiB. Holes have none.
+    pub fn data_bytes(&self) -> io::Result<u64> {
+        const BLOCK: u64 = 4096;
+        let size = self.stat.st_size as u64;
+        let (mut bytes, mut at) = (0, 0);
+        while let Some((start, end)) = next_data(self, at, size)? {
+            // Two ranges may be in one block.
+            let start = (start / BLOCK * BLOCK).max(at);
+            at = end.next_multiple_of(BLOCK);
+            bytes += at.saturating_sub(start);
+        }
+        Ok(bytes)
+    }
+
     /// What it is. It was so when it was opened.
     pub fn status(&self) -> &Stat {
         &self.stat
@@ -167,7 +188,7 @@ impl HostTree {
             return Err(Errno::NOTDIR.into());
         }
         let (above, name) = (file.dir.clone(), file.name.clone());
-        let dir = Rc::new(Directory { above, name, id: opened.id(), fd: RefCell::default() });
+        let dir = Rc::new(HostDirectory { above, name, id: opened.id(), fd: RefCell::default() });
         self.keep_open(&dir, Rc::clone(&opened.fd));
         // It may have been listed before.
         rustix::fs::seek(&opened.fd, SeekFrom::Start(0))?;
@@ -191,8 +212,25 @@ impl HostTree {
         Ok(files)
     }
 
+    /// The directory where a walk begins, which stays open.
+    pub fn begin(dir: OwnedFd) -> io::Result<Rc<HostDirectory>> {
+        let found = fstat(&dir)?;
+        let (id, fd) = ((found.st_dev, found.st_ino), RefCell::new(Some(Rc::new(dir))));
+        Ok(Rc::new(HostDirectory { above: None, name: OsString::new(), id, fd }))
+    }
+
+    /// A directory that was opened by its name in another one.
+    pub fn enter(&self, above: &Rc<HostDirectory>, name: &[u8], dir: OwnedFd) -> io::Result<Rc<HostDirectory>> {
+        let found = fstat(&dir)?;
+        let (above, name) = (Some(Rc::clone(above)), OsString::from_vec(name.to_vec()));
+        let id = (found.st_dev, found.st_ino);
+        let entered = Rc::new(HostDirectory { above, name, id, fd: RefCell::default() });
+        self.keep_open(&entered, Rc::new(dir));
+        Ok(entered)
+    }
+
     /// The descriptor of a directory, which may have to be opened again.
-    fn descriptor(&self, dir: &Rc<Directory>) -> io::Result<Rc<OwnedFd>> {
+    pub fn descriptor(&self, dir: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
         let (mut closed, mut at) = (Vec::new(), dir);
         let mut fd = loop {
             if let Some(fd) = &*at.fd.borrow() {
@@ -218,7 +256,7 @@ impl HostTree {
     }
 
     /// Leaves a directory open, and closes the one that has been open the longest if need be.
-    fn keep_open(&self, dir: &Rc<Directory>, fd: Rc<OwnedFd>) {
+    fn keep_open(&self, dir: &Rc<HostDirectory>, fd: Rc<OwnedFd>) {
         dir.fd.replace(Some(fd));
         if dir.above.is_none() {
             return;
@@ -236,6 +274,21 @@ impl HostTree {
         }
         assert!(open.len() <= MOST_OPEN, "invariant 63: more directories are open than may be");
     }
+}
+
+/// The next range of data of a file; all of it, where the file system doesn't know.
+pub(crate) fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    if from >= size {
+        return Ok(None);
+    }
+    let start = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => return Ok(None),
+        Err(Errno::INVAL) => from,
+        Err(error) => return Err(error.into()),
+    };
+    let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
+    Ok((start < end).then_some((start, end)))
 }
 
 /// Opens a file by its name. Regular files and directories are opened for reading: nothing waits
@@ -352,10 +405,10 @@ mod tests {
     #[test]
     fn a_tree_that_is_deeper_than_the_stack_is_let_go() {
         let drop_it = || {
-            let mut at: Option<Rc<Directory>> = None;
+            let mut at: Option<Rc<HostDirectory>> = None;
             for _ in 0..500_000 {
                 let (name, fd) = (OsString::new(), RefCell::default());
-                at = Some(Rc::new(Directory { above: at, name, id: (0, 0), fd }));
+                at = Some(Rc::new(HostDirectory { above: at, name, id: (0, 0), fd }));
             }
         };
         std::thread::Builder::new().stack_size(256 << 10).spawn(drop_it).unwrap().join().unwrap();

@@ -123,7 +123,7 @@ impl Import<'_, '_> {
             return self.whiteout(above, hidden, &shown);
         }
         let dir = self.directory_for(above, &shown)?;
-        let present = lookup(self.fs, dir, name, &shown)?;
+        let present = lookup(self.fs, dir, name).map_err(inside(&shown))?;
         if of.kind == Kind::Directory {
             if let Some((id, FileType::Directory)) = present {
                 self.note_made(dir, name);
@@ -204,7 +204,7 @@ impl Import<'_, '_> {
                 dir = above.pop().unwrap_or(self.root);
                 continue;
             }
-            let next = match lookup(self.fs, dir, &name, shown)? {
+            let next = match lookup(self.fs, dir, &name).map_err(inside(shown))? {
                 Some((id, FileType::Directory)) => id,
                 // What was below a directory went with it, when something else got its name.
                 Some(_) if how == Walk::Below && self.has_made(dir, &name) => return Ok(None),
@@ -256,7 +256,7 @@ impl Import<'_, '_> {
         let names = components(&of.target)?;
         let found = match names.split_last() {
             Some((last, above)) => match self.walk(above, shown, Walk::Find)? {
-                Some(above) => lookup(self.fs, above, last, shown)?,
+                Some(above) => lookup(self.fs, above, last).map_err(inside(shown))?,
                 None => None,
             },
             None => None,
@@ -289,7 +289,7 @@ impl Import<'_, '_> {
         if name == b".wh..opq" {
             return self.hide(dir, shown);
         }
-        match lookup(self.fs, dir, name, shown)? {
+        match lookup(self.fs, dir, name).map_err(inside(shown))? {
             Some((id, FileType::Directory)) if self.has_made(dir, name) => self.hide(id, shown),
             Some(_) if !self.has_made(dir, name) => remove(self.fs, dir, name, shown),
             _ => Ok(()),
@@ -299,13 +299,13 @@ impl Import<'_, '_> {
     /// Removes all below a directory that has no name by this archive.
     fn hide(&self, dir: InodeId, shown: &Path) -> Result<()> {
         let source = VolumeFiles::new(self.fs);
-        let mut left = vec![VolumeFile { id: dir, path: shown.to_owned() }];
+        let mut left = vec![VolumeFile::new(dir, shown)];
         while let Some(dir) = left.pop() {
             for (name, file) in source.children(&dir)? {
                 let is_made = self.has_made(dir.id, &name);
-                match lookup(self.fs, dir.id, &name, &file.path)? {
+                match lookup(self.fs, dir.id, &name).map_err(|error| file.failed(error))? {
                     Some((_, FileType::Directory)) if is_made => left.push(file),
-                    Some(_) if !is_made => remove(self.fs, dir.id, &name, &file.path)?,
+                    Some(_) if !is_made => remove(self.fs, dir.id, &name, &file.path().path())?,
                     _ => {}
                 }
             }

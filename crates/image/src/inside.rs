@@ -2,17 +2,16 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ubtrfs::format::DirIndex;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem, InodeId};
 
-use crate::error::{Error, Result, inside, outside};
+use crate::error::{Error, Result};
+use crate::linked_path::LinkedPath;
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once.
@@ -25,8 +24,29 @@ const BATCH: usize = 1024;
 pub struct VolumeFile {
     /// Its inode.
     pub id: InodeId,
-    /// The path that led to it, for messages.
-    pub path: PathBuf,
+    pub(crate) path: LinkedPath,
+}
+
+impl VolumeFile {
+    /// Where a walk begins.
+    pub fn new(id: InodeId, path: impl Into<PathBuf>) -> Self {
+        Self { id, path: LinkedPath::new(path) }
+    }
+
+    /// A file of this directory.
+    pub(crate) fn child(&self, id: InodeId, name: &[u8]) -> Self {
+        Self { id, path: self.path.join(name) }
+    }
+
+    /// The path that led to it.
+    pub fn path(&self) -> &LinkedPath {
+        &self.path
+    }
+
+    /// An error about it, whose path is put together only then.
+    pub(crate) fn failed(&self, error: ubtrfs::Error) -> Error {
+        Error::Inside { path: self.path.path(), source: error.into() }
+    }
 }
 
 /// Files of a volume, for one walk through a tree of it.
@@ -39,16 +59,16 @@ pub struct VolumeFiles {
     listed: RefCell<HashSet<InodeId>>,
 }
 
-/// What has a name in a directory, if anything; `path` is that of what is looked for.
-pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8], path: &Path) -> Result<Option<(InodeId, FileType)>> {
+/// What has a name in a directory, if anything.
+pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8]) -> ubtrfs::Result<Option<(InodeId, FileType)>> {
     match fs.lookup(dir, name) {
         Ok(id) => {
             let mode = fs.mode(id);
             fs.forget(id, 1);
-            Ok(Some((id, FileType::from_mode(mode.map_err(inside(path))?))))
+            Ok(Some((id, FileType::from_mode(mode?))))
         }
         Err(error) if error.errno() == Errno::NOENT => Ok(None),
-        Err(error) => Err(inside(path)(error)),
+        Err(error) => Err(error),
     }
 }
 
@@ -98,15 +118,15 @@ impl VolumeFiles {
     }
 
     /// Where the first `size` bytes of a file have data: the starts and the ends of ranges.
-    pub(crate) fn data_ranges(&self, VolumeFile { id, path }: &VolumeFile, size: u64) -> Result<Vec<(u64, u64)>> {
+    pub(crate) fn data_ranges(&self, file: &VolumeFile, size: u64) -> Result<Vec<(u64, u64)>> {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < size {
-            let start = match self.fs.seek_data(*id, at) {
+            let start = match self.fs.seek_data(file.id, at) {
                 Ok(start) if start < size => start,
-                Err(error) if error.errno() != Errno::NXIO => return Err(inside(path)(error)),
+                Err(error) if error.errno() != Errno::NXIO => return Err(file.failed(error)),
                 _ => break,
             };
-            let end = self.fs.seek_hole(*id, start).map_err(inside(path))?.min(size).max(start + 1);
+            let end = self.fs.seek_hole(file.id, start).map_err(|error| file.failed(error))?.min(size).max(start + 1);
             found.push((start, end));
             at = end;
         }
@@ -116,15 +136,17 @@ impl VolumeFiles {
     /// Reads a range of a file.
     pub(crate) fn read_range(
         &self,
-        VolumeFile { id, path }: &VolumeFile,
+        file: &VolumeFile,
         (start, end): (u64, u64),
         take: &mut TakeData<'_>,
     ) -> Result<()> {
         let mut at = start;
         while at < end {
-            let data = self.fs.read(*id, at, (end - at).min(PIECE) as usize).map_err(inside(path))?;
+            let len = (end - at).min(PIECE) as usize;
+            let data = self.fs.read(file.id, at, len).map_err(|error| file.failed(error))?;
             if data.is_empty() {
-                return Err(outside::<io::Error>(path)(io::ErrorKind::UnexpectedEof.into()));
+                let source = io::ErrorKind::UnexpectedEof.into();
+                return Err(Error::Outside { path: file.path.path(), source });
             }
             take(at, &data)?;
             at += data.len() as u64;
@@ -137,17 +159,17 @@ impl Source for VolumeFiles {
     type Node = VolumeFile;
 
     fn describe(&self, node: &VolumeFile) -> Result<Description> {
-        self.described(node.id).map_err(inside(&node.path))
+        self.described(node.id).map_err(|error| node.failed(error))
     }
 
     fn children(&self, node: &VolumeFile) -> Result<Vec<Child<VolumeFile>>> {
-        let entries = Self::entries(&self.fs, node.id).map_err(inside(&node.path))?;
+        let entries = Self::entries(&self.fs, node.id).map_err(|error| node.failed(error))?;
         if !entries.is_empty() && !self.listed.borrow_mut().insert(node.id) {
-            return Err(Error::has_another_path(&node.path));
+            return Err(Error::has_another_path(&node.path.path()));
         }
         let child = |(name, id): (Vec<u8>, InodeId)| {
-            let path = node.path.join(OsStr::from_bytes(&name));
-            (name, VolumeFile { id, path })
+            let file = node.child(id, &name);
+            (name, file)
         };
         Ok(entries.into_iter().map(child).collect())
     }

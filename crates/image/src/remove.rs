@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ubtrfs::format::items::FileType;
 use ubtrfs::{Filesystem, InodeId};
 
-use crate::error::{Result, inside};
+use crate::error::Result;
 use crate::inside::{VolumeFile, VolumeFiles, lookup};
 use crate::source::{Child, Source};
 
@@ -21,27 +21,27 @@ struct Frame {
 pub fn remove(fs: &Arc<Filesystem>, dir: InodeId, name: &[u8], path: &Path) -> Result<()> {
     let source = VolumeFiles::new(fs);
     let mut frames: Vec<Frame> = Vec::new();
-    let mut next = Some((name.to_vec(), path.to_owned()));
+    let mut next = Some((name.to_vec(), VolumeFile::new(dir, path)));
     loop {
         let above = frames.last().map_or(dir, |frame| frame.dir.id);
-        if let Some((name, path)) = next.take() {
-            match lookup(fs, above, &name, &path)? {
+        if let Some((name, file)) = next.take() {
+            match lookup(fs, above, &name).map_err(|error| file.failed(error))? {
                 Some((id, FileType::Directory)) => {
-                    let dir = VolumeFile { id, path };
+                    let dir = VolumeFile { id, ..file };
                     let left = source.children(&dir)?;
                     frames.push(Frame { dir, name, left });
                 }
-                Some(_) => fs.unlink(above, &name).map_err(inside(path))?,
+                Some(_) => fs.unlink(above, &name).map_err(|error| file.failed(error))?,
                 None => {}
             }
         }
         let Some(frame) = frames.last_mut() else { return Ok(()) };
-        next = frame.left.pop().map(|(name, file)| (name, file.path));
+        next = frame.left.pop();
         if next.is_none()
             && let Some(done) = frames.pop()
         {
             let above = frames.last().map_or(dir, |frame| frame.dir.id);
-            fs.rmdir(above, &done.name).map_err(inside(done.dir.path))?;
+            fs.rmdir(above, &done.name).map_err(|error| done.dir.failed(error))?;
         }
     }
 }

@@ -4,9 +4,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use ubtrfs::volume::{DeferredSuperblocks, Device, OpenOptions, Volume};
-use ubtrfs::{Filesystem, KeptCommit, Options};
+use ubtrfs::{Errno, Filesystem, KeptCommit, Options};
 
 use crate::error::{Error, Result};
+use crate::footprint::Footprint;
+
+/// Bytes that a device may have which no chunk has, besides the first MiB.
+const SPARE: u64 = 8 << 20;
+/// Of what no chunk has, the part that stays where there are many.
+const LEAST_ROOM: u64 = 16;
 
 /// A volume that is open for an edit, from its top level.
 ///
@@ -18,7 +24,9 @@ use crate::error::{Error, Result};
 pub struct Session {
     fs: Arc<Filesystem>,
     deferred: Vec<Arc<DeferredSuperblocks>>,
-    kept: RefCell<KeptCommit>,
+    /// What the volume on the devices refers to.
+    kept: RefCell<Option<KeptCommit>>,
+    footprints: RefCell<Vec<Footprint>>,
 }
 
 impl Session {
@@ -38,11 +46,12 @@ impl Session {
             // Before superblocks are kept in memory: no device may refer to what is written over.
             volume.level_superblocks().map_err(ubtrfs::Error::from)?;
         }
+        let footprints = RefCell::new(devices.iter().map(Footprint::of).collect());
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
         let fs = Filesystem::open(open_volume(devices)?, options)?;
-        let kept = RefCell::new(fs.keep_commit());
-        Ok(Self { fs, deferred, kept })
+        let kept = RefCell::new(Some(fs.keep_commit()));
+        Ok(Self { fs, deferred, kept, footprints })
     }
 
     /// The file system. Its root is the top level of the volume.
@@ -53,10 +62,55 @@ impl Session {
     /// Makes what has been done so far durable: an edit ends here and another one begins.
     pub fn checkpoint(&self) -> Result<()> {
         self.fs.sync()?;
+        // If one of several superblocks can't be written, others may be.
+        self.footprints.borrow_mut().iter_mut().for_each(Footprint::forget);
         self.write_superblocks()?;
         // What the volume on the devices refers to now; what only the commit before had is free.
-        drop(self.kept.replace(self.fs.keep_commit()));
+        drop(self.kept.replace(Some(self.fs.keep_commit())));
+        self.footprints.borrow_mut().iter_mut().for_each(Footprint::look_again);
         Ok(())
+    }
+
+    /// Makes the devices of a new volume as small as what has come into it, and cuts off no more
+    /// than that. None has been published before, so nothing is kept of what it was.
+    pub fn shrink(&self) -> Result<()> {
+        drop(self.kept.take());
+        self.fs.shrink_devices()?;
+        let devices: Vec<_> = self.fs.volume().devices().iter().map(|device| device.devid).collect();
+        for devid in devices {
+            // In the middle is what chunks had that went again: others move there.
+            for part in [LEAST_ROOM, 2] {
+                let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).copied()
+                else {
+                    break;
+                };
+                let spare = device.total_bytes.saturating_sub(device.bytes_used);
+                let least = device.bytes_used + (spare / part).max(SPARE);
+                if device.total_bytes < least + SPARE {
+                    break;
+                }
+                match self.fs.resize_device(devid, least.next_multiple_of(SPARE), &|_| true) {
+                    // What moves finds no place that is large enough, or no device is so small.
+                    Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {}
+                    done => {
+                        done?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(self.fs.shrink_devices()?)
+    }
+
+    /// Ends an edit that failed. What it has written where an image file had holes takes no space
+    /// of the host any more.
+    pub fn abandon(self) {
+        let Self { fs, deferred, kept, footprints } = self;
+        drop((kept, fs, deferred));
+        for footprint in footprints.into_inner() {
+            // The edit has failed anyway, and the image is right with the holes or without.
+            let _ = footprint.restore();
+        }
     }
 
     /// Makes the edit durable.
@@ -77,9 +131,11 @@ fn open_volume(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
 
 #[cfg(test)]
 mod tests {
+    use ubtrfs::Dir;
     use ubtrfs::mkfs::{self, MkfsOptions};
-    use ubtrfs::volume::{FaultyDevice, Lasting, MemoryDevice, Operation, RecordingDevice, random_fates};
-    use ubtrfs::{Dir, Errno};
+    use ubtrfs::volume::{
+        Exclusive, FaultyDevice, FileDevice, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, random_fates,
+    };
 
     use super::*;
 
@@ -135,7 +191,8 @@ mod tests {
             assert!(seen(&device) == before, "after commit {byte}");
         }
         // What the volume refers to is kept even where room is short.
-        let full = (5..30).find_map(|byte| fill(&edit, byte).err()).unwrap();
+        let more = |number: u64| Dir::root(edit.fs()).write(format!("more{number}"), vec![9; 4 << 20]);
+        let full = (0..64).find_map(|number| more(number).err()).unwrap();
         assert_eq!(full.errno(), Errno::NOSPC);
         drop(edit);
         assert!(seen(&device) == before);
@@ -143,6 +200,37 @@ mod tests {
         fill(&edit, 9).unwrap();
         edit.publish().unwrap();
         assert!(seen(&device).iter().all(|(_, byte)| *byte == 9));
+    }
+
+    #[test]
+    fn an_edit_that_is_abandoned_leaves_an_image_file_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        for preallocated in [false, true] {
+            let path = dir.path().join("image");
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(512 << 20).unwrap();
+            if preallocated {
+                rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 512 << 20).unwrap();
+            }
+            let open = || {
+                let device = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+                Arc::new(device) as Arc<dyn Device>
+            };
+            mkfs::make(&[&*open()], &MkfsOptions::new(512 << 20)).unwrap();
+            let edit = Session::open(vec![open()]).unwrap();
+            fill(&edit, 1).unwrap();
+            edit.publish().unwrap();
+            let used = || std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap()) * 512;
+            let before = used();
+            let edit = Session::open(vec![open()]).unwrap();
+            fill(&edit, 2).unwrap();
+            edit.fs().sync().unwrap();
+            let at_most = used();
+            edit.abandon();
+            assert_eq!(used(), before, "{preallocated}, {at_most} meanwhile");
+            assert!(preallocated || at_most > before);
+            assert!(seen_on(open()).iter().all(|(_, byte)| *byte == 1));
+        }
     }
 
     /// The bytes of a volume with some files, and what it shows before and after [`edit`].
@@ -240,6 +328,58 @@ mod tests {
             fill(&edit, byte).unwrap();
             edit.checkpoint().unwrap();
             assert!(seen(&device).iter().all(|(_, seen)| *seen == byte), "{byte}");
+        }
+    }
+
+    #[test]
+    fn what_an_edit_wrote_and_replaced_again_is_free_before_its_end() {
+        let device = Arc::new(MemoryDevice::new(192 << 20));
+        mkfs::make(&[&*device], &MkfsOptions::new(192 << 20)).unwrap();
+        let edit = session(&device);
+        fill(&edit, 1).unwrap();
+        edit.publish().unwrap();
+        let before = seen(&device);
+        let edit = session(&device);
+        // Together they are many times as large as the device.
+        for byte in 2..22 {
+            fill(&edit, byte).unwrap();
+            edit.fs().sync().unwrap();
+            assert!(seen(&device) == before, "after commit {byte}");
+        }
+        edit.publish().unwrap();
+        assert!(seen(&device).iter().all(|(_, byte)| *byte == 21));
+    }
+
+    /// Writes the files again and again, so that the later commits get the space of those before.
+    fn edit_often(device: Arc<dyn Device>, byte: u8) -> Result<()> {
+        let session = Session::open(vec![device])?;
+        let root = Dir::root(session.fs());
+        for round in (0..10).rev() {
+            for number in 0..6 {
+                let content = vec![byte + round; 1 << 20];
+                root.write(format!("file{number}"), content).map_err(crate::error::inside("/"))?;
+            }
+            session.fs().sync()?;
+        }
+        session.publish()
+    }
+
+    #[test]
+    fn a_crash_leaves_what_was_before_an_edit_though_it_used_space_twice() {
+        let device = Arc::new(MemoryDevice::new(64 << 20));
+        let options = MkfsOptions { mixed: true, ..MkfsOptions::new(64 << 20) };
+        mkfs::make(&[&*device], &options).unwrap();
+        edit(Arc::clone(&device) as _, 1).unwrap();
+        let (bytes, before): (Arc<[u8]>, _) = (device.to_bytes().into(), seen(&device));
+        edit_often(Arc::clone(&device) as _, 2).unwrap();
+        let after = seen(&device);
+        let recording = Arc::new(RecordingDevice::new(bytes));
+        edit_often(recording.clone(), 2).unwrap();
+        let events = recording.len();
+        for event in (0..=events).step_by(7).chain([events]) {
+            let crashed = recording.crash_state(event, &mut random_fates(event as u64));
+            let now = seen_on(Arc::new(crashed));
+            assert!(now == after || (event < events && now == before), "after {event} of {events} events: {now:?}");
         }
     }
 

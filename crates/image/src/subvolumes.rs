@@ -8,7 +8,7 @@ use ubtrfs::format::items::FileType;
 use ubtrfs::{Errno, Filesystem};
 
 use crate::edit::Editor;
-use crate::error::{Error, Result, inside};
+use crate::error::{Error, Result, inside, shown};
 
 /// A directory that becomes a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl MadeSubvolumes {
             let (dir, path) = editor.place(path, None)?;
             let name = path.file_name().unwrap_or_default().as_bytes();
             let id = fs.create_subvolume(dir, name, 0o755, (0, 0)).map_err(|error| match error.errno() {
-                Errno::EXIST => Error::Refused(format!("{} is named as a subvolume twice", path.display())),
+                Errno::EXIST => Error::Refused(format!("{} is named as a subvolume twice", shown(&path))),
                 _ => inside(&path)(error),
             })?;
             made.push((subvolume, id));
@@ -56,7 +56,7 @@ impl MadeSubvolumes {
         for (NewSubvolume { path, read_only, default }, id) in self.0 {
             let found = editor.find(&path, false)?;
             if found.0.subvolume != id || found.1 != FileType::Directory {
-                return Err(Error::Refused(format!("{} is no directory in the tree", path.display())));
+                return Err(Error::Refused(format!("{} is no directory in the tree", shown(&path))));
             }
             if default {
                 fs.set_default_subvolume(id).map_err(inside(&path))?;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
@@ -102,6 +103,10 @@ impl Device for DeferredSuperblocks {
 
     fn reads_ahead(&self) -> usize {
         self.device.reads_ahead()
+    }
+
+    fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        self.device.data_ranges()
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -87,6 +88,12 @@ pub trait Device: Send + Sync + Debug {
     /// Discards a range: its content is no longer needed. It reads as anything afterwards.
     /// `Unsupported` where the device can't.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
+
+    /// What of the device takes space of the host, in order. The rest are holes, which read as
+    /// zeros. `None` where that is not known.
+    fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        Ok(None)
+    }
 
     /// The file that the range can be read from at this address without this device's help, all of
     /// it aligned to 4096 bytes, as memory has to be; counts the read. `None`: only

@@ -3,14 +3,15 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use ubtrfs_format::Physical;
 
@@ -334,6 +335,29 @@ impl Device for FileDevice {
             Err(Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
             other => other.map_err(Into::into),
         }
+    }
+
+    fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        if self.is_block {
+            return Ok(None);
+        }
+        let (mut found, mut at, end) = (Vec::new(), 0, self.size());
+        let whole = 0..end;
+        // What was allocated beforehand looks like a hole, and takes space.
+        if self.file.metadata()?.blocks().saturating_mul(512) >= end {
+            return Ok(Some(Vec::from([whole])));
+        }
+        while at < end {
+            let start = match rustix::fs::seek(&*self.file, SeekFrom::Data(at)) {
+                Err(Errno::NXIO) => break,
+                // The file system doesn't know.
+                Err(Errno::INVAL) => return Ok(None),
+                start => start?,
+            };
+            at = rustix::fs::seek(&*self.file, SeekFrom::Hole(start))?;
+            found.push(start..at);
+        }
+        Ok(Some(found))
     }
 
     fn release(&self) {

@@ -355,6 +355,10 @@ impl Device for ProtectedDevice {
             .try_for_each(|part| self.shared.device.discard(Physical(part.start), part.end - part.start))
     }
 
+    fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        self.shared.device.data_ranges()
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.shared.device.counters()
     }

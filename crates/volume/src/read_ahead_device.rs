@@ -216,6 +216,10 @@ impl Device for ReadAheadDevice {
         done
     }
 
+    fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        self.device.data_ranges()
+    }
+
     fn counters(&self) -> DeviceCounters {
         self.device.counters()
     }

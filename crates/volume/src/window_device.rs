@@ -1,6 +1,7 @@
 //! A part of a device as a device: a volume inside of an image, at an offset.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ubtrfs_format::Physical;
@@ -101,6 +102,15 @@ impl Device for WindowDevice {
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         check_range(at, len as usize, self.size)?;
         self.device.discard(self.place(at), len)
+    }
+
+    fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
+        let start = self.place(Physical(0)).0;
+        let within = |range: Range<u64>| {
+            let inside = |at: u64| at.saturating_sub(start).min(self.size);
+            Some(inside(range.start)..inside(range.end)).filter(|range| !range.is_empty())
+        };
+        Ok(self.device.data_ranges()?.map(|ranges| ranges.into_iter().filter_map(within).collect()))
     }
 
     fn counters(&self) -> DeviceCounters {

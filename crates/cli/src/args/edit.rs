@@ -8,7 +8,7 @@ use ubtrfs_image::ModeChange;
 
 use super::owner::{Owners, parse_owner, parse_owners};
 use super::window::Window;
-use crate::size::parse_size;
+use crate::size::{LEAST_MEMORY, parse_size};
 
 /// What can be done to an image, on the command line and in a script.
 #[derive(Debug, Subcommand)]
@@ -255,12 +255,26 @@ pub struct Put {
     pub window: Window,
 }
 
+/// Memory for caches and what is not written yet, unless it is given.
+pub const MEMORY: usize = 64 << 20;
+
+/// The same by an option, no less than a mount takes.
+pub fn parse_memory(text: &str) -> Result<usize, String> {
+    match parse_size(text)? {
+        bytes if bytes < LEAST_MEMORY => Err("at least 16M are needed".into()),
+        bytes => usize::try_from(bytes).map_err(|_| format!("'{text}' is too much")),
+    }
+}
+
 /// How an edit is made.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct How {
     /// Commit each time that so much has been written, instead of once in the end.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub commit_every: Option<u64>,
+    /// Memory for caches and what is not written yet [default: 64M].
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    pub memory: Option<usize>,
     /// Print what was done, for programs.
     #[arg(long)]
     pub json: bool,

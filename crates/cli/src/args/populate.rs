@@ -12,6 +12,8 @@ use crate::failure::{Failure, Result};
 #[derive(Clone, Copy, Debug)]
 pub struct Compression(Option<CompressionMode>);
 
+use super::edit::parse_memory;
+
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
 pub struct Populate {
@@ -53,6 +55,9 @@ pub struct Populate {
     /// End the volume, and the image file, where its last chunk ends; --size is the most then.
     #[arg(long, requires = "rootdir")]
     pub shrink: bool,
+    /// Memory for caches and what is not written yet, while it is filled [default: 64M].
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, requires = "rootdir")]
+    pub memory: Option<usize>,
 }
 
 impl Populate {

@@ -1,5 +1,6 @@
 //! Where the files are that `du` looks at: on a mount, or in an image.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 use ubtrfs::{FoundExtent, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino};
-use ubtrfs_image::{HostFile, HostTree, OpenFile, add_name};
+use ubtrfs_image::{HostFile, HostTree, LinkedPath, OpenFile};
 
 use crate::args;
 use crate::control;
@@ -150,14 +151,18 @@ pub struct InImage<'a>(pub &'a Image);
 
 /// A path in an image.
 pub struct AtInode {
-    path: Vec<u8>,
+    path: LinkedPath,
     id: InodeId,
 }
 
 impl AtInode {
     /// What is at a path.
     pub fn find(image: &Image, path: &[u8]) -> Result<Self> {
-        Ok(Self { path: path.to_vec(), id: image.find(path)? })
+        Ok(Self { path: LinkedPath::new(OsStr::from_bytes(path)), id: image.find(path)? })
+    }
+
+    fn failure(&self, error: &ubtrfs::Error) -> Failure {
+        failure(self.path.path().as_os_str().as_bytes(), error)
     }
 }
 
@@ -165,7 +170,7 @@ impl Source for InImage<'_> {
     type Node = AtInode;
 
     fn kind(&mut self, node: &mut AtInode) -> Result<Kind> {
-        let found = self.0.fs.attributes(node.id).map_err(|error| failure(&node.path, &error))?;
+        let found = self.0.fs.attributes(node.id).map_err(|error| node.failure(&error))?;
         let inode = (node.id.subvolume.0, node.id.ino.0);
         Ok(match found.file_type {
             FileType::Directory => Kind::Directory { inode: Some(inode) },
@@ -179,12 +184,11 @@ impl Source for InImage<'_> {
         let mut after = DirIndex(0);
         loop {
             let listed = self.0.fs.list(dir.id, after, DirIndex(u64::MAX), BATCH);
-            let listed = listed.map_err(|error| failure(&dir.path, &error))?;
+            let listed = listed.map_err(|error| dir.failure(&error))?;
             let is_end = listed.len() < BATCH;
             for entry in listed {
                 after = entry.index;
-                let mut path = dir.path.clone();
-                add_name(&mut path, &entry.name);
+                let path = dir.path.join(entry.name.as_slice());
                 all.push((entry.name, AtInode { path, id: entry.inode }));
             }
             if is_end {
@@ -196,7 +200,7 @@ impl Source for InImage<'_> {
     fn extents(&mut self, file: &AtInode, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
         let mut from = 0;
         loop {
-            let found = self.0.fs.extents(file.id, from, BATCH).map_err(|error| failure(&file.path, &error))?;
+            let found = self.0.fs.extents(file.id, from, BATCH).map_err(|error| file.failure(&error))?;
             found.iter().for_each(&mut *visit);
             match found.last() {
                 Some(last) if found.len() == BATCH => from = last.offset.saturating_add(last.len),

@@ -49,11 +49,14 @@ pub fn export(arguments: &Export) -> Result<()> {
     let out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
     let progress = Progress::new();
     let mut job = progress.job();
-    let file = VolumeFile { id, path };
+    let file = VolumeFile::new(id, path);
     let written = match arguments.format {
         Format::Tar => ubtrfs_image::export(&opened.fs, file, &name, out, &mut job),
         Format::Composefs if file_type != FileType::Directory => {
-            return Err(Failure::about(file.path.display(), &io::Error::from(io::ErrorKind::NotADirectory)));
+            return Err(Failure::about(
+                show::path(&file.path().path()),
+                &io::Error::from(io::ErrorKind::NotADirectory),
+            ));
         }
         Format::Composefs => dump(&opened.fs, file, arguments.digests, out, &mut job).map(|()| Vec::new()),
     };
@@ -65,7 +68,7 @@ pub fn export(arguments: &Export) -> Result<()> {
     drop(job);
     drop(progress);
     for path in skipped {
-        let path = show::bytes(path.as_os_str().as_bytes());
+        let path = show::bytes(path.path().as_os_str().as_bytes());
         eprintln!("ubtrfs: {path}: a socket, which no archive can have, is left out");
     }
     if arguments.json {

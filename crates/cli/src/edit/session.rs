@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use ubtrfs::Options;
 use ubtrfs_image::{Error, Job, Session};
 
 use crate::args::Window;
-use crate::args::edit::How;
+use crate::args::edit::{How, MEMORY};
 use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
@@ -20,11 +21,13 @@ const PARTLY: &str = "the image has what was committed before";
 const FILE: u64 = 4096;
 
 /// Opens an image for an edit.
-fn open(image: &Path, window: Window) -> Result<(Session, Sources)> {
+fn open(image: &Path, window: Window, how: How) -> Result<(Session, Sources)> {
     let opened =
         open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, window, failure))?;
     opened.sources.refuse_as_input()?;
-    let session = Session::open(opened.devices).map_err(|error| Failure::about(image.display(), &error))?;
+    let options = Options { memory: how.memory.unwrap_or(MEMORY), ..Options::default() };
+    let session =
+        Session::open_with(opened.devices, options).map_err(|error| Failure::about(image.display(), &error))?;
     Ok((session, opened.sources))
 }
 
@@ -41,7 +44,7 @@ pub fn edit(
     how: How,
     act: impl FnOnce(&Edited<'_>, &mut Job<'_>) -> Result<()>,
 ) -> Result<()> {
-    let (session, sources) = open(image, window)?;
+    let (session, sources) = open(image, window, how)?;
     let (progress, mut committed) = (Progress::new(), 0);
     let mut job = Job::new(Box::new(|counts| {
         progress.show(counts);
@@ -55,7 +58,13 @@ pub fn edit(
     let done = act(&Edited { session: &session, image: &sources }, &mut job);
     let (counts, shrunk) = (job.counts(), job.take_shrunk());
     drop(job);
-    let done = done.and_then(|()| session.publish().map_err(|error| about(&error)));
+    let done = match done {
+        Ok(()) => session.publish().map_err(|error| about(&error)),
+        Err(failure) => {
+            session.abandon();
+            Err(failure)
+        }
+    };
     drop(progress);
     done.map_err(|failure| if committed > 0 { after_commits(failure) } else { failure })?;
     report::print(counts, how.json)?;

@@ -9,12 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::fs::{CWD, Mode, OFlags};
 use ubtrfs::Filesystem;
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{Description, Editor, Job, Source, VolumeFile, VolumeFiles};
+use ubtrfs_image::{Description, Editor, HostDirectory, HostTree, Job, LinkedPath, Source, VolumeFile, VolumeFiles};
 
 use super::session::about;
 use crate::args::edit::Cp;
@@ -23,15 +24,14 @@ use crate::host::destination::{Destination, is_content, is_named_as_directory};
 use crate::host::replacement::Replacement;
 use crate::host::sources::Sources;
 use crate::host::target::{
-    Identity, Made, enter, enter_all, hold, hold_again, is_name, make_directory, make_link, make_node, make_symlink,
+    Identity, Made, enter, hold, hold_again, is_name, make_directory, make_link, make_node, make_symlink,
 };
+use crate::show;
 
 /// A directory that is being copied.
 struct Frame {
-    to: OwnedFd,
-    path: PathBuf,
-    /// Its path from the directory that the copy goes to.
-    way: Vec<Vec<u8>>,
+    to: Rc<HostDirectory>,
+    path: LinkedPath,
     description: Description,
     is_new: bool,
     left: Vec<(Vec<u8>, VolumeFile)>,
@@ -41,7 +41,9 @@ struct Frame {
 struct Tree {
     source: VolumeFiles,
     /// The directory that the copy goes to.
-    root: OwnedFd,
+    root: Rc<HostDirectory>,
+    /// Those below it, of which a few are open.
+    host: HostTree,
     /// The first names of inodes with several.
     links: HashMap<(u64, u64), First>,
 }
@@ -49,8 +51,8 @@ struct Tree {
 /// What was made of an inode with several names. No descriptor is held for it, since there may be
 /// many.
 struct First {
-    /// Its path from the directory that the copy goes to.
-    path: Vec<Vec<u8>>,
+    dir: Rc<HostDirectory>,
+    name: Vec<u8>,
     known: Identity,
 }
 
@@ -85,7 +87,7 @@ pub fn copy(
     for path in from {
         let (id, file_type) = editor.find(path, !recursive).map_err(|error| about(&error))?;
         let source = VolumeFiles::new(fs);
-        let file = VolumeFile { id, path: path.clone() };
+        let file = VolumeFile::new(id, path);
         // The top level has no name, and what is in `DIR/.` is meant without it.
         let name = path.file_name().filter(|_| !is_content(path));
         let to = match name {
@@ -127,68 +129,68 @@ impl Tree {
     fn new(source: VolumeFiles, above: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, above, flags, Mode::empty())
-            .map_err(|error| Failure::about(above.display(), &io::Error::from(error)))?;
-        Ok(Self { source, root, links: HashMap::new() })
+            .map_err(io::Error::from)
+            .and_then(HostTree::begin)
+            .map_err(|error| Failure::about(show::path(above), &error))?;
+        Ok(Self { source, root, host: HostTree::default(), links: HashMap::new() })
     }
 }
 
 impl Copier<'_, '_> {
     fn tree(&mut self, tree: &mut Tree, file: &VolumeFile, name: &[u8], above: &Path) -> Result<()> {
         let mut frames: Vec<Frame> = Vec::new();
-        let root = tree.root.try_clone().map_err(|error| Failure::about(above.display(), &error))?;
-        frames.extend(self.one(tree, file, (&root, &[]), name, above)?);
+        let root = Rc::clone(&tree.root);
+        frames.extend(self.one(tree, file, &root, name, &LinkedPath::new(above))?);
         while let Some(frame) = frames.last_mut() {
             if let Some((name, file)) = frame.left.pop() {
-                let next = self.one(tree, &file, (&frame.to, &frame.way), &name, &frame.path);
+                let next = self.one(tree, &file, &frame.to, &name, &frame.path);
                 frames.extend(next?);
             } else if let Some(done) = frames.pop() {
-                let failed = |error: io::Error| Failure::about(done.path.display(), &error);
-                self.finish(&Made::Open(done.to.as_fd()), &done.description, done.is_new).map_err(failed)?;
+                let to = tree.host.descriptor(&done.to);
+                let finished = to.and_then(|to| self.finish(&Made::Open(to.as_fd()), &done.description, done.is_new));
+                finished.map_err(|error| about_path(&done.path, &error))?;
                 self.done(FileType::Directory)?;
             }
         }
         Ok(())
     }
 
-    /// Copies one file into a directory, which is open and at the end of this way; of a directory,
-    /// what is in it remains to be copied.
+    /// Copies one file into a directory; of a directory, what is in it remains to be copied.
     fn one(
         &mut self,
         tree: &mut Tree,
         file: &VolumeFile,
-        (at, way): (&OwnedFd, &[Vec<u8>]),
+        to: &Rc<HostDirectory>,
         name: &[u8],
-        above: &Path,
+        above: &LinkedPath,
     ) -> Result<Option<Frame>> {
-        let path = above.join(OsStr::from_bytes(name));
         if !is_name(name) {
-            return Err(Failure::new(format!("{} has a name that no file can have", above.display())));
+            return Err(Failure::new(format!("{} has a name that no file can have", show::path(&above.path()))));
         }
+        let path = above.join(name);
+        let failed = |error: io::Error| about_path(&path, &error);
+        let at = &*tree.host.descriptor(to).map_err(failed)?;
         let description = tree.source.describe(file).map_err(|error| about(&error))?;
-        let failed = |error: io::Error| Failure::about(path.display(), &error);
         if description.file_type() == FileType::Directory {
             if !self.recursive {
-                return Err(Failure::new(format!(
-                    "{} would be a copy of a directory: -r copies those",
-                    path.display()
-                )));
+                let shown = show::path(&path.path());
+                return Err(Failure::new(format!("{shown} would be a copy of a directory: -r copies those")));
             }
             let is_new = match make_directory(at, name) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
                 made => made.map(|()| true).map_err(failed)?,
             };
-            let to = enter(at, name).map_err(failed)?;
+            let to = enter(at, name).and_then(|dir| tree.host.enter(to, name, dir)).map_err(failed)?;
             let mut left = tree.source.children(file).map_err(|error| about(&error))?;
             left.reverse();
-            let way = [way, &[name.to_vec()]].concat();
-            return Ok(Some(Frame { to, path, way, description, is_new, left }));
+            return Ok(Some(Frame { to, path, description, is_new, left }));
         }
         let kind = rustix::fs::FileType::from_raw_mode(description.mode);
         let mut new = Replacement::begin(at, name, kind, self.sources).map_err(failed)?;
         let first = description.identity.as_ref().and_then(|identity| tree.links.get(identity));
-        if let Some(((first, way), known)) = first.and_then(|first| first.path.split_last().zip(Some(first.known))) {
-            let dir = enter_all(&tree.root, way).map_err(failed)?;
-            let first = hold_again(&dir, first, known).map_err(failed)?;
+        if let Some(First { dir, name, known }) = first {
+            let dir = tree.host.descriptor(dir).map_err(failed)?;
+            let first = hold_again(&dir, name, *known).map_err(failed)?;
             let found = rustix::fs::fstat(&first).map_err(|error| failed(error.into()))?;
             if !new.is_taken_by(&found) {
                 make_link(&first, at, new.name_for_now()).map_err(failed)?;
@@ -196,11 +198,10 @@ impl Copier<'_, '_> {
             }
         } else {
             // What was named may be all that there is of it.
-            let is_durable = way.is_empty();
+            let is_durable = to.is_first();
             let known = self.file(&tree.source, file, (at, new, is_durable), &description, &path)?;
             if let Some(identity) = description.identity.filter(|_| self.archive) {
-                let path = [way, &[name.to_vec()]].concat();
-                tree.links.insert(identity, First { path, known });
+                tree.links.insert(identity, First { dir: Rc::clone(to), name: name.to_vec(), known });
             }
         }
         self.done(description.file_type())?;
@@ -218,9 +219,9 @@ impl Copier<'_, '_> {
         from: &VolumeFile,
         (at, mut new, is_durable): (&OwnedFd, Replacement<'_>, bool),
         description: &Description,
-        path: &Path,
+        path: &LinkedPath,
     ) -> Result<Identity> {
-        let failed = |error: io::Error| Failure::about(path.display(), &error);
+        let failed = |error: io::Error| about_path(path, &error);
         match description.file_type() {
             FileType::Regular => {
                 let file = new.make_file().map_err(failed)?;
@@ -235,11 +236,11 @@ impl Copier<'_, '_> {
             }
             FileType::Symlink => make_symlink(at, new.name_for_now(), &description.target).map_err(failed)?,
             _ => {
-                let attributes = self.fs.attributes(from.id).map_err(|error| Failure::about(path.display(), &error))?;
+                let attributes = self.fs.attributes(from.id).map_err(|error| about_path(path, &error))?;
                 make_node(at, new.name_for_now(), &attributes).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Failure::new(format!(
                         "{} is a device node, which only root may make outside of an image",
-                        path.display()
+                        show::path(&path.path())
                     )),
                     _ => failed(error),
                 })?;
@@ -251,15 +252,22 @@ impl Copier<'_, '_> {
         held.identity().map_err(failed)
     }
 
-    fn content(&mut self, source: &VolumeFiles, from: &VolumeFile, size: u64, to: &File, path: &Path) -> Result<()> {
+    fn content(
+        &mut self,
+        source: &VolumeFiles,
+        from: &VolumeFile,
+        size: u64,
+        to: &File,
+        path: &LinkedPath,
+    ) -> Result<()> {
         self.read(source, from, size, path, &mut |at, data| to.write_all_at(data, at))?;
-        to.set_len(size).map_err(|error| Failure::about(path.display(), &error))
+        to.set_len(size).map_err(|error| about_path(path, &error))
     }
 
     /// Writes the content of a file into a device or a FIFO, zeros in its holes.
     fn stream(&mut self, source: &VolumeFiles, from: &VolumeFile, mut to: File, path: &Path) -> Result<()> {
         let size = source.describe(from).map_err(|error| about(&error))?.size;
-        let mut done = 0;
+        let (mut done, path) = (0, &LinkedPath::new(path));
         self.read(source, from, size, path, &mut |at, data| {
             io::copy(&mut io::repeat(0).take(at - done), &mut to)?;
             done = at + data.len() as u64;
@@ -271,7 +279,7 @@ impl Copier<'_, '_> {
             Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
             _ => Ok(()),
         });
-        written.map_err(|error| Failure::about(path.display(), &error))
+        written.map_err(|error| about_path(path, &error))
     }
 
     fn read(
@@ -279,7 +287,7 @@ impl Copier<'_, '_> {
         source: &VolumeFiles,
         from: &VolumeFile,
         size: u64,
-        path: &Path,
+        path: &LinkedPath,
         write: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> Result<()> {
         let mut failed = None;
@@ -288,7 +296,7 @@ impl Copier<'_, '_> {
             job.add(data.len() as u64);
             write(at, data).map_err(|error| {
                 let sentence = ubtrfs_tree::sentence(&error);
-                failed = Some(Failure::about(path.display(), &error));
+                failed = Some(about_path(path, &error));
                 ubtrfs_image::Error::Refused(sentence)
             })
         });
@@ -318,4 +326,9 @@ impl Copier<'_, '_> {
         made.permit(if is_owned { of.mode } else { of.mode & !0o6000 })?;
         made.stamp(of.atime, of.mtime)
     }
+}
+
+/// An error about a file of the host.
+fn about_path(path: &LinkedPath, error: &dyn std::error::Error) -> Failure {
+    Failure::about(show::path(&path.path()), error)
 }

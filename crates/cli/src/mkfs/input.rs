@@ -1,14 +1,16 @@
 //! What a volume is filled with, and how large it is.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
-use ubtrfs_image::{HostFile, HostTree, NewSubvolume};
+use ubtrfs_image::{HostFile, HostFiles, NewSubvolume, OpenFile, Selection, Source};
 use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
+use crate::show;
 
 const MIB: u64 = 1 << 20;
 
@@ -73,12 +75,12 @@ impl Input {
 
     /// Bytes of a volume that has room for all of it and more: of what is not used, a file has
     /// holes. `None` if nothing is known of it.
-    pub fn size_of_volume(&self, arguments: &Mkfs) -> Result<Option<u64>> {
+    pub fn size_of_volume(&self, arguments: &Mkfs, selection: &Selection) -> Result<Option<u64>> {
         let copies = |profile: &Option<String>, default: u64| {
             profile.as_deref().and_then(Profile::of_name).map_or(default, Profile::copies)
         };
         let (data, files) = match self {
-            Self::Directory(path) => sizes(path)?,
+            Self::Directory(path) => sizes(path, selection)?,
             Self::Archive(path) => {
                 let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
                 if !found.is_file() {
@@ -97,20 +99,33 @@ impl Input {
     }
 }
 
-/// Bytes of the files below a directory, in whole sectors, and the number of files.
-fn sizes(path: &Path) -> Result<(u64, u64)> {
-    let tree = HostTree::default();
+/// Bytes of the files below a directory, in whole sectors and without holes, and the number of
+/// names. What has several names is counted once.
+fn sizes(path: &Path, selection: &Selection) -> Result<(u64, u64)> {
+    let source = HostFiles { selection: selection.clone(), top: path.into(), ..HostFiles::default() };
+    let tree = &source.tree;
     let (mut left, mut data, mut files) = (vec![HostFile::named(path, false)], 0_u64, 0);
+    let mut met = HashSet::new();
     while let Some(file) = left.pop() {
-        let failed = |error: std::io::Error| Failure::about(file.path().display(), &error);
+        let failed = |error: std::io::Error| Failure::about(show::path(&file.path()), &error);
         let found = tree.glance(&file).map_err(failed)?;
         files += 1;
         match FileType::from_raw_mode(found.st_mode) {
             // It may be something else by now, which has no entries to count.
             FileType::Directory if tree.open(&file).map_err(failed)?.file_type() == FileType::Directory => {
-                left.extend(tree.children(&file).map_err(failed)?);
+                let children = source.children(&file).map_err(|error| Failure::of(&error))?;
+                left.extend(children.into_iter().map(|(_, file)| file));
             }
-            FileType::RegularFile => data = data.saturating_add((found.st_size as u64).next_multiple_of(4096)),
+            FileType::RegularFile if found.st_nlink < 2 || met.insert((found.st_dev, found.st_ino)) => {
+                let (size, taken) = (found.st_size as u64, (found.st_blocks as u64).saturating_mul(512));
+                let bytes = if taken < size {
+                    // It has holes, or its file system needs less room for it than we do.
+                    tree.open(&file).and_then(OpenFile::data_bytes).map_err(failed)?
+                } else {
+                    size.next_multiple_of(4096)
+                };
+                data = data.saturating_add(bytes);
+            }
             _ => {}
         }
     }

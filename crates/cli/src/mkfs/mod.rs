@@ -117,12 +117,12 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     }
     let selection = arguments.populate.selection()?;
     let identity = Identity::new(arguments, input.as_ref(), &selection)?;
+    let input = input.as_ref().map(|input| (input, &selection));
     let mut targets = Vec::new();
     let made = check_distinct(paths).and_then(|()| {
         for path in paths {
-            targets.push(Target::prepare(path, arguments, input.as_ref(), options.least_bytes())?);
+            targets.push(Target::prepare(path, arguments, input, options.least_bytes())?);
         }
-        let input = input.as_ref().map(|input| (input, &selection));
         make(&targets, arguments, input, identity, &mut options)
     });
     if made.is_err() {

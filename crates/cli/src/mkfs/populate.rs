@@ -16,6 +16,7 @@ use ubtrfs_volume::Device;
 use super::identity::Identity;
 use super::input::Input;
 use crate::args::Mkfs;
+use crate::args::edit::MEMORY;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::report::Progress;
@@ -48,14 +49,14 @@ pub struct Populated {
 
 impl Population<'_> {
     /// Bytes of a volume whose size nobody gives.
-    pub fn default_size(input: &Input, arguments: &Mkfs) -> Result<Option<u64>> {
-        let known = input.size_of_volume(arguments)?;
+    pub fn default_size(input: &Input, selection: &Selection, arguments: &Mkfs) -> Result<Option<u64>> {
+        let known = input.size_of_volume(arguments, selection)?;
         Ok(known.or(arguments.populate.shrink.then_some(UNKNOWN)))
     }
 
     /// The most bytes of a chunk: of a volume that is shrunk, the last ones are full in part.
     pub fn largest_chunk(arguments: &Mkfs, size: u64) -> Option<u64> {
-        let size = if size == UNKNOWN { 4 << 30 } else { size };
+        let size = if size == UNKNOWN { 1 << 30 } else { size };
         arguments.populate.shrink.then(|| (size / 64).clamp(8 * MIB, 1 << 30) / MIB * MIB)
     }
 
@@ -64,6 +65,7 @@ impl Population<'_> {
         let options = Options {
             compression: self.arguments.populate.compression(),
             reproducible: self.identity.reproducible(),
+            memory: self.arguments.populate.memory.unwrap_or(MEMORY),
             largest_chunk: Self::largest_chunk(self.arguments, self.sizes.iter().sum()),
             ..Options::default()
         };
@@ -71,7 +73,7 @@ impl Population<'_> {
         let (counts, shrunk) = self.fill(&session)?;
         let mut sizes = self.sizes;
         if self.arguments.populate.shrink {
-            session.fs().shrink_devices().map_err(|error| about(&error.into()))?;
+            session.shrink().map_err(|error| about(&error))?;
             sizes = session.fs().volume().devices().iter().map(|item| item.total_bytes).collect();
         }
         let chunks = session.fs().volume().chunks();

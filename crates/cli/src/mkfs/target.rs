@@ -1,5 +1,6 @@
 //! A device or image file that a new volume is made on.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -7,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ubtrfs_format::Physical;
+use ubtrfs_image::Selection;
 use ubtrfs_volume::{Device, DevicePart, OpenMode, is_remote};
 
 use super::input::Input;
@@ -26,6 +28,8 @@ pub struct Target<'a> {
     was_made: bool,
     /// A larger image file keeps its size.
     keeps_size: bool,
+    /// The bytes of an image file that was there, and has lost what was in it.
+    emptied: Cell<Option<u64>>,
 }
 
 /// A target that nobody else has.
@@ -39,11 +43,16 @@ pub struct OpenTarget<'a> {
 
 impl<'a> Target<'a> {
     /// Makes the image file if there is none; `least`: the least bytes that a volume has.
-    pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<&Input>, least: u64) -> Result<Self> {
+    pub fn prepare(
+        path: &'a Path,
+        arguments: &Mkfs,
+        input: Option<(&Input, &Selection)>,
+        least: u64,
+    ) -> Result<Self> {
         let is_missing = !is_remote(path) && !path.exists();
         let size = match (arguments.size.or(arguments.byte_count), input) {
-            (None, Some(input)) if is_missing || has_no_size(path, arguments, least) => {
-                Population::default_size(input, arguments)?
+            (None, Some((input, selection))) if is_missing || has_no_size(path, arguments, least) => {
+                Population::default_size(input, selection, arguments)?
             }
             (size, _) => size,
         };
@@ -55,7 +64,8 @@ impl<'a> Target<'a> {
         }
         let keeps_size = arguments.byte_count.is_some();
         let part = DevicePart { start: 0, size: None };
-        let mut target = Self { path, size, part, was_made: is_missing, keeps_size };
+        let emptied = Cell::default();
+        let mut target = Self { path, size, part, was_made: is_missing, keeps_size, emptied };
         match part_of(path, arguments.window) {
             Ok(part) => target.part = part,
             Err(error) => {
@@ -71,10 +81,15 @@ impl<'a> Target<'a> {
         self.path
     }
 
-    /// Removes an image file that was made.
+    /// Removes an image file that was made. One that was there and is to be filled takes no space
+    /// of the host.
     pub fn remove_if_made(&self) {
         if self.was_made {
             let _ = std::fs::remove_file(self.path);
+        } else if let Some(bytes) = self.emptied.get()
+            && let Ok(file) = OpenOptions::new().write(true).open(self.path)
+        {
+            let _ = file.set_len(0).and_then(|()| file.set_len(bytes));
         }
     }
 
@@ -162,6 +177,7 @@ impl OpenTarget<'_> {
             let file = OpenOptions::new().write(true).open(target.path);
             let file: File = file.map_err(|error| target.failed(&error))?;
             let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
+            target.emptied.set(is_emptied.then_some(end));
             emptied.and_then(|()| file.set_len(end)).map_err(|error| target.failed(&error))?;
             drop(device);
             device = target.open_device()?;

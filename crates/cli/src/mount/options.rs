@@ -12,7 +12,7 @@ use super::ignored::{is_ignored, refusal, remark};
 use super::near::nearest;
 use crate::args::Window;
 use crate::failure::{Failure, Result};
-use crate::size::parse_size;
+use crate::size::{LEAST_MEMORY, parse_size};
 
 /// The settings of the options; `None` where the command decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,8 +108,6 @@ impl Rescue {
     }
 }
 
-/// The least memory that caches and dirty data get.
-const LEAST_MEMORY: u64 = 16 << 20;
 const MOST_THREADS: usize = 1024;
 /// The longest time that a server may be away: a day.
 const MOST_SECONDS: u64 = 24 * 60 * 60;

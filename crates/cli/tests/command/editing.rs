@@ -284,3 +284,48 @@ fn what_can_not_be_edited_is_refused_in_a_sentence() {
         assert_eq!(ubtrfs(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }
+
+#[test]
+fn an_edit_that_finds_no_room_leaves_an_image_file_as_it_was() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |path: &str| format!("{image}:{path}");
+    success(&with_input(&["put", &at("file")], &vec![1; 5 << 20]));
+    let content = listing(&image);
+    let used = || fs::metadata(&image).unwrap().blocks();
+    let before = used();
+    let large = dir.path().join("large");
+    fs::write(&large, vec![2; 300 << 20]).unwrap();
+    fails(&ubtrfs(&["cp", large.to_str().unwrap(), &at("")]), 1, "the image is as it was");
+    assert_eq!(used(), before);
+    assert_eq!(listing(&image), content);
+    is_clean(&image);
+    // What was committed in between is there, and nothing else.
+    let parts = dir.path().join("parts");
+    fs::create_dir(&parts).unwrap();
+    for number in 0..300 {
+        fs::write(parts.join(format!("{number:03}")), vec![3; 1 << 20]).unwrap();
+    }
+    let output = ubtrfs(&["cp", "-r", "--commit-every", "20M", parts.to_str().unwrap(), &at("")]);
+    fails(&output, 1, "the image has what was committed before");
+    is_clean(&image);
+    assert!(success(&ubtrfs(&["ls", &image, "parts"])).lines().count() > 19);
+}
+
+#[test]
+fn little_memory_does_for_many_files_and_says_what_is_too_little() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let files = dir.path().join("files");
+    fs::create_dir(&files).unwrap();
+    for number in 0..3000 {
+        fs::write(files.join(format!("{number:04}")), format!("{number}").repeat(1 + number % 700)).unwrap();
+    }
+    let copy = |memory: &str| ubtrfs(&["cp", "-a", "--memory", memory, files.to_str().unwrap(), &format!("{image}:")]);
+    success(&copy("16M"));
+    is_clean(&image);
+    assert_eq!(success(&ubtrfs(&["ls", &image, "files"])).lines().count(), 3000);
+    let refused = copy("15M");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("at least 16M are needed"));
+}

@@ -8,6 +8,7 @@ mod archives_with_rights;
 mod bad_input;
 mod composefs;
 mod dedupe;
+mod deep_trees;
 mod diff;
 mod editing;
 mod first_hour;

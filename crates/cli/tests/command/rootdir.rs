@@ -13,6 +13,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
+use crate::archives::run;
 use crate::editing::{difference, is_clean, make_tree, quiet, with_input};
 use crate::{fails, success, ubtrfs};
 
@@ -399,4 +400,71 @@ fn what_is_killed_while_it_fills_a_volume_leaves_none() {
     success(&ubtrfs(&["mkfs", "-f", "--label", "new", "--rootdir", &text(&tree), &image]));
     assert_eq!(success(&ubtrfs(&["cat", &image, "first"])), "content");
     is_clean(&image);
+}
+
+/// A volume is as large as what comes into it asks for, and not as its files say they are.
+#[test]
+fn holes_and_further_names_count_nothing_in_the_size_of_a_volume() {
+    let dir = scratch_dir();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("data"), vec![7; 10 << 20]).unwrap();
+    let sparse = fs::File::create(tree.join("sparse")).unwrap();
+    sparse.set_len(20 << 30).unwrap();
+    sparse.write_all_at(b"x", 5 << 30).unwrap();
+    for number in 0..100 {
+        fs::hard_link(tree.join("data"), tree.join(format!("link{number}"))).unwrap();
+    }
+    let size = |arguments: &[&str]| {
+        let image = dir.path().join("image");
+        success(&ubtrfs(&[&["mkfs", "--rootdir", &text(&tree)], arguments, &[&text(&image)]].concat()));
+        is_clean(&text(&image));
+        let bytes = fs::metadata(&image).unwrap().len();
+        fs::remove_file(image).unwrap();
+        bytes
+    };
+    let (default, shrunk) = (size(&[]), size(&["--shrink"]));
+    assert!(default < 640 << 20, "{default}");
+    assert!(shrunk < 64 << 20, "{shrunk}");
+}
+
+#[test]
+fn a_volume_that_is_not_made_takes_no_space_of_the_host() {
+    let dir = scratch_dir();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("data"), vec![7; 200 << 20]).unwrap();
+    let image = dir.path().join("image");
+    fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+    fails(&ubtrfs(&["mkfs", "--rootdir", &text(&tree), &text(&image)]), 1, "give a larger --size");
+    let found = fs::metadata(&image).unwrap();
+    assert_eq!((found.len(), found.blocks()), (128 << 20, 0));
+}
+
+/// Whatever it is read from, and however often it was committed meanwhile.
+#[test]
+fn a_volume_that_is_shrunk_is_little_larger_than_what_is_in_it() {
+    let dir = scratch_dir();
+    let (tree, tar) = (dir.path().join("tree"), dir.path().join("tree.tar"));
+    for number in 0..12_000 {
+        let at = tree.join(format!("{:02}", number % 97));
+        fs::create_dir_all(&at).unwrap();
+        fs::write(at.join(format!("{number:05}")), vec![number as u8; number % 4000]).unwrap();
+    }
+    run("tar", &["-cf", &text(&tar), "-C", &text(&tree), "."]);
+    let archive = fs::read(&tar).unwrap();
+    for from in [text(&tree), text(&tar), "-".to_owned()] {
+        let image = text(&dir.path().join("image"));
+        let make = ["mkfs", "--memory", "16M", "--shrink", "--rootdir", &from, &image];
+        success(&if from == "-" { with_input(&make, &archive) } else { ubtrfs(&make) });
+        is_clean(&image);
+        let shown = success(&ubtrfs(&["filesystem", "usage", "--json", &image]));
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        let groups = shown["groups"].as_array().unwrap();
+        let copies = |group: &serde_json::Value| if group["profile"] == "DUP" { 2 } else { 1 };
+        let bytes = |group: &serde_json::Value| group["total_bytes"].as_u64().unwrap() * copies(group);
+        let (size, allocated) = (fs::metadata(&image).unwrap().len(), groups.iter().map(bytes).sum::<u64>());
+        assert!(size - allocated <= 24 << 20, "{from}: {size}, of which {allocated} are allocated");
+        fs::remove_file(image).unwrap();
+    }
 }

@@ -20,8 +20,13 @@ impl std::fmt::Debug for KeptCommit {
 }
 
 impl Filesystem {
-    /// Keeps the space of what the last commit refers to from being allocated again.
+    /// Keeps the space of what the last commit refers to from being allocated again. What later
+    /// commits free that came after it is available again.
     pub fn keep_commit(&self) -> KeptCommit {
-        KeptCommit { _readers: self.info.committed() }
+        self.committer.between_commits(|| {
+            let readers = self.info.committed();
+            self.info.space.keep(&readers);
+            KeptCommit { _readers: readers }
+        })
     }
 }

@@ -2,18 +2,17 @@
 //! Nothing that a durable superblock refers to is given to anybody (invariant 3).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 use ubtrfs_threads::{Condvar, MutexGuard, Rank};
-use ubtrfs_volume::{CountedMutex, LockCounters, Published, Volume};
+use ubtrfs_volume::{CountedMutex, LockCounters, Volume};
 
 use super::DeviceChanges;
 use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
+use super::freed::{KeptSpace, Pinned};
 use super::group::BlockGroup;
-use crate::committed::Committed;
 use crate::error::Result;
 
 /// No chunk is shorter.
@@ -33,12 +32,6 @@ pub(super) enum ChunksJoin {
     CommitInFlight,
     /// The one after it: that in flight has taken its chunks, and its nodes can be in no others.
     NextCommit,
-}
-
-/// Extents that a commit freed and that readers of the commit before it may still be reading.
-pub(super) struct Pinned {
-    readers: Weak<Committed>,
-    pub(super) extents: Vec<(Logical, u64)>,
 }
 
 /// The space of a volume.
@@ -71,6 +64,8 @@ pub(crate) struct SpaceInner {
     /// trees have.
     pub(crate) rewrite_all: bool,
     pub(super) pinned: Vec<Pinned>,
+    /// The commits that are kept.
+    pub(super) kept_commits: Vec<KeptSpace>,
     pub(super) reserved: Reserved,
     /// Operations that wait for the space of groups that are being emptied.
     pub(super) waiting_for_groups: usize,
@@ -151,6 +146,7 @@ impl Space {
             chunk_counts: (0, 0),
             rewrite_all: false,
             pinned: Vec::new(),
+            kept_commits: Vec::new(),
             reserved: Reserved::default(),
             waiting_for_groups: 0,
             needs: Needs::default(),
@@ -247,23 +243,6 @@ impl Space {
         self.inner.lock().make_available(start, len);
     }
 
-    /// Pins extents that a durable commit has freed until the readers of the commit before it
-    /// are gone.
-    pub(crate) fn pin(&self, before: &Arc<Committed>, extents: Vec<(Logical, u64)>, published: &Published) {
-        assert!(
-            before.generation < published.generation(),
-            "invariant 3: what a commit freed waits until it is durable"
-        );
-        let mut inner = self.inner.lock();
-        inner.pinned.push(Pinned { readers: Arc::downgrade(before), extents });
-        inner.unpin();
-    }
-
-    /// Unpins space that no reader can see any more.
-    pub(crate) fn unpin(&self) {
-        self.inner.lock().unpin();
-    }
-
     /// The sums that statfs needs.
     pub(crate) fn totals(&self) -> SpaceTotals {
         self.inner.lock().totals()
@@ -343,20 +322,6 @@ impl SpaceInner {
             );
             let fresh = group.give_back(start.0, len);
             debug_assert!(fresh, "invariant 10: {start}+{len} freed twice");
-        }
-    }
-
-    pub(super) fn unpin(&mut self) {
-        // In order: an older commit's readers must have ended first.
-        while let Some(first) = self.pinned.first() {
-            if first.readers.strong_count() > 0 {
-                break;
-            }
-            let Pinned { extents, .. } = self.pinned.remove(0);
-            for (start, len) in extents {
-                self.make_available(start, len);
-                self.freed.add_extent(start.0, len);
-            }
         }
     }
 

@@ -98,6 +98,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         chunk_counts: (0, 0),
         rewrite_all: sources.recount,
         pinned: Vec::new(),
+        kept_commits: Vec::new(),
         reserved: super::demand::Reserved::default(),
         waiting_for_groups: 0,
         needs: super::demand::Needs::default(),

@@ -26,10 +26,11 @@
 //! ```
 //!
 //! What is pinned was freed by a durable commit, and becomes available when the commit before it
-//! has no reader (invariant 3). Each range is recorded once (invariant 10). A chunk leaves if all
-//! of it is available, and its place is given to others when that is durable (invariant 18).
-//! Discarded is what is excluded (invariant 19). Reservations see to it that a commit finds what it
-//! needs (invariant 8), and that the kernel does (invariant 25).
+//! has no reader, or only those who keep a commit that is older than what was freed (invariant 3).
+//! Each range is recorded once (invariant 10). A chunk leaves if all of it is available, and its
+//! place is given to others when that is durable (invariant 18). Discarded is what is excluded
+//! (invariant 19). Reservations see to it that a commit finds what it needs (invariant 8), and that
+//! the kernel does (invariant 25).
 
 mod allocator;
 mod demand;
@@ -44,6 +45,7 @@ mod give_back;
 mod global_reserve;
 mod group;
 mod load;
+mod pinning;
 mod remove_chunks;
 mod reserve;
 mod room;

@@ -16,6 +16,7 @@ use ubtrfs_volume::{Published, Volume};
 use super::allocator::SpaceInner;
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
+use super::freed::Pinned;
 use super::group::{Emptying, Giving};
 use super::{BlockGroup, DeviceMap, Shortage};
 
@@ -41,7 +42,7 @@ impl SpaceInner {
     pub(crate) fn what_keeps(&self, start: Logical) -> String {
         let Some(group) = self.groups.get(&start) else { return "it has left the volume".into() };
         let is_in_it = |(at, _): &&(Logical, u64)| (start.0..group.end()).contains(&at.0);
-        let pinned: u64 = self.pinned.iter().flat_map(|pin| &pin.extents).filter(is_in_it).map(|(_, len)| len).sum();
+        let pinned: u64 = self.pinned.iter().flat_map(Pinned::extents).filter(is_in_it).map(|(_, len)| len).sum();
         format!(
             "of {} bytes {} are in use and {} free by the trees, {} are free, {} may be given out, readers of older \
              commits may see {pinned}; it is {}, and may {}go",
@@ -106,7 +107,7 @@ impl SpaceInner {
                     extents.iter().any(|(at, len)| at.0 < group.end() && start.0 < at.0 + len)
                 };
                 debug_assert!(
-                    !self.pinned.iter().any(|pinned| pins(&pinned.extents)),
+                    !self.pinned.iter().any(|pinned| pins(pinned.extents())),
                     "invariant 18: chunk {start} goes, and readers may see what was in it"
                 );
                 self.devices.uncount(&chunk);
