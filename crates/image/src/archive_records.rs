@@ -6,6 +6,7 @@
 //! without a word.
 
 use ubtrfs::format::items::{InodeFlags, Timespec};
+use ubtrfs::xattr_names::SELINUX;
 
 use crate::acl_text;
 use crate::archive_entry::{Described, Record};
@@ -14,7 +15,6 @@ use crate::sparse::{SparseRecords, Taken};
 
 const ACL_ACCESS: &[u8] = ubtrfs::acl::ACCESS;
 const ACL_DEFAULT: &[u8] = ubtrfs::acl::DEFAULT;
-const SELINUX: &[u8] = b"security.selinux";
 
 /// Records `LENGTH KEY=VALUE\n`; values may have any bytes.
 pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record>> {
