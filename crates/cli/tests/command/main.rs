@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod archive_forms;
 mod archives;
+mod archives_beside_tar;
 mod archives_of_others;
 mod archives_with_rights;
 mod bad_input;
