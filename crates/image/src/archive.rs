@@ -126,6 +126,14 @@ impl<R: Read> ArchiveReader<R> {
         if bytes as u64 > MOST_COMMON { Err(too_many_for_all()) } else { Ok(()) }
     }
 
+    /// The entry's data is passed over by other means. Returns how many bytes that are, with what
+    /// fills its last block.
+    pub fn pass_over(&mut self) -> u64 {
+        let left = self.data.saturating_add(self.padding);
+        (self.data, self.padding) = (0, 0);
+        left
+    }
+
     fn begin_data(&mut self, size: u64) {
         self.data = size;
         self.padding = (BLOCK - size % BLOCK) % BLOCK;

@@ -301,10 +301,16 @@ impl Import<'_, '_> {
             return self.hide(dir, shown);
         }
         match lookup(self.fs, dir, name, shown)? {
-            Some((id, FileType::Directory)) if self.has_made(dir, name) => self.hide(id, shown),
+            Some((id, FileType::Directory)) if self.stays(dir, name, id) => self.hide(id, shown),
             Some(_) if !self.has_made(dir, name) => remove(self.fs, dir, name, shown),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a directory stays though layers below have it no more: this layer has it, or it is a
+    /// subvolume, which was asked for by who imports.
+    fn stays(&self, above: InodeId, name: &[u8], id: InodeId) -> bool {
+        self.has_made(above, name) || id.subvolume != above.subvolume
     }
 
     /// Removes all below a directory that has no name by this archive.
@@ -313,10 +319,9 @@ impl Import<'_, '_> {
         let mut left = vec![VolumeFile { id: dir, path: shown.to_owned() }];
         while let Some(dir) = left.pop() {
             for (name, file) in source.children(&dir)? {
-                let is_made = self.has_made(dir.id, &name);
                 match lookup(self.fs, dir.id, &name, &file.path)? {
-                    Some((_, FileType::Directory)) if is_made => left.push(file),
-                    Some(_) if !is_made => remove(self.fs, dir.id, &name, &file.path)?,
+                    Some((id, FileType::Directory)) if self.stays(dir.id, &name, id) => left.push(file),
+                    Some(_) if !self.has_made(dir.id, &name) => remove(self.fs, dir.id, &name, &file.path)?,
                     _ => {}
                 }
             }

@@ -19,6 +19,8 @@ mod host_files;
 mod image_reports;
 mod layers_hide_by_names;
 mod making;
+mod oci_images;
+mod oci_layouts;
 mod package;
 mod partitions;
 mod remedies;
