@@ -17,6 +17,7 @@ mod fixtures;
 mod history;
 mod host_files;
 mod image_reports;
+mod layers_beside_umoci;
 mod layers_hide_by_names;
 mod making;
 mod oci_images;
