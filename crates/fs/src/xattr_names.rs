@@ -3,7 +3,7 @@
 
 /// The capabilities of a program.
 pub const CAPABILITY: &[u8] = b"security.capability";
-/// The label of a file for SELinux, with a zero byte at its end.
+/// The label of a file for `SELinux`, with a zero byte at its end.
 pub const SELINUX: &[u8] = b"security.selinux";
 
 /// The namespace of properties.

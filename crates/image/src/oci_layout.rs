@@ -50,7 +50,8 @@ impl Digest {
 
     /// The name of the file that has the blob.
     fn file_name(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+        self.0.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
     }
 }
 

@@ -78,8 +78,8 @@ fn seen(path: &Path) -> Tree {
 }
 
 /// Whether buildah does with a layer what the specification says. It takes a whiteout for one of
-/// what comes before it in the layer, too, makes the directory that an opaque one is in, and gives a
-/// file what its link's header says.
+/// what comes before it in the layer, too, makes the directory that an opaque one is in, and gives
+/// a file what its link's header says.
 fn buildah_follows(layers: &[Vec<Entry>]) -> bool {
     let name_of = |entry: &Entry| String::from_utf8_lossy(&entry.name).into_owned();
     layers.iter().all(|layer| {

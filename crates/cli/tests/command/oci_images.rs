@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::slice::from_ref;
 
 use serde_json::json;
 use tar::EntryType;
@@ -147,7 +148,7 @@ fn hostile_layouts_change_nothing() {
     let refused = |words: &str, make: &dyn Fn(&Layout)| {
         let _ = fs::remove_dir_all(&path);
         let layout = Layout::new(&path);
-        layout.index(&[layout.image_of(&[good.clone()])]);
+        layout.index(&[layout.image_of(from_ref(&good))]);
         make(&layout);
         fails(&ubtrfs(&["import", &image, &layout.word("")]), 1, words);
         let made = dir.path().join("made.img");
@@ -158,7 +159,7 @@ fn hostile_layouts_change_nothing() {
     let with = |layout: &Layout, change: &dyn Fn(&mut serde_json::Value)| {
         let mut layer = layout.layer(&good, "");
         change(&mut layer);
-        layout.index(&[layout.image("amd64", &[layer], &plain_digests(&[good.clone()]))]);
+        layout.index(&[layout.image("amd64", &[layer], &plain_digests(from_ref(&good)))]);
     };
     for digest in ["sha256:../../../../../etc/passwd", "sha512:aa", "sha256:", "../x", "sha256:AB"] {
         refused("which is not sha256: and 64 digits", &|layout| with(layout, &|layer| layer["digest"] = json!(digest)));
@@ -171,20 +172,20 @@ fn hostile_layouts_change_nothing() {
         "text/\u{1b}[31mplain",
     ] {
         refused("is no layer that can be read", &|layout| {
-            with(layout, &|layer| layer["mediaType"] = json!(media_type))
+            with(layout, &|layer| layer["mediaType"] = json!(media_type));
         });
     }
     refused("it is damaged", &|layout| {
         with(layout, &|layer| {
-            fs::write(layout.file_of(layer), vec![0; layer["size"].as_u64().unwrap() as usize]).unwrap()
+            fs::write(layout.file_of(layer), vec![0; layer["size"].as_u64().unwrap() as usize]).unwrap();
         });
     });
     refused("it is damaged", &|layout| {
         // Behind the end of the archive, where no reader of it looks.
         let long = [&good[..], &[0; 4096]].concat();
         let layer = layout.layer(&long, "");
-        let digests = plain_digests(&[long.clone()]);
-        layout.index(&[layout.image("amd64", std::slice::from_ref(&layer), &digests)]);
+        let digests = plain_digests(from_ref(&long));
+        layout.index(&[layout.image("amd64", from_ref(&layer), &digests)]);
         let mut bytes = long;
         *bytes.last_mut().unwrap() = 1;
         fs::write(layout.file_of(&layer), bytes).unwrap();
@@ -231,7 +232,7 @@ fn hostile_layouts_change_nothing() {
         layout.index(&[layout.document(MANIFEST, &json!({ "schemaVersion": 2, "config": config, "layers": [] }))]);
     });
     refused("indexes within each other", &|layout| {
-        let mut inner = layout.image_of(&[good.clone()]);
+        let mut inner = layout.image_of(from_ref(&good));
         for _ in 0..6 {
             inner = layout.document(INDEX, &json!({ "schemaVersion": 2, "manifests": [inner] }));
         }
