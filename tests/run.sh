@@ -19,7 +19,7 @@ tests/install-packages.sh \
     mkfs.btrfs=btrfs-progs fusermount3=fuse3 zstd=zstd setfattr=attr setfacl=acl mkfs.ext4=e2fsprogs git=git rsync=rsync sqlite3=sqlite3 \
     fio=fio dbench=dbench stress-ng=stress-ng make=make dpkg-deb=dpkg man=man-db cc=gcc ld=libc6-dev losetup=mount newuidmap=uidmap setcap=libcap2-bin \
     nbdkit=nbdkit nbdfuse=libnbd-bin qemu-nbd=qemu-utils nbd-server=nbd-server openssl=openssl fakeroot=fakeroot systemd-repart=systemd \
-    /usr/share/doc/python3-btrfsutil/copyright=python3-btrfsutil
+    /usr/share/doc/python3-btrfsutil/copyright=python3-btrfsutil bsdtar=libarchive-tools umoci=umoci skopeo=skopeo buildah=buildah
 
 export PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-$PWD/target}

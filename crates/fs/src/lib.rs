@@ -164,6 +164,7 @@ pub mod tree;
 pub mod volume;
 mod work_request;
 mod writeback;
+pub mod xattr_names;
 
 pub use changes::{
     ChangedAttribute, ChangedContent, ChangedSubvolume, ChangedXattr, Content, FileChange, FileName, WhatChanged,
@@ -181,9 +182,9 @@ pub use log::Reason;
 pub use merging::{ConflictKind, MergeConflict, MergeEffect, MergeSides, MergeStep, Merged, MergedPart, Prefer};
 pub use names::DirectoryEntry;
 pub use ops::{
-    Attributes, COMPRESSION, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundExtent,
-    FoundInode, FoundItem, FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes,
-    SubvolumeInfo, TimeChange, WriteAt, XattrMode,
+    Attributes, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundExtent, FoundInode,
+    FoundItem, FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo,
+    TimeChange, WriteAt, XattrMode,
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use paths::{Dir, DirEntry, File, OpenOptions, ReadDir};

@@ -1,5 +1,6 @@
 //! Reading tar archives: what an entry says of its file, and its data.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use tar::Header;
@@ -12,9 +13,10 @@ use crate::sparse::SparseMap;
 
 /// Bytes of a block of an archive.
 const BLOCK: u64 = 512;
-/// Bytes of records and long names that an entry may have, and an archive for all entries: the
-/// kernel's xattrs have less.
+/// Bytes of records and long names that an entry may have: the kernel's xattrs have less.
 const MOST_RECORDS: u64 = 16 << 20;
+/// Bytes of records that hold for all entries: each entry costs as much (the manual names it).
+const MOST_COMMON: u64 = 64 << 10;
 /// Ranges of data that a sparse file may have.
 const MOST_RANGES: u64 = 1 << 20;
 /// Bytes of a path (the manual names it).
@@ -29,12 +31,12 @@ pub struct ArchiveReader<R> {
     padding: u64,
     is_begun: bool,
     /// Records that say something of all entries.
-    common: Vec<Record>,
+    common: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl<R: Read> ArchiveReader<R> {
     pub fn new(reader: R) -> Self {
-        Self { reader, data: 0, padding: 0, is_begun: false, common: Vec::new() }
+        Self { reader, data: 0, padding: 0, is_begun: false, common: BTreeMap::new() }
     }
 
     /// The next entry; none at the end.
@@ -51,6 +53,7 @@ impl<R: Read> ArchiveReader<R> {
             let size = fields.size()?;
             match fields.kind() {
                 b'x' | b'X' => records = parse(&self.whole(size)?)?,
+                b'g' if size > MOST_COMMON => return Err(too_many_for_all()),
                 b'g' => {
                     let common = parse(&self.whole(size)?)?;
                     self.note_common(common)?;
@@ -118,12 +121,17 @@ impl<R: Read> ArchiveReader<R> {
 
     /// Notes what holds for all entries from here on.
     fn note_common(&mut self, records: Vec<Record>) -> Result<()> {
-        for (key, value) in records {
-            self.common.retain(|(known, _)| *known != key);
-            self.common.push((key, value));
-        }
+        self.common.extend(records);
         let bytes: usize = self.common.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if bytes as u64 > MOST_RECORDS { Err(too_many_records()) } else { Ok(()) }
+        if bytes as u64 > MOST_COMMON { Err(too_many_for_all()) } else { Ok(()) }
+    }
+
+    /// The entry's data is passed over by other means. Returns how many bytes that are, with what
+    /// fills its last block.
+    pub fn pass_over(&mut self) -> u64 {
+        let left = self.data.saturating_add(self.padding);
+        (self.data, self.padding) = (0, 0);
+        left
     }
 
     fn begin_data(&mut self, size: u64) {
@@ -166,9 +174,11 @@ impl<R: Read> ArchiveReader<R> {
         of.target = target.unwrap_or(of.target);
         let mut additions = Additions::default();
         // An entry's own record counts, also one that takes back what holds for all.
-        let is_own = |(key, _): &&Record| records.iter().any(|(own, _)| own == key);
-        let common = self.common.iter().filter(|record| !is_own(record));
-        for (key, value) in common.chain(records) {
+        let own: BTreeSet<&[u8]> = records.iter().map(|(key, _)| key.as_slice()).collect();
+        for (key, value) in self.common.iter().filter(|(key, _)| !own.contains(key.as_slice())) {
+            additions.take(&mut of, key, value)?;
+        }
+        for (key, value) in records {
             additions.take(&mut of, key, value)?;
         }
         additions.finish(&mut of)?;
@@ -193,6 +203,10 @@ impl<R: Read> ArchiveReader<R> {
         for (start, len) in &of.ranges {
             let next = start.checked_add(*len).filter(|next| *start >= end && *next <= of.size);
             end = next.ok_or_else(malformed)?;
+        }
+        if of.kind == Kind::Symlink {
+            // Whatever the header says: symbolic links have no permissions.
+            of.mode = 0o777;
         }
         // Old archives mark directories so.
         if of.kind == Kind::Regular && of.path.ends_with(b"/") {
@@ -283,6 +297,10 @@ fn no_archive() -> Error {
 
 fn too_many_records() -> Error {
     Error::Refused("the archive has an entry with too many records".into())
+}
+
+fn too_many_for_all() -> Error {
+    Error::Refused(format!("the archive has more than {MOST_COMMON} bytes of records that hold for all entries"))
 }
 
 fn malformed() -> Error {

@@ -5,7 +5,10 @@
 //! (`GNU.`, and `RHT.` for labels). What describes rights is taken or refused, and never left out
 //! without a word.
 
+use std::collections::BTreeMap;
+
 use ubtrfs::format::items::{InodeFlags, Timespec};
+use ubtrfs::xattr_names::SELINUX;
 
 use crate::acl_text;
 use crate::archive_entry::{Described, Record};
@@ -14,7 +17,6 @@ use crate::sparse::{SparseRecords, Taken};
 
 const ACL_ACCESS: &[u8] = ubtrfs::acl::ACCESS;
 const ACL_DEFAULT: &[u8] = ubtrfs::acl::DEFAULT;
-const SELINUX: &[u8] = b"security.selinux";
 
 /// Records `LENGTH KEY=VALUE\n`; values may have any bytes.
 pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record>> {
@@ -41,9 +43,12 @@ pub struct Additions {
     pub sparse: SparseRecords,
     /// The name of a sparse file. Its path is another one, for programs that know nothing of holes.
     sparse_name: Option<Vec<u8>>,
-    /// Attributes of libarchive, which count where star's do not say the same.
-    others: Vec<Record>,
-    acls: Vec<Record>,
+    /// Attributes by their names, of which an entry may have very many.
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Those of libarchive, which count where star's do not say the same.
+    others: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Those that ACLs in text say, which count before all.
+    acls: BTreeMap<Vec<u8>, Vec<u8>>,
     major: Option<u64>,
     minor: Option<u64>,
 }
@@ -84,13 +89,13 @@ impl Additions {
                 if !label.ends_with(b"\0") {
                     label.push(0);
                 }
-                put(&mut of.xattrs, SELINUX.to_vec(), label);
+                self.xattrs.insert(SELINUX.to_vec(), label);
             }
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
-                    put(&mut of.xattrs, unescaped(name, &[b"3D", b"25"]), value.to_vec());
+                    self.xattrs.insert(unescaped(name, &[b"3D", b"25"]), value.to_vec());
                 } else if let Some(name) = key.strip_prefix(b"LIBARCHIVE.xattr.") {
-                    put(&mut self.others, unescaped(name, &[]), base64(value).ok_or_else(wrong)?);
+                    self.others.insert(unescaped(name, &[]), base64(value).ok_or_else(wrong)?);
                 } else {
                     match self.sparse.take(key, value) {
                         Taken::Name => self.sparse_name = Some(value.to_vec()),
@@ -106,21 +111,17 @@ impl Additions {
     fn take_acl(&mut self, of: &Described, name: &[u8], text: &[u8]) -> Result<()> {
         let list = acl_text::parse(text).map_err(|why| about(of, &format!("has an ACL that can't be set: {why}")))?;
         if let Some(list) = list {
-            put(&mut self.acls, name.to_vec(), list.to_bytes());
+            self.acls.insert(name.to_vec(), list.to_bytes());
         }
         Ok(())
     }
 
     /// Gives the file what was not its own before.
     pub fn finish(&mut self, of: &mut Described) -> Result<()> {
-        for (name, value) in std::mem::take(&mut self.others) {
-            if !of.xattrs.iter().any(|(known, _)| *known == name) {
-                of.xattrs.push((name, value));
-            }
-        }
-        for (name, value) in std::mem::take(&mut self.acls) {
-            put(&mut of.xattrs, name, value);
-        }
+        let mut xattrs = std::mem::take(&mut self.others);
+        xattrs.append(&mut self.xattrs);
+        xattrs.append(&mut self.acls);
+        of.xattrs = xattrs.into_iter().collect();
         if let Some(name) = self.sparse_name.take() {
             of.path = name;
         }
@@ -138,11 +139,6 @@ impl Additions {
 
 fn about(of: &Described, why: &str) -> Error {
     Error::Refused(format!("the archive's entry {} {why}", String::from_utf8_lossy(&of.path).escape_debug()))
-}
-
-fn put(records: &mut Vec<Record>, name: Vec<u8>, value: Vec<u8>) {
-    records.retain(|(known, _)| *known != name);
-    records.push((name, value));
 }
 
 /// A key without its escapes: `%` and two digits. GNU tar has only those that are `known`, and

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use ubtrfs::format::items::Timespec;
-use ubtrfs::{COMPRESSION, Filesystem, InodeId, SetAttributes, TimeChange, XattrMode};
+use ubtrfs::xattr_names::COMPRESSION;
+use ubtrfs::{Filesystem, InodeId, SetAttributes, TimeChange, XattrMode};
 
 use crate::error::{Error, Result, inside};
 

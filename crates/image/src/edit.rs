@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::format::items::FileType;
+use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
 
 use crate::content::write_all;
@@ -20,9 +21,6 @@ use crate::source::Source;
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
-
-/// The attribute that another owner takes away.
-const CAPABILITIES: &[u8] = b"security.capability";
 
 /// Whether something may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,10 +252,10 @@ impl Editor {
     ) -> Result<()> {
         let changes = SetAttributes { uid, gid, ..SetAttributes::default() };
         self.each(path, (recursive, follow), &|id| {
-            let capabilities = self.fs.get_xattr(id, CAPABILITIES);
+            let capabilities = self.fs.get_xattr(id, CAPABILITY);
             self.fs.set_attributes(id, &changes)?;
             match capabilities {
-                Ok(value) => self.fs.set_xattr(id, CAPABILITIES, &value, XattrMode::Set),
+                Ok(value) => self.fs.set_xattr(id, CAPABILITY, &value, XattrMode::Set),
                 Err(error) if error.errno() == Errno::NODATA => Ok(()),
                 Err(error) => Err(error),
             }

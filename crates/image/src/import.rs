@@ -61,10 +61,21 @@ pub fn import(
     options: ImportOptions,
     job: &mut Job<'_>,
 ) -> Result<()> {
+    import_plain(fs, dir, decompressed(archive)?, options, job)
+}
+
+/// The same for an archive that is not compressed.
+pub(crate) fn import_plain(
+    fs: &Arc<Filesystem>,
+    dir: InodeId,
+    archive: impl Read,
+    options: ImportOptions,
+    job: &mut Job<'_>,
+) -> Result<()> {
     let ImportOptions { layer, dedupe, selection } = options;
     let (made, times, flags) = (HashMap::new(), Vec::new(), Vec::new());
     let mut import = Import { fs, job, root: dir, layer, dedupe, made, times, flags };
-    let mut archive = ArchiveReader::new(decompressed(archive)?);
+    let mut archive = ArchiveReader::new(archive);
     while let Some(mut of) = archive.next()? {
         if selection.excluded.has_above(&components(&of.path)?) {
             continue;
@@ -123,27 +134,35 @@ impl Import<'_, '_> {
             return self.whiteout(above, hidden, &shown);
         }
         let dir = self.directory_for(above, &shown)?;
-        let present = lookup(self.fs, dir, name).map_err(inside(&shown))?;
+        let mut present = lookup(self.fs, dir, name).map_err(inside(&shown))?;
         if of.kind == Kind::Directory {
             if let Some((id, FileType::Directory)) = present {
                 self.note_made(dir, name);
                 self.tell_job(id, &names)?;
                 return self.finish(id, of, &shown);
             }
-        } else if let Some((_, FileType::Directory)) = present {
-            if self.layer == Layer::Plain {
-                return Err(refused(&shown, "would replace a directory"));
+        } else if let Some((id, FileType::Directory)) = present {
+            if id.subvolume != dir.subvolume {
+                return Err(refused(&shown, "would replace a subvolume"));
             }
-            remove(self.fs, dir, name, &shown)?;
+            match self.layer {
+                Layer::Oci => remove(self.fs, dir, name, &shown)?,
+                // As by tar(1): nothing goes that has another name.
+                Layer::Plain => match self.fs.rmdir(dir, name) {
+                    Err(error) if error.errno() == Errno::NOTEMPTY => {
+                        return Err(refused(&shown, "would replace a directory that is not empty"));
+                    }
+                    removed => removed.map_err(inside(&shown))?,
+                },
+            }
+            present = None;
         }
         self.note_made(dir, name);
         if of.kind == Kind::Link {
             self.link(dir, name, of, present.map(|(id, _)| id), &shown)?;
             return self.job.done(FileType::Regular);
         }
-        if let Some((_, file_type)) = present
-            && file_type != FileType::Directory
-        {
+        if present.is_some() {
             self.fs.unlink(dir, name).map_err(inside(&shown))?;
         }
         let new = NewInode {
@@ -290,10 +309,16 @@ impl Import<'_, '_> {
             return self.hide(dir, shown);
         }
         match lookup(self.fs, dir, name).map_err(inside(shown))? {
-            Some((id, FileType::Directory)) if self.has_made(dir, name) => self.hide(id, shown),
+            Some((id, FileType::Directory)) if self.stays(dir, name, id) => self.hide(id, shown),
             Some(_) if !self.has_made(dir, name) => remove(self.fs, dir, name, shown),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a directory stays though layers below have it no more: this layer has it, or it is a
+    /// subvolume, which was asked for by who imports.
+    fn stays(&self, above: InodeId, name: &[u8], id: InodeId) -> bool {
+        self.has_made(above, name) || id.subvolume != above.subvolume
     }
 
     /// Removes all below a directory that has no name by this archive.
@@ -302,10 +327,11 @@ impl Import<'_, '_> {
         let mut left = vec![VolumeFile::new(dir, shown)];
         while let Some(dir) = left.pop() {
             for (name, file) in source.children(&dir)? {
-                let is_made = self.has_made(dir.id, &name);
                 match lookup(self.fs, dir.id, &name).map_err(|error| file.failed(error))? {
-                    Some((_, FileType::Directory)) if is_made => left.push(file),
-                    Some(_) if !is_made => remove(self.fs, dir.id, &name, &file.path().path())?,
+                    Some((id, FileType::Directory)) if self.stays(dir.id, &name, id) => left.push(file),
+                    Some(_) if !self.has_made(dir.id, &name) => {
+                        remove(self.fs, dir.id, &name, &file.path().path())?;
+                    }
                     _ => {}
                 }
             }

@@ -1,7 +1,8 @@
 //! What a new inode is to be: the caller's ids, the umask, the directory's default ACL.
 
 use ubtrfs::acl::{self, Acl};
-use ubtrfs::{COMPRESSION, InodeId, NewInode};
+use ubtrfs::xattr_names::COMPRESSION;
+use ubtrfs::{InodeId, NewInode};
 use ubtrfs_fuse::{Caller, Errno};
 
 use crate::device_number;

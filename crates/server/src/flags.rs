@@ -7,7 +7,8 @@
 //! check. Compression is kept as the kernel's btrfs keeps it: a flag of the inode, and the property
 //! that says how.
 
-use ubtrfs::{COMPRESSION, Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
+use ubtrfs::xattr_names::COMPRESSION;
+use ubtrfs::{Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::abi::flags::IoctlFlags;
 use ubtrfs_fuse::reply::ReplyIoctl;
@@ -15,7 +16,6 @@ use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Capabilities, Errno};
 
 use crate::privileges::{Capability, Powers};
-use crate::protection::PROTECTING;
 use crate::shared::{Shared, errno};
 
 const GETFLAGS: u32 = 0x8008_6601;
@@ -105,7 +105,7 @@ impl MaySet {
     /// `EPERM` unless the caller may change the flags that the inode `is` with to `wanted`.
     fn check(&self, is: &Flagged, wanted: u64) -> Result<(), Errno> {
         let owns = self.known_to_own || self.powers.owns(self.shown_owner.unwrap_or(is.owner));
-        let restricts = (is.flags ^ wanted) & PROTECTING != 0;
+        let restricts = (is.flags ^ wanted) & InodeFlags::PROTECTING != 0;
         let may = owns && (!restricts || self.powers.has(Capability::Immutable));
         if !may {
             // By invariant 27: the kernel may have passed it on unchecked.
@@ -167,7 +167,9 @@ impl Shared {
             _ => return false,
         };
         let adds = match (wanted, self.flags_of(id)) {
-            (Ok(wanted), Ok(old)) => wanted & !old & PROTECTING != 0 && may.powers.has(Capability::Immutable),
+            (Ok(wanted), Ok(old)) => {
+                wanted & !old & InodeFlags::PROTECTING != 0 && may.powers.has(Capability::Immutable)
+            }
             _ => false,
         };
         // Nothing of a directory waits to be written.

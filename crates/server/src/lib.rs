@@ -46,7 +46,6 @@ mod permissions;
 mod pool;
 mod positions;
 mod privileges;
-mod protection;
 mod refusals;
 mod repeated;
 mod requests;

@@ -21,16 +21,15 @@
 //! Where the kernel asks, open(2) refuses what the flags of files forbid, too (`chattr +i`, `+a`).
 
 use ubtrfs::InodeId;
+use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::reply::{ReplyEmpty, ReplyOpen, ReplyXattr};
 use ubtrfs_fuse::{Errno, OFlags, OpenFlags};
 
 use crate::counters::Kind;
 use crate::permissions::WRITE;
-use crate::protection::PROTECTING;
 use crate::server::Server;
 use crate::shared::errno;
-use crate::xattrs::CAPABILITY;
 
 /// Bytes of `security.capability` in the form that has an owner (`struct vfs_ns_cap_data`).
 pub(crate) const CAPABILITY_SIZE: usize = 24;
@@ -86,7 +85,7 @@ impl Server {
         if !writes && !flags.contains(OFlags::TRUNC) {
             return Ok(());
         }
-        let forbidding = self.shared().flags_of(id)? & PROTECTING;
+        let forbidding = self.shared().flags_of(id)? & InodeFlags::PROTECTING;
         if forbidding & InodeFlags::IMMUTABLE != 0 {
             return Err(Errno::PERM);
         }

@@ -5,13 +5,13 @@
 //! lacks the capability to keep set-id bits. Set-group-id on a file that its group may not execute
 //! depends on the caller's groups, which are looked up here.
 
+use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs::{InodeId, SetAttributes};
 use ubtrfs_fuse::{Caller, Errno};
 
 use crate::privileges::{Capability, Powers};
 use crate::server::Server;
 use crate::shared::errno;
-use crate::xattrs::CAPABILITY;
 
 const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;

@@ -1,5 +1,6 @@
 //! Extended attributes, as the kernel asks for them.
 
+use ubtrfs::xattr_names::{CAPABILITY, PROPERTIES, in_plain_namespace};
 use ubtrfs::{InodeId, XattrMode, acl};
 use ubtrfs_fuse::request::SetXattr;
 use ubtrfs_fuse::{Errno, XattrFlags};
@@ -7,18 +8,11 @@ use ubtrfs_fuse::{Errno, XattrFlags};
 use crate::control;
 use crate::shared::{Shared, errno};
 
-/// The names that are properties'.
-const PROPERTIES: &[u8] = b"btrfs.";
-/// Namespaces whose attributes are kept as they are; the kernel checks who may use them.
-const PLAIN: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-
-/// The capabilities that a program is to have.
-pub(crate) const CAPABILITY: &[u8] = b"security.capability";
-
-/// Whether the attribute is kept as it is; a namespace alone is no name.
+/// Whether the attribute is kept as it is; a namespace alone is no name. The kernel checks who may
+/// use it.
 fn is_plain(name: &[u8]) -> Result<bool, Errno> {
-    match PLAIN.iter().find(|prefix| name.starts_with(prefix)) {
-        Some(prefix) if name.len() == prefix.len() => Err(Errno::INVAL),
+    match in_plain_namespace(name) {
+        Some(b"") => Err(Errno::INVAL),
         found => Ok(found.is_some()),
     }
 }
@@ -87,8 +81,9 @@ impl Shared {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by it")]
 mod tests {
+    use ubtrfs::NewInode;
     use ubtrfs::scheduling::nonblocking;
-    use ubtrfs::{COMPRESSION, NewInode};
+    use ubtrfs::xattr_names::COMPRESSION;
 
     use ubtrfs_format::items::InodeFlags;
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use ubtrfs_image::ModeChange;
+use ubtrfs_image::{ModeChange, Platform};
 
 use super::owner::{Owners, parse_owner, parse_owners};
 use super::window::Window;
@@ -324,6 +324,10 @@ pub struct Import {
     /// what layers below have.
     #[arg(long)]
     pub oci_layer: bool,
+    /// Of an OCI image that there is for several platforms, take that for OS/ARCHITECTURE [default:
+    /// the one that this program runs on].
+    #[arg(long, value_name = "OS/ARCHITECTURE")]
+    pub platform: Option<Platform>,
     /// Data that a file read before has, too, is stored once: equal blocks share extents.
     #[arg(long)]
     pub dedupe: bool,
@@ -332,8 +336,9 @@ pub struct Import {
     /// The directory, which is made if there is none [default: the top level].
     #[arg(value_name = "IMAGE[:PATH]")]
     pub place: OsString,
-    /// The archives [default: the standard input].
-    #[arg(value_name = "ARCHIVE")]
+    /// The archives, or images in OCI layouts: oci:DIR, oci-archive:FILE, with or without :NAME
+    /// [default: the standard input].
+    #[arg(value_name = "ARCHIVE|oci:DIR")]
     pub archives: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,

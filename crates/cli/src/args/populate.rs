@@ -4,23 +4,27 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ubtrfs::CompressionMode;
-use ubtrfs_image::{IdRange, NewSubvolume, PathFlags, Selection};
+use ubtrfs_image::{IdRange, NewSubvolume, PathFlags, Platform, Selection};
 
+use super::edit::parse_memory;
 use crate::failure::{Failure, Result};
 
 /// How files are compressed; `None` is not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Compression(Option<CompressionMode>);
 
-use super::edit::parse_memory;
 
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
 pub struct Populate {
-    /// Fill the volume with what is in a directory or a tar archive; - is one on the standard
-    /// input.
-    #[arg(short, long, value_name = "DIR|TAR")]
+    /// Fill the volume with what is in a directory, a tar archive (- is one on the standard input),
+    /// or an image in an OCI layout: oci:DIR, oci-archive:FILE, with or without :NAME.
+    #[arg(short, long, value_name = "DIR|TAR|oci:DIR")]
     pub rootdir: Option<PathBuf>,
+    /// Of an OCI image that there is for several platforms, take that for OS/ARCHITECTURE [default:
+    /// the one that this program runs on].
+    #[arg(long, value_name = "OS/ARCHITECTURE", requires = "rootdir")]
+    pub platform: Option<Platform>,
     /// Make a directory of it a subvolume: ro: one that can't be changed, default: the one that is
     /// mounted, default-ro: both.
     #[arg(short = 'u', long, value_name = "[KIND:]PATH", value_parser = parse_subvolume, requires = "rootdir")]

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{Editor, Error, ImportOptions, Layer, VolumeFile, dump};
+use ubtrfs_image::{Editor, Error, ImportOptions, Job, Layer, OciImage, OciReference, VolumeFile, dump};
 
 use super::session::{about, edit};
 use crate::args::edit::{Export, Format, Import};
@@ -89,17 +89,22 @@ pub fn import(arguments: &Import) -> Result<()> {
             editor.make_directory(&path, true, None).map_err(|error| about(&error))?;
         }
         let (dir, _) = editor.find(&path, true).map_err(|error| about(&error))?;
-        let mut read = |shown: &Path, archive: &mut dyn Read| {
+        let read = |shown: &Path, archive: &mut dyn Read, job: &mut Job<'_>| {
             ubtrfs_image::import(session.fs(), dir, archive, options.clone(), job)
                 .map_err(|error| about(&error).map_sentence(|sentence| format!("{}: {sentence}", shown.display())))
         };
         if arguments.archives.is_empty() {
-            read(Path::new("standard input"), &mut io::stdin().lock())?;
+            read(Path::new("standard input"), &mut io::stdin().lock(), job)?;
         }
         for path in &arguments.archives {
+            if let Some(reference) = OciReference::parse(path) {
+                let image = OciImage::open(&reference, arguments.platform.as_ref()).map_err(|error| about(&error))?;
+                image.import(session.fs(), dir, options, job).map_err(|error| about(&error))?;
+                continue;
+            }
             let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
             edited.image.refuse(path)?;
-            read(path, &mut file)?;
+            read(path, &mut file, job)?;
         }
         Ok(())
     })

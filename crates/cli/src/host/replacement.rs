@@ -9,13 +9,14 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, XattrFlags};
 use rustix::io::Errno;
+use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs_mkfs::random_uuid;
 use ubtrfs_tree::sentence;
 
 use super::sources::Sources;
 
 /// Attributes of the old content, which a new one does not have.
-const OF_CONTENT: [&[u8]; 3] = [b"security.capability", b"security.ima", b"security.evm"];
+const OF_CONTENT: [&[u8]; 3] = [CAPABILITY, b"security.ima", b"security.evm"];
 /// Attributes that give rights to users by their names, and to the group of a file.
 const ACL: &[u8] = b"system.posix_acl_access";
 const SET_ID: u32 = 0o6000;

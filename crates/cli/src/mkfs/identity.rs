@@ -102,6 +102,7 @@ fn id_of(input: &Input, time: Timespec, selection: &Selection) -> Result<Uuid> {
             fingerprint(&source, HostFile::named(path, false)).map_err(|error| Failure::of(&error))?
         }
         Input::Archive(path) => hash_of(path)?,
+        Input::Oci(image) => image.digest(),
         Input::Stdin => {
             return Err(Failure::new(format!(
                 "an archive from the standard input can't be read twice, to derive the volume's id from it, as \

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
-use ubtrfs_image::{HostFile, HostFiles, NewSubvolume, OpenFile, Selection, Source};
+use ubtrfs_image::{
+    HostFile, HostFiles, NewSubvolume, OciImage, OciReference, OpenFile, Platform, Selection, Source,
+};
 use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
@@ -15,16 +17,24 @@ use crate::show;
 const MIB: u64 = 1 << 20;
 
 /// What a volume is filled with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Input {
     Directory(PathBuf),
     Archive(PathBuf),
+    Oci(OciImage),
     Stdin,
 }
 
 impl Input {
     /// What a path names. An image in the directory that it is made of would be copied into itself.
-    pub fn new(path: &Path, images: &[PathBuf]) -> Result<Self> {
+    pub fn new(path: &Path, platform: Option<&Platform>, images: &[PathBuf]) -> Result<Self> {
+        if let Some(reference) = OciReference::parse(path) {
+            let image = OciImage::open(&reference, platform).map_err(|error| Failure::of(&error))?;
+            return Ok(Self::Oci(image));
+        }
+        if platform.is_some() {
+            return Err(Failure::new("--platform is for --rootdir oci:DIR and oci-archive:FILE").with_status(2));
+        }
         let sources = Sources::of(images);
         if path.as_os_str() == "-" {
             return sources.refuse_as_input().map(|()| Self::Stdin);
@@ -44,6 +54,10 @@ impl Input {
                     "{image} is in {path}, whose files it is to have: make it elsewhere"
                 )));
             }
+        }
+        if path.join("oci-layout").is_file() {
+            let path = path.display();
+            eprintln!("ubtrfs: {path} is an OCI layout: --rootdir oci:{path} takes the files of its image instead");
         }
         Ok(Self::Directory(path.into()))
     }
@@ -87,6 +101,10 @@ impl Input {
                     return Ok(None);
                 }
                 (found.len(), found.len() / 1024)
+            }
+            Self::Oci(image) => {
+                let bytes = image.plain_bytes().map_err(|error| Failure::of(&error))?;
+                (bytes, bytes / 1024)
             }
             Self::Stdin => return Ok(None),
         };

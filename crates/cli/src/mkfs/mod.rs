@@ -107,7 +107,8 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
         return Err(Failure::new(format!("--offset is no multiple of {ALIGNMENT}")));
     }
     let paths = arguments.devices.as_slice();
-    let input = arguments.populate.rootdir.as_deref().map(|from| Input::new(from, paths)).transpose()?;
+    let (rootdir, platform) = (arguments.populate.rootdir.as_deref(), arguments.populate.platform.as_ref());
+    let input = rootdir.map(|from| Input::new(from, platform, paths)).transpose()?;
     if arguments.populate.subvol.iter().filter(|subvolume| subvolume.default).count() > 1 {
         return Err(Failure::new("only one subvolume can be the default").with_status(2));
     }

@@ -105,6 +105,10 @@ impl Population<'_> {
                 let file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
                 self.read(session, file, &path.display(), &mut job)?;
             }
+            Input::Oci(image) => {
+                let options = ImportOptions { dedupe: populate.dedupe, ..ImportOptions::default() };
+                image.import(fs, fs.root(), options, &mut job).map_err(|error| about(&error))?;
+            }
             Input::Stdin => self.read(session, std::io::stdin().lock(), &"standard input", &mut job)?,
         }
         if let Some((uid, gid)) = self.arguments.root_owner {

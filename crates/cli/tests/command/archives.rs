@@ -108,7 +108,7 @@ fn hostile_archives_change_nothing() {
         (archive(&[good, ("up", symlink, "..", b""), ("x", link, "up/in/file", b"")]), "link to no file"),
         (archive(&[good, ("x", link, "none", b"")]), "link to no file"),
         (archive(&[good, ("x", link, "dir", b"")]), "link to no file"),
-        (archive(&[good, ("dir", file, "", b"x")]), "would replace a directory"),
+        (archive(&[good, ("dir", file, "", b"x")]), "would replace a directory that is not empty"),
         (archive(&[good, ("file/x", file, "", b"x")]), "Not a directory"),
         (archive(&[good, ("x", symlink, "", b"")]), "No such file"),
         (archive(&[good, (".", file, "", b"x")]), "would take the place of the directory"),

@@ -10,6 +10,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
+use crate::archive_forms::record;
 use crate::archives::run;
 use crate::editing::{is_clean, listing, quiet, with_input};
 use crate::{fails, new_volume, success, ubtrfs};
@@ -30,13 +31,6 @@ fn entry(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = [&header.as_bytes()[..], content].concat();
     bytes.resize(bytes.len().next_multiple_of(512), 0);
     bytes
-}
-
-/// A record of pax.
-fn record(key: &str, value: &[u8]) -> Vec<u8> {
-    let rest = key.len() + value.len() + 3;
-    let len = (1..6).map(|digits| rest + digits).find(|len| len.to_string().len() + rest == *len).unwrap();
-    [format!("{len} {key}=").as_bytes(), value, b"\n"].concat()
 }
 
 /// A file with records.
@@ -146,6 +140,32 @@ fn what_no_file_here_can_have_is_refused_by_name() {
     }
     for (kind, words) in [(b'A', "Solaris"), (b'M', "another part")] {
         fails(&with_input(&["import", &image], &entry("file", kind, b"")), 1, words);
+    }
+    assert_eq!(listing(&image), before);
+}
+
+#[test]
+fn what_holds_for_all_entries_has_bounds() {
+    const MOST: usize = 64 << 10;
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let global = |key: &str, bytes: usize| entry("global", b'g', &record(key, &vec![b'x'; bytes]));
+    let file = || entry("file", b'0', b"content");
+    // What replaces a record of the same name does not add to it.
+    let mut archive: Vec<u8> = (0..8).flat_map(|_| global("comment", MOST - 100)).collect();
+    archive.extend(file());
+    let path = dir.path().join("x.tar").to_str().unwrap().to_owned();
+    fs::write(&path, archive).unwrap();
+    quiet(&["import", &image, &path]);
+    let before = listing(&image);
+    let words = "more than 65536 bytes of records that hold for all entries";
+    for archive in [
+        [global("comment", MOST), file()].concat(),
+        [global("SCHILY.xattr.user.one", MOST / 2), global("SCHILY.xattr.user.two", MOST / 2), file()].concat(),
+        (0..4000).flat_map(|number| global(&format!("key {number}"), 20)).chain(file()).collect(),
+    ] {
+        fs::write(&path, archive).unwrap();
+        fails(&ubtrfs(&["import", &image, &path]), 1, words);
     }
     assert_eq!(listing(&image), before);
 }

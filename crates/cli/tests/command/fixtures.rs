@@ -61,7 +61,8 @@ fn files_read_back_as_the_manifests_say() {
     }
 }
 
-fn sha256(data: &[u8]) -> String {
+/// The digest of some bytes, in digits.
+pub fn sha256(data: &[u8]) -> String {
     let mut digester = Digester::new(data.len() as u64);
     digester.add(0, data);
     match digester.finish() {

@@ -87,6 +87,7 @@ fn whiteouts_below_a_whiteout_make_nothing() {
 #[test]
 fn a_directory_may_become_something_else() {
     in_every_order(&[("d", FILE, "", b"5"), ("d/.wh.old", FILE, "", b"")], "/d /target");
+    in_every_order(&[("d", LINK, "target", b""), ("d/.wh.old", FILE, "", b"")], "/d /target");
     // What a link points to is none of it.
     assert_eq!(
         after(&[("other/old", FILE, "", b"5"), ("d", SYMLINK, "other", b""), ("d/.wh.old", FILE, "", b"")]),

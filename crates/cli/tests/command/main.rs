@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod archive_forms;
 mod archives;
+mod archives_beside_tar;
 mod archives_of_others;
 mod archives_with_rights;
 mod bad_input;
@@ -17,8 +19,11 @@ mod history;
 mod host_files;
 mod image_builders;
 mod image_reports;
+mod layers_beside_umoci;
 mod layers_hide_by_names;
 mod making;
+mod oci_images;
+mod oci_layouts;
 mod package;
 mod partitions;
 mod recipes;

@@ -90,6 +90,9 @@ impl InodeFlags {
     pub const IMMUTABLE: u64 = 1 << 6;
     /// Can only grow.
     pub const APPEND: u64 = 1 << 7;
+    /// The flags of inodes that protect them from changes: to set or clear these takes more than to
+    /// own the inode.
+    pub const PROTECTING: u64 = Self::IMMUTABLE | Self::APPEND;
     /// Not dumped.
     pub const NODUMP: u64 = 1 << 8;
     /// Access times are not kept.

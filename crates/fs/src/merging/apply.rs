@@ -23,6 +23,7 @@ use crate::error::{Errno, Error, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
 use crate::ops::{NewInode, SetAttributes, TimeChange, XattrMode};
+use crate::xattr_names::CAPABILITY;
 
 const S_IFDIR: u32 = 0o040_000;
 
@@ -315,7 +316,6 @@ fn take_access(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
 /// A file that gets the content of another keeps its set-id bits and capabilities if the other has
 /// the same, and the same owner. Or else one user's program would run with another's rights.
 fn drop_privileges_of_others(fs: &Filesystem, source: InodeId, target: InodeId) -> Result<()> {
-    const CAPABILITY: &[u8] = b"security.capability";
     let capability = |id| match fs.get_xattr(id, CAPABILITY) {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.errno() == Errno::NODATA => Ok(None),

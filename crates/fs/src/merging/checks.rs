@@ -13,7 +13,7 @@ use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
 
 /// Flags by which an inode itself can't be changed any more.
-pub(super) const FORBIDDING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND | InodeFlags::RO_VERITY;
+pub(super) const FORBIDDING: u64 = InodeFlags::PROTECTING | InodeFlags::RO_VERITY;
 /// Entries that are listed at a time.
 pub(super) const LISTED: usize = 1000;
 

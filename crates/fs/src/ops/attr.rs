@@ -14,6 +14,7 @@ use crate::file::piece::Mapped;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
 use crate::space::{Demand, UseOfKept};
+use crate::xattr_names::CAPABILITY;
 use std::sync::Arc;
 
 /// What stat shows.
@@ -151,7 +152,7 @@ impl AttributeChange<'_> {
     pub(super) fn carry_out(&self, state: &mut InodeState, plan: AttributePlan, time: Timespec) {
         let changes = self.changes;
         if plan.loses_capabilities {
-            state.pending.set_xattr(CAPABILITIES.into(), None);
+            state.pending.set_xattr(CAPABILITY.into(), None);
         }
         let mode = match (self.with, plan.planned) {
             (Some(with), Some(planned)) => {
@@ -196,8 +197,6 @@ enum Attempt {
     Takes(u64),
 }
 
-/// Capabilities of a program.
-pub(super) const CAPABILITIES: &[u8] = b"security.capability";
 /// Bytes of an xattr's item beside the value, at the most.
 const XATTR_ROOM: usize = ITEM_HEADER_SIZE + DIR_ENTRY_HEADER + MAX_NAME_LEN;
 const S_ISUID: u32 = 0o4000;
@@ -343,7 +342,7 @@ impl Operations {
     ) -> Result<AttributePlan> {
         let planned = with.map(|with| self.plan_xattr(id, state, with)).transpose()?;
         let kills_capabilities = changes.kill_privileges || changes.uid.is_some() || changes.gid.is_some();
-        let loses_capabilities = kills_capabilities && self.info.view(id, state).xattr(CAPABILITIES)?.is_some();
+        let loses_capabilities = kills_capabilities && self.info.view(id, state).xattr(CAPABILITY)?.is_some();
         Ok(AttributePlan { planned, loses_capabilities })
     }
 

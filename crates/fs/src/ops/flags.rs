@@ -54,7 +54,7 @@ pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
 
 /// An error if the inode may not be changed but by what it grows by.
 pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
-    let restricted = state.item.flags & (InodeFlags::IMMUTABLE | InodeFlags::APPEND) != 0;
+    let restricted = state.item.flags & InodeFlags::PROTECTING != 0;
     if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 

@@ -42,7 +42,6 @@ pub use extents::FoundExtent;
 pub(crate) use flags::has_verity;
 pub use flags::{Flagged, FlagsAndXattrPlan, FlagsPlan, SETTABLE_FLAGS};
 pub use fsync::FsyncLeader;
-pub use property::COMPRESSION;
 pub use rename::RenameFlags;
 pub use salvage::{FoundInode, FoundSubvolume};
 pub use statfs::FilesystemStats;

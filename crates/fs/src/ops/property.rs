@@ -12,17 +12,11 @@ use super::xattr::XattrMode;
 use crate::compression_mode::CompressionMode;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
-
-/// The names that are properties'.
-pub(crate) const NAMESPACE: &[u8] = b"btrfs.";
-/// The only property that there is.
-pub const COMPRESSION: &[u8] = b"btrfs.compression";
+use crate::xattr_names::COMPRESSION;
 
 /// The flags that follow the property.
 const COMPRESSION_FLAGS: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 const NODATACOW_FLAGS: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
-/// The flags of files that nobody changes.
-const PROTECTING: u64 = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
 
 /// The algorithm that a value of the property begins with.
 fn way_of(value: &[u8]) -> Option<&'static [u8]> {
@@ -58,7 +52,7 @@ impl Operations {
             if !has_properties(is.file_type) {
                 return Ok((is.flags, old.map(<[u8]>::to_vec)));
             }
-            if is.flags & PROTECTING != 0 {
+            if is.flags & InodeFlags::PROTECTING != 0 {
                 return Err(Errno::PERM.into());
             }
             match (mode, old) {

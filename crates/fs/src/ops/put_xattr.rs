@@ -4,20 +4,15 @@
 
 use ubtrfs_format::items::FileType;
 
-use super::attr::{Attributes, CAPABILITIES, ModeAndXattr, Plan, SetAttributes};
+use super::attr::{Attributes, ModeAndXattr, Plan, SetAttributes};
 use super::operations::Operations;
-use super::property;
 use super::xattr::XattrMode;
 use crate::acl::{self, Acl};
 use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
+use crate::xattr_names::{CAPABILITY, PROPERTIES, USER, in_plain_namespace};
 
 const S_ISGID: u32 = 0o2000;
-
-/// Namespaces whose attributes are kept as they are.
-const PLAIN: [&[u8]; 3] = [USER, b"trusted.", b"security."];
-/// The one of them that only files and directories have.
-const USER: &[u8] = b"user.";
 
 /// The forms of the capabilities of a program that there are (`linux/capability.h`): the bytes, and
 /// the revision in the first word.
@@ -26,8 +21,8 @@ const CAPABILITY_REVISION: u32 = 0xff00_0000;
 
 /// Whether an attribute of this name is kept as it is; a namespace alone is no name.
 pub(crate) fn is_plain(name: &[u8]) -> Result<bool> {
-    match PLAIN.iter().find(|prefix| name.starts_with(prefix)) {
-        Some(prefix) if name.len() == prefix.len() => Err(Errno::INVAL.into()),
+    match in_plain_namespace(name) {
+        Some(b"") => Err(Errno::INVAL.into()),
         found => Ok(found.is_some()),
     }
 }
@@ -48,8 +43,8 @@ impl Operations {
         match name {
             acl::ACCESS => self.put_access_acl(id, value, false),
             acl::DEFAULT => self.put_default_acl(id, value),
-            name if name.starts_with(property::NAMESPACE) => self.put_property(id, name, value, mode),
-            CAPABILITIES if !are_capabilities(value) => Err(Errno::INVAL.into()),
+            name if name.starts_with(PROPERTIES) => self.put_property(id, name, value, mode),
+            CAPABILITY if !are_capabilities(value) => Err(Errno::INVAL.into()),
             name if is_plain(name)? => {
                 let has_users = || Ok::<_, Error>(has_content(self.file_type(id)?));
                 if name.starts_with(USER) && !has_users()? {
@@ -65,7 +60,7 @@ impl Operations {
     pub(crate) fn drop_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
         match name {
             acl::ACCESS | acl::DEFAULT => self.drop_acl(id, name),
-            name if name.starts_with(property::NAMESPACE) => self.put_property(id, name, b"", XattrMode::Replace),
+            name if name.starts_with(PROPERTIES) => self.put_property(id, name, b"", XattrMode::Replace),
             name if is_plain(name)? => self.remove_xattr(id, name),
             _ => Err(Errno::OPNOTSUPP.into()),
         }

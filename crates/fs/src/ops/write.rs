@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::FileType;
 
-use super::attr::{CAPABILITIES, without_set_id};
+use super::attr::without_set_id;
 use super::flags::check_may_write;
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
@@ -19,6 +19,7 @@ use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
 use crate::space::Demand;
 use crate::transaction::Transaction;
 use crate::writeback::{Cause, Packed, may_be_nocow};
+use crate::xattr_names::CAPABILITY;
 
 /// Edits of a write that takes capabilities away.
 const CAPABILITY_EDITS: u64 = 2;
@@ -176,7 +177,7 @@ impl Operations {
             fills.push((start, content));
         }
         let growth = if end > old_size { Some(self.plan_growth(id, state, end)?) } else { None };
-        let loses_capabilities = write.kill_privileges && self.info.view(id, state).xattr(CAPABILITIES)?.is_some();
+        let loses_capabilities = write.kill_privileges && self.info.view(id, state).xattr(CAPABILITY)?.is_some();
         if write.nocow_only {
             let range = offset - offset % sector..end.next_multiple_of(sector);
             let fills_more = growth.as_ref().is_some_and(|plan| plan.last_sector.is_some());
@@ -218,7 +219,7 @@ impl Operations {
         state.item.size = state.item.size.max(plan.end);
         state.content_changed(self.info.now());
         if plan.loses_capabilities {
-            state.pending.set_xattr(CAPABILITIES.into(), None);
+            state.pending.set_xattr(CAPABILITY.into(), None);
         }
         if write.kill_privileges {
             state.item.mode = without_set_id(state.item.mode);

@@ -22,9 +22,7 @@ use crate::file::compress::{Method, Packer, seems_compressible};
 use crate::file::dirty::DirtyData;
 use crate::file::layout::Layout;
 use crate::inode::{InodeId, InodeState};
-
-/// The property that says how a file is to be compressed.
-const PROPERTY: &[u8] = b"btrfs.compression";
+use crate::xattr_names::COMPRESSION;
 
 /// Pieces that are packed before it is asked whether that was in vain.
 const WAVE: usize = 32;
@@ -67,7 +65,7 @@ impl Writeback {
         }
         let mode = self.info.compression();
         let property =
-            if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(PROPERTY)? };
+            if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(COMPRESSION)? };
         let own = property.as_deref().and_then(CompressionMode::algorithm_of);
         let algorithm = own.or(mode.map(|mode| mode.algorithm)).unwrap_or(Compression::Zlib);
         let forced = mode.is_some_and(|mode| mode.force);

@@ -1,0 +1,347 @@
+//! Whole OCI images: the layers of one out of an [OCI layout](crate::oci_layout), in order, each
+//! compared with all that the image says of it (the image specification).
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use ubtrfs::{Filesystem, InodeId};
+
+use crate::decompress::decompressed;
+use crate::error::{Error, Result, outside};
+use crate::import::{ImportOptions, Layer, import_plain};
+use crate::job::Job;
+use crate::oci_layout::{Blob, Descriptor, Digest, Hashed, Layout};
+
+/// Indexes within each other: the image specification has one within another, and no more.
+const MOST_INDEXES: u32 = 4;
+
+const MANIFESTS: [&str; 2] =
+    ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
+const INDEXES: [&str; 2] =
+    ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
+const CONFIGURATIONS: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+/// How they are compressed, their first bytes say.
+const LAYERS: [&str; 6] = [
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.oci.image.layer.v1.tar+gzip",
+    "application/vnd.oci.image.layer.v1.tar+zstd",
+    "application/vnd.docker.image.rootfs.diff.tar",
+    "application/vnd.docker.image.rootfs.diff.tar.gzip",
+    "application/vnd.docker.image.rootfs.diff.tar.zstd",
+];
+/// The annotation that has an image's name in its layout.
+const NAME: &str = "org.opencontainers.image.ref.name";
+
+/// Where an image is: a layout, and the name of the image in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OciReference {
+    /// The layout: a directory, or a tar archive.
+    pub layout: PathBuf,
+    /// It is an archive.
+    pub is_archive: bool,
+    /// The name of the image. A layout with one image needs none.
+    pub name: Option<String>,
+}
+
+impl OciReference {
+    /// What a word names that begins with `oci:` or `oci-archive:`; `None` for others. As for
+    /// skopeo, the name begins behind the first colon of the rest; but if there is a file of that
+    /// name, it is all of it.
+    pub fn parse(word: &Path) -> Option<Self> {
+        let bytes = word.as_os_str().as_bytes();
+        let (rest, is_archive) = match bytes.strip_prefix(b"oci:") {
+            Some(rest) => (rest, false),
+            None => (bytes.strip_prefix(b"oci-archive:")?, true),
+        };
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        match rest.iter().position(|byte| *byte == b':').filter(|_| !path(rest).exists()) {
+            Some(at) => {
+                let name = Some(String::from_utf8_lossy(&rest[at + 1..]).into_owned());
+                Some(Self { layout: path(&rest[..at]), is_archive, name })
+            }
+            None => Some(Self { layout: path(rest), is_archive, name: None }),
+        }
+    }
+}
+
+/// What an image is to be for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Platform {
+    os: String,
+    architecture: String,
+    variant: Option<String>,
+}
+
+impl std::str::FromStr for Platform {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let parts: Vec<&str> = text.split('/').collect();
+        match parts[..] {
+            [os, architecture, ref rest @ ..] if rest.len() < 2 && parts.iter().all(|part| !part.is_empty()) => {
+                let variant = rest.first().map(|variant| (*variant).to_owned());
+                Ok(Self { os: os.to_owned(), architecture: architecture.to_owned(), variant })
+            }
+            _ => Err(format!("'{text}' is not OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, as in linux/arm64")),
+        }
+    }
+}
+
+impl std::fmt::Display for Platform {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        self.variant.as_ref().map_or(Ok(()), |variant| write!(f, "/{variant}"))
+    }
+}
+
+impl Platform {
+    /// That of this program. Images have the names of architectures that Go has.
+    fn own() -> Self {
+        let is_little = cfg!(target_endian = "little");
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "x86" => "386",
+            "aarch64" => "arm64",
+            "powerpc64" if is_little => "ppc64le",
+            "powerpc64" => "ppc64",
+            "mips64" if is_little => "mips64le",
+            "mips" if is_little => "mipsle",
+            "loongarch64" => "loong64",
+            other => other,
+        };
+        Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
+    }
+
+    fn is(&self, os: &str, architecture: &str, variant: Option<&str>) -> bool {
+        self.os == os
+            && self.architecture == architecture
+            && self.variant.as_deref().is_none_or(|wanted| variant == Some(wanted))
+    }
+
+    fn is_of(&self, descriptor: &Descriptor) -> bool {
+        let of = descriptor.platform.as_ref();
+        of.is_some_and(|of| self.is(&of.os, &of.architecture, of.variant.as_deref()))
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Configuration {
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    architecture: String,
+    variant: Option<String>,
+    rootfs: RootFs,
+}
+
+#[derive(Deserialize)]
+struct RootFs {
+    diff_ids: Vec<String>,
+}
+
+/// A layer, and the digest of it when it is not compressed.
+#[derive(Debug)]
+struct OciLayer {
+    blob: Descriptor,
+    plain: Digest,
+}
+
+/// An image in a layout.
+#[derive(Debug)]
+pub struct OciImage {
+    layout: Layout,
+    digest: Digest,
+    layers: Vec<OciLayer>,
+}
+
+impl OciImage {
+    /// Finds an image. Of several by one name, or in one index, that for the platform is taken:
+    /// `None` means the one that this program runs on.
+    pub fn open(reference: &OciReference, platform: Option<&Platform>) -> Result<Self> {
+        let open = if reference.is_archive { Layout::open_archive } else { Layout::open };
+        let layout = open(&reference.layout)?;
+        let found = manifest_of(&layout, reference.name.as_deref(), platform)?;
+        let digest = found.digest()?;
+        let Manifest { config, layers } = layout.document(&found)?;
+        check_type(&layout, &config, &CONFIGURATIONS, "is not the configuration of an image")?;
+        let of: Configuration = layout.document(&config)?;
+        if let Some(wanted) = platform
+            // Many configurations leave the variant to the index.
+            && !wanted.is(&of.os, &of.architecture, of.variant.as_deref().or(wanted.variant.as_deref()))
+        {
+            let (os, architecture) = (of.os.escape_debug(), of.architecture.escape_debug());
+            return Err(layout.refused(&format!("the image is for {os}/{architecture}, not for {wanted}")));
+        }
+        let plain = of.rootfs.diff_ids;
+        if plain.len() != layers.len() {
+            let (has, says) = (layers.len(), plain.len());
+            return Err(layout.refused(&format!("the image has {has} layers, and its configuration says {says}")));
+        }
+        let layers = layers.into_iter().zip(plain).map(|(blob, plain)| {
+            check_type(&layout, &blob, &LAYERS, "is no layer that can be read")?;
+            let wrong = || {
+                layout.refused(&format!(
+                    "the layer {} has the malformed digest '{}'",
+                    blob.digest,
+                    plain.escape_debug()
+                ))
+            };
+            let plain = Digest::parse(&plain).ok_or_else(wrong)?;
+            Ok(OciLayer { blob, plain })
+        });
+        let layers = layers.collect::<Result<_>>()?;
+        Ok(Self { layout, digest, layers })
+    }
+
+    /// The digest of its manifest, which no other image has.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest.0
+    }
+
+    /// Bytes of all layers when they are not compressed: all of them are read for it.
+    pub fn plain_bytes(&self) -> Result<u64> {
+        let mut all = 0_u64;
+        for layer in &self.layers {
+            let bytes = self.read(layer, |plain| io::copy(plain, &mut io::sink()).map_err(outside("the layer")))?;
+            all = all.saturating_add(bytes);
+        }
+        Ok(all)
+    }
+
+    /// Reads the image into a directory.
+    pub fn import(&self, fs: &Arc<Filesystem>, dir: InodeId, options: ImportOptions, job: &mut Job<'_>) -> Result<()> {
+        let options = ImportOptions { layer: Layer::Oci, ..options };
+        self.layers.iter().try_for_each(|layer| self.read(layer, |plain| import_plain(fs, dir, plain, options, job)))
+    }
+
+    /// Has a layer read, and compares it with its digests.
+    fn read<T>(&self, layer: &OciLayer, read: impl FnOnce(&mut dyn Read) -> Result<T>) -> Result<T> {
+        let about = |error: Error| match error {
+            Error::Refused(why) => self.layout.refused(&format!("the layer {}: {why}", layer.blob.digest)),
+            error => error,
+        };
+        let mut blob: Blob<'_> = self.layout.blob(&layer.blob)?;
+        let (done, plain) = {
+            let mut plain = Hashed::new(decompressed(&mut blob)?);
+            let done = read(&mut plain).map_err(about)?;
+            (done, plain.finish().map_err(outside("the layer"))?)
+        };
+        blob.finish()?;
+        if plain != layer.plain {
+            let digest = &layer.blob.digest;
+            return Err(self.layout.refused(&format!("the layer {digest} is not what the configuration says it is")));
+        }
+        Ok(done)
+    }
+}
+
+fn check_type(layout: &Layout, of: &Descriptor, known: &[&str], why: &str) -> Result<()> {
+    if known.contains(&of.media_type.as_str()) {
+        return Ok(());
+    }
+    let (digest, media_type) = (of.digest.escape_debug(), of.media_type.escape_debug());
+    Err(layout.refused(&format!("{digest}, of the type '{media_type}', {why}")))
+}
+
+/// The manifest of the image that is meant.
+fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>) -> Result<Descriptor> {
+    let Index { manifests: mut left } = layout.index()?;
+    let names: BTreeSet<String> = left.iter().filter_map(|of| of.annotations.get(NAME).cloned()).collect();
+    let shown = || {
+        let names: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
+        names.join(", ")
+    };
+    match name {
+        Some(name) => {
+            left.retain(|of| of.annotations.get(NAME).is_some_and(|has| has == name));
+            if left.is_empty() {
+                let name = name.escape_debug();
+                let known =
+                    if names.is_empty() { "none has a name".to_owned() } else { format!("there are {}", shown()) };
+                return Err(layout.refused(&format!("no image has the name '{name}': {known}")));
+            }
+        }
+        None if names.len() > 1 => {
+            return Err(layout.refused(&format!("there are several images: add the name of one, of {}", shown())));
+        }
+        None => {}
+    }
+    for _ in 0..=MOST_INDEXES {
+        let found = match &left[..] {
+            [] => return Err(layout.refused("there is no image")),
+            [one] => one.clone(),
+            several => {
+                let wanted = platform.cloned().unwrap_or_else(Platform::own);
+                let found = several.iter().find(|of| wanted.is_of(of));
+                found.cloned().ok_or_else(|| layout.refused(&no_platform(several, &wanted)))?
+            }
+        };
+        if !INDEXES.contains(&found.media_type.as_str()) {
+            check_type(layout, &found, &MANIFESTS, "is no image")?;
+            return Ok(found);
+        }
+        let Index { manifests } = layout.document(&found)?;
+        left = manifests;
+    }
+    Err(layout.refused(&format!("there are more than {MOST_INDEXES} indexes within each other")))
+}
+
+fn no_platform(several: &[Descriptor], wanted: &Platform) -> String {
+    let platforms: BTreeSet<String> = several
+        .iter()
+        .filter_map(|of| of.platform.as_ref())
+        .map(|of| {
+            let variant = of.variant.as_ref().map_or(String::new(), |variant| format!("/{variant}"));
+            format!("{}/{}{variant}", of.os, of.architecture).escape_debug().to_string()
+        })
+        .collect();
+    let platforms: Vec<String> = platforms.into_iter().collect();
+    format!("no image is for {wanted}: --platform chooses one of {}", platforms.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_a_layout_and_a_name() {
+        let parse =
+            |word: &str| OciReference::parse(Path::new(word)).map(|of| (of.layout.display().to_string(), of.name));
+        assert_eq!(parse("oci:a/b"), Some(("a/b".into(), None)));
+        assert_eq!(parse("oci:a:x/y:1"), Some(("a".into(), Some("x/y:1".into()))));
+        assert_eq!(parse("oci-archive:a.tar:x"), Some(("a.tar".into(), Some("x".into()))));
+        assert_eq!(parse("./oci:a"), None);
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join("a:b");
+        std::fs::create_dir(&odd).unwrap();
+        assert_eq!(parse(&format!("oci:{}", odd.display())), Some((odd.display().to_string(), None)));
+    }
+
+    #[test]
+    fn platforms_are_matched_by_what_was_asked_for() {
+        let platform: Platform = "linux/arm".parse().unwrap();
+        assert!(platform.is("linux", "arm", Some("v7")) && !platform.is("linux", "arm64", None));
+        let platform: Platform = "linux/arm/v6".parse().unwrap();
+        assert!(!platform.is("linux", "arm", Some("v7")) && !platform.is("linux", "arm", None));
+        for wrong in ["linux", "linux/", "/arm", "a/b/c/d", ""] {
+            assert!(wrong.parse::<Platform>().is_err(), "{wrong}");
+        }
+    }
+}
