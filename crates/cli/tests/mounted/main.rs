@@ -9,6 +9,7 @@ mod block_devices;
 mod caching;
 mod compression;
 mod converted;
+mod counts_of_devices;
 mod crowds;
 mod defragmentation;
 mod deleted_subvolumes;
