@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
 use ubtrfs_format::{
     CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
-    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid, objectid,
+    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId,
+    Uuid, objectid,
 };
 
 use crate::buffer::Buffer;
@@ -19,8 +20,6 @@ use crate::replacing::TARGET;
 use crate::staleness::{Descent, descent, has_blocks_of, missed, was_left_out};
 use crate::volume::{Parts, Volume};
 
-/// The offset of the magic in a superblock.
-pub(crate) const MAGIC_AT: usize = 64;
 /// The offset of the volume's id in a superblock.
 const FSID: std::ops::Range<usize> = 32..48;
 /// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the
@@ -589,7 +588,7 @@ pub(crate) fn read_copy(device: &dyn Device, at: Physical) -> std::result::Resul
         return Err(CopyError::Missing);
     }
     device.read_at(at, &mut bytes).map_err(CopyError::Unread)?;
-    if bytes[MAGIC_AT..MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
+    if bytes[SUPERBLOCK_MAGIC_AT..SUPERBLOCK_MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
         return Err(CopyError::Missing);
     }
     let superblock = Superblock::parse(&bytes, at).map_err(CopyError::Damaged)?;

@@ -6,6 +6,7 @@ mod archives;
 mod archives_of_others;
 mod archives_with_rights;
 mod bad_input;
+mod completions;
 mod composefs;
 mod dedupe;
 mod diff;

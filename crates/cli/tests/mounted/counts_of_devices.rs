@@ -53,10 +53,14 @@ fn count(image: &Path) -> u64 {
 /// The images of a new volume whose superblocks count so many devices.
 fn volume(dir: &Path, devices: usize, counted: u64) -> Vec<PathBuf> {
     let images: Vec<PathBuf> = (0..devices).map(|number| dir.join(format!("image{number}"))).collect();
-    images.iter().for_each(|image| blank_image(image, SIZE));
+    for image in &images {
+        blank_image(image, SIZE);
+    }
     let profile = if devices == 1 { "single" } else { "raid1" };
     mkfs_btrfs_on(&images, &["-d", profile, "-m", profile]);
-    images.iter().for_each(|image| set_count(image, counted));
+    for image in &images {
+        set_count(image, counted);
+    }
     images
 }
 
@@ -85,8 +89,8 @@ fn by_ubtrfs(images: &[&Path], options: &str) -> Option<u64> {
 #[test]
 fn a_wrong_count_is_treated_as_by_the_kernel() {
     require!(Need::Kernel, FUSE);
-    // Devices, what the superblocks count, the devices given, the mount options, and what is counted
-    // afterwards if it is mounted.
+    // Devices, what the superblocks count, the devices given, the mount options, and what is
+    // counted afterwards if it is mounted.
     let cases: [(usize, u64, usize, &str, Option<u64>); 13] = [
         (1, 2, 1, "", Some(1)),
         (1, 2, 1, "ro", Some(2)),

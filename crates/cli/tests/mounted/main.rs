@@ -14,6 +14,7 @@ mod crowds;
 mod defragmentation;
 mod deleted_subvolumes;
 mod diff;
+mod documents;
 mod endings;
 mod extents;
 mod find_new;
