@@ -206,7 +206,8 @@ pub struct Label {
     /// The device or image of a volume that is not mounted, or a directory of one that is.
     #[arg(value_name = "DEVICE|DIR")]
     pub place: PathBuf,
-    /// The new label, at most 255 bytes; '' takes it away. Of a mount only root can change it.
+    /// The new label, at most 255 bytes; '' takes it away. Of a mount only root can change it, or
+    /// the user who has mounted it.
     #[arg(value_name = "LABEL")]
     pub new: Option<OsString>,
     /// More devices of the volume.

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, c_void};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CA
 use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_removed, encode_resized};
 
 use crate::failure::{Failure, Result};
+use crate::mount_table::not_on_btrfs;
 use crate::place::not_a_subvolume;
 use crate::remedy::about_dead_mount;
 use crate::show;
@@ -76,6 +77,12 @@ impl Mounted {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let opened = rustix::fs::open(path, flags, Mode::empty());
         opened.map(|fd| Self(fd.into())).map_err(|errno| about_opening(path, &errno.into()))
+    }
+
+    /// Its path, as the kernel tells it.
+    pub fn path(&self) -> PathBuf {
+        let link = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        std::fs::read_link(&link).unwrap_or_else(|_| link.into())
     }
 
     /// A file of a tree, by a descriptor of its own.
@@ -463,15 +470,7 @@ pub fn about_opening(path: &Path, error: &std::io::Error) -> Failure {
 /// Why a mounted volume refuses something.
 pub fn about_mount(subject: impl std::fmt::Display, errno: Errno) -> Failure {
     match errno {
-        Errno::NOTTY => {
-            let subject = subject.to_string();
-            let hint = if Path::new(&subject).is_file() {
-                format!("; if it is an image, '{subject}:/' is its top level, and '{subject}:/PATH' a place in it")
-            } else {
-                String::new()
-            };
-            Failure::new(format!("{subject} is not on a btrfs volume{hint}"))
-        }
+        Errno::NOTTY => not_on_btrfs(&subject.to_string()),
         Errno::NOTCONN | Errno::CONNABORTED => about_dead_mount(subject),
         errno => Failure::about(subject, &std::io::Error::from(errno)),
     }

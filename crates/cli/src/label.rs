@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl};
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
@@ -13,6 +14,7 @@ use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 use crate::args;
 use crate::device::{about_volume_within, open_for_a_glance, open_for_writing};
 use crate::failure::{Failure, Result};
+use crate::mount_table::not_on_btrfs;
 use crate::output::say;
 use crate::show;
 
@@ -69,7 +71,10 @@ fn of_mount(directory: &Path) -> Result<Vec<u8>> {
     // SAFETY: this command fills in an array of the size that its number encodes, and nothing else.
     let getter = unsafe { Getter::<FS_IOC_GETFSLABEL, [u8; SIZE]>::new() };
     // SAFETY: the same.
-    let label = unsafe { ioctl(&opened, getter) }.map_err(|errno| failed(errno.into()))?;
+    let label = unsafe { ioctl(&opened, getter) }.map_err(|errno| match errno {
+        Errno::NOTTY => not_on_btrfs(&directory.display().to_string()),
+        errno => failed(errno.into()),
+    })?;
     Ok(label.iter().copied().take_while(|byte| *byte != 0).collect())
 }
 
@@ -81,5 +86,12 @@ fn set_of_mount(directory: &Path, label: &[u8]) -> Result<()> {
     // SAFETY: this command reads an array of the size that its number encodes, and nothing else.
     let setter = unsafe { Setter::<FS_IOC_SETFSLABEL, [u8; SIZE]>::new(argument) };
     // SAFETY: the same.
-    unsafe { ioctl(&opened, setter) }.map_err(|errno| failed(errno.into()))
+    unsafe { ioctl(&opened, setter) }.map_err(|errno| match errno {
+        Errno::PERM => {
+            let shown = directory.display();
+            Failure::new(format!("{shown}: only root, or who has mounted it without being root, may label it"))
+        }
+        Errno::NOTTY => not_on_btrfs(&directory.display().to_string()),
+        errno => failed(errno.into()),
+    })
 }

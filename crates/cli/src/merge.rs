@@ -54,14 +54,14 @@ fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
             let target = Path::new(&arguments.target);
             let number = Mounted::open(target)?.merge(&Merge { base, changed, prefer, dry_run });
             let answer = number.and_then(|number| stream::whole(&path, number));
-            let answer = answer.map_err(|errno| about_merge(target, errno))?;
-            serde_json::from_slice(&answer).map_err(|_| about_merge(&path, Errno::PROTO))
+            let answer = answer.map_err(|errno| about_merge(arguments, target, errno))?;
+            serde_json::from_slice(&answer).map_err(|_| about_merge(arguments, &path, Errno::PROTO))
         }
         Together::Image(image, paths) => {
             let opened = Image::open(&image, &arguments.image, !dry_run, false)?;
             let ids = paths.iter().map(|path| opened.subvolume(path)).collect::<Result<Vec<_>>>()?;
             let merged = opened.fs.merge(sides(&ids)?, prefer, dry_run, &mut |_| ());
-            let merged = merged.map_err(|error| match explained(error.errno()) {
+            let merged = merged.map_err(|error| match explained(arguments, error.errno()) {
                 Some(why) => Failure::new(format!("{}: {why}", image.display())),
                 None => opened.failed(&error),
             })?;
@@ -72,10 +72,21 @@ fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
 }
 
 /// What an error says of a merge.
-fn explained(errno: Errno) -> Option<&'static str> {
-    Some(match errno {
-        Errno::INVAL => "BASE, CHANGED and TARGET are not snapshots of one subvolume",
-        Errno::ROFS => "TARGET, or the mount through which it is named, is read-only",
+fn explained(arguments: &args::Merge, errno: Errno) -> Option<String> {
+    let [base, changed, target] = [&arguments.base, &arguments.changed, &arguments.target].map(|word| word.display());
+    let why = match errno {
+        Errno::INVAL => {
+            return Some(format!(
+                "BASE ({base}), CHANGED ({changed}) and TARGET ({target}) are not snapshots of one subvolume: 'ubtrfs \
+                 subvolume show' has what each is a snapshot of, and the order is 'ubtrfs merge BASE CHANGED TARGET'"
+            ));
+        }
+        Errno::ROFS => {
+            return Some(format!(
+                "TARGET ({target}), or the mount through which it is named, is read-only; a read-only snapshot of what \
+                 both were is BASE: 'ubtrfs merge BASE CHANGED TARGET'"
+            ));
+        }
         Errno::INTR => "the command was stopped for too long: nothing was merged",
         Errno::TIMEDOUT => "the command was stopped for too long to show what was merged",
         Errno::TOOBIG => "there are more changes than fit into memory: a million, or a quarter of a gigabyte of names",
@@ -83,13 +94,14 @@ fn explained(errno: Errno) -> Option<&'static str> {
         Errno::NOTEMPTY => "a subvolume in TARGET is where CHANGED has removed a directory or made a file",
         Errno::BUSY => "CHANGED or TARGET is being changed, or a thousand comparisons and merges wait for their turn",
         _ => return None,
-    })
+    };
+    Some(why.into())
 }
 
 /// Why a mount's server doesn't merge.
-fn about_merge(path: &Path, errno: Errno) -> Failure {
+fn about_merge(arguments: &args::Merge, path: &Path, errno: Errno) -> Failure {
     let shown = path.display();
-    match (errno, explained(errno)) {
+    match (errno, explained(arguments, errno)) {
         (Errno::PERM, _) => {
             let who = "only root, or the user who has mounted it, may merge its subvolumes";
             Failure::new(format!("{shown}: {who}; and nothing that changes may have chattr's flags i or a in TARGET"))

@@ -19,6 +19,32 @@ pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
     Ok(all.into_iter().rfind(|mounted| mounted.point == path))
 }
 
+/// The mount that a path is on, as the mount table tells, so that no server is asked.
+pub fn holding(path: &Path) -> Option<Mounted> {
+    let path = resolve(path).ok()?;
+    let holds = all().ok()?.into_iter().filter(|mounted| path.starts_with(&mounted.point));
+    // Of several on one another the last is seen.
+    holds.max_by_key(|mounted| mounted.point.components().count())
+}
+
+/// Fails because a place is on another file system, which is named.
+pub fn not_on_btrfs(place: &str) -> Failure {
+    let path = Path::new(place);
+    let hint = if path.is_file() {
+        format!("if it is an image, '{place}:/' is its top level, and '{place}:/PATH' a place in it")
+    } else {
+        "name a directory on the mount of one, or IMAGE:PATH in one that is not mounted".into()
+    };
+    let found =
+        holding(path).map(|mounted| format!(", but on {} (mounted on {})", mounted.kind, mounted.point.display()));
+    Failure::new(format!("{place} is not on a btrfs volume{}; {hint}", found.unwrap_or_default()))
+}
+
+/// Who has mounted it, if the table says so.
+pub fn mounter_of(mounted: &Mounted) -> Option<String> {
+    mounted.user.map(|user| if user == 0 { "root".into() } else { format!("user {user}") })
+}
+
 /// Whether anything of this device number is mounted.
 pub fn is_mounted_anywhere(device: (u32, u32)) -> Result<bool> {
     Ok(!points_of(device)?.is_empty())
@@ -51,5 +77,6 @@ mod tests {
     fn the_root_is_mounted() {
         assert!(mounted_on(Path::new("/")).unwrap().is_some());
         assert!(mounted_on(Path::new("/no/such/place")).unwrap().is_none());
+        assert_eq!(holding(Path::new("/proc/self/mountinfo")).unwrap().point, Path::new("/proc"));
     }
 }

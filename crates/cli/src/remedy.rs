@@ -68,6 +68,13 @@ fn permission(path: &Path) -> String {
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
         return "root may open it (sudo), or a member of the group that the device belongs to".into();
     }
+    // On the mount of another user not even root may do anything.
+    let holding = crate::mount_table::holding(path).filter(|on| on.kind.starts_with("fuse"));
+    if let Some(user) =
+        holding.as_ref().and_then(|on| on.user).filter(|user| *user != rustix::process::geteuid().as_raw())
+    {
+        return format!("it is on a mount of user {user}, whom alone it is for unless it was mounted with allow_other");
+    }
     "its owner can let you ('chmod'), or root can do this (sudo)".into()
 }
 

@@ -96,11 +96,7 @@ fn from_devices(arguments: &DeviceRemove, names: &[&str], place: &PathBuf, remov
     let (fs, signals) = (&volume.fs, Signals::listen()?);
     fs.limit_relocation(arguments.limit);
     for name in names.iter().copied() {
-        let number = match name {
-            MISSING => fs.volume().missing_devices().first().map(|item| item.devid),
-            name => of_volume(fs.volume(), name, window),
-        };
-        let number = number.ok_or_else(|| no_such_device(name))?;
+        let number = of_volume(fs.volume(), name, window).ok_or_else(|| no_such_device(name))?;
         let line = Progress::new();
         let done = fs.remove_device(number, &|progress: &VacateProgress| {
             line.say(&moved(progress.total_bytes, progress.left_bytes));

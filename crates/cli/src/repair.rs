@@ -153,7 +153,10 @@ fn remedy(fault: &Fault) -> Remedy {
         | Kind::ChunkWithoutBlockGroup
         | Kind::BlockGroupDiffersFromChunk { field: "flags", .. }
         | Kind::DeviceBytesUsed { .. }
-        | Kind::SuperblockField { field: "bytes_used" | "dev_item.bytes_used" | "dev_item.total_bytes", .. }
+        | Kind::SuperblockField {
+            field: "bytes_used" | "dev_item.bytes_used" | "dev_item.total_bytes" | "num_devices",
+            ..
+        }
         | Kind::SuperblockCopyDiffers { .. }
         | Kind::SuperblockCopyStale { .. }
         | Kind::FreeSpaceInfoMissing

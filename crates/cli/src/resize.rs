@@ -56,7 +56,7 @@ fn on_mount(arguments: &Resize) -> Result<()> {
             errno => failed(errno),
         });
     }
-    let (device, _) = parse(&arguments.size)?;
+    let (device, size) = parse(&arguments.size)?;
     if limit > 0 && mounted.is_of_the_kernel().map_err(failed)? {
         let what = "--limit is for mounts of ubtrfs";
         return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
@@ -73,9 +73,25 @@ fn on_mount(arguments: &Resize) -> Result<()> {
     };
     let done = meanwhile(|| mounted.resize(&arguments.size, limit), look);
     drop(line);
-    done.map_err(failed)?;
+    done.map_err(|errno| match errno {
+        Errno::FBIG => too_large(&mounted, (device, size), before, failed(errno)),
+        errno => failed(errno),
+    })?;
     let (_, bytes) = mounted.device_bytes(device.0).map_err(failed)?;
     say_resized(arguments, device, before, bytes)
+}
+
+/// What makes room for a larger device, where it is known what that is on.
+fn too_large(mounted: &Mounted, (device, size): (DeviceId, Size), before: u64, failure: Failure) -> Failure {
+    let Ok(path) = mounted.device_path(device.0) else { return failure };
+    let is_file = Path::new(&path).is_file();
+    let remedy = match size.of(before, 0).filter(|_| is_file) {
+        Some(bytes) => {
+            format!("'truncate -s {bytes} {path}' makes its file so large, which can be done while it is mounted")
+        }
+        None => format!("{path} has to be made larger first (a loop device: 'losetup -c {path}' after its file)"),
+    };
+    failure.map_sentence(|sentence| format!("{sentence}; {remedy}"))
 }
 
 /// The file, of those that were given, that holds a device, if it is all of the file.

@@ -32,6 +32,10 @@ pub fn require_trusted(directory: &Path) -> Result<()> {
         of_device.peek().is_some() && of_device.all(is_trusted)
     };
     let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let is_served = |mounted: &Mounted| mounted.kind.starts_with("fuse") || mounted.kind == "btrfs";
+    if all.iter().any(|mounted| mounted.device == device && !is_served(mounted)) {
+        return Err(mount_table::not_on_btrfs(&directory.display().to_string()));
+    }
     if !is_trusted(all) {
         let why =
             "another user serves this mount, and the devices that it names are not opened for you: that user can ask";

@@ -172,8 +172,20 @@ impl Target {
         if is_busy(error) {
             return Failure::new(format!("{} is busy: {}", self.path.display(), users(self.mounted.device)));
         }
-        Failure::of(error)
+        match (error, mount_table::mounter_of(&self.mounted)) {
+            (MountError::Fusermount(_), Some(user)) if !is_own(&self.mounted) => {
+                let who = if user == "root" { user } else { format!("{user} or root") };
+                let path = self.path.display();
+                Failure::new(format!("{path} was mounted by another user: {who} can end it, by 'ubtrfs umount {path}'"))
+            }
+            _ => Failure::of(error),
+        }
     }
+}
+
+/// Whether the user of this process has mounted it.
+fn is_own(mounted: &Mounted) -> bool {
+    mounted.user == Some(rustix::process::getuid().as_raw())
 }
 
 /// Waits for the end of the servers.

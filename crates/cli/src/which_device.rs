@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::DeviceId;
+use ubtrfs_server::vacate_ioctls::MISSING;
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 
 use crate::args::Window;
@@ -16,9 +17,18 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::Mounted;
 use crate::place::is_same;
 
-/// The device of a mount that is meant by a number or by a path.
+/// The device of a mount that is meant by a number, by a path, or by `missing`: the first one that
+/// is not there.
 pub fn on_mount(mounted: &Mounted, source: &str) -> std::result::Result<Option<DeviceId>, Errno> {
     let numbers = mounted.device_numbers()?;
+    if source == MISSING {
+        for number in numbers {
+            if is_missing(&mounted.device_path(number)?) {
+                return Ok(Some(DeviceId(number)));
+            }
+        }
+        return Ok(None);
+    }
     if let Ok(number) = source.parse::<u64>() {
         return Ok(numbers.contains(&number).then_some(DeviceId(number)));
     }
@@ -31,10 +41,18 @@ pub fn on_mount(mounted: &Mounted, source: &str) -> std::result::Result<Option<D
     Ok(None)
 }
 
-/// The device of a volume that is not mounted that is meant by a number or by a path.
+/// Whether the path of a device is that of one that is not there, as servers and kernels give it.
+fn is_missing(path: &str) -> bool {
+    matches!(path, "" | MISSING | "<missing disk>")
+}
+
+/// The device of a volume that is not mounted that is meant in one of these ways.
 pub fn of_volume(volume: &Volume, device: &str, window: Window) -> Option<DeviceId> {
     let devices = volume.devices();
-    let found = if let Ok(number) = device.parse::<u64>() {
+    let found = if device == MISSING {
+        let missing = volume.missing_devices();
+        devices.iter().find(|item| missing.iter().any(|lost| lost.devid == item.devid))
+    } else if let Ok(number) = device.parse::<u64>() {
         devices.iter().find(|item| item.devid.0 == number)
     } else {
         // Another volume has devices of the same numbers.
@@ -82,5 +100,10 @@ pub fn open_without(
 
 /// That there is none.
 pub fn no_such_device(source: &str) -> Failure {
-    Failure::new(format!("the volume has no device {source}"))
+    Failure::new(match source {
+        MISSING => "all devices of the volume are there: name the one that is meant, by its number or path \
+                    ('ubtrfs device usage' lists them)"
+            .into(),
+        source => format!("the volume has no device {source}: 'ubtrfs device usage' lists those that it has"),
+    })
 }

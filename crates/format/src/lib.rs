@@ -34,6 +34,6 @@ pub use node::{
 };
 pub use resilvered::Resilvered;
 pub use superblock::{
-    BackupRoot, BackupRootBytes, CompatRo, Incompat, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE,
-    SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags,
+    BackupRoot, BackupRootBytes, CompatRo, Incompat, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT,
+    SUPERBLOCK_SIZE, SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags,
 };

@@ -14,6 +14,8 @@ pub const SUPERBLOCK_SIZE: usize = 4096;
 pub const SUPERBLOCK_COPIES: [Physical; 3] = [Physical(64 << 10), Physical(64 << 20), Physical(256 << 30)];
 /// `_BHRfS_M`.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// Where a superblock has its magic.
+pub const SUPERBLOCK_MAGIC_AT: usize = 64;
 /// The most bytes of chunks that the superblock holds.
 pub const SYS_CHUNK_ARRAY_MAX: usize = 2048;
 /// Bytes of one chunk with one stripe: a volume without a system chunk can't be read.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use ubtrfs::{Errno, Filesystem, Result};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
-use crate::privileges::{Capability, Powers};
+use crate::privileges::Powers;
 
 /// An ioctl that queries or trims the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,9 +139,8 @@ impl VolumeIoctl {
     pub(crate) fn is_allowed(&self, powers: impl FnOnce() -> Powers) -> bool {
         match self {
             // Trees hold all files, those that the caller may not see too.
-            Self::TreeSearch(_) => powers().administers(),
-            Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
-                powers().has(Capability::Administrator)
+            Self::TreeSearch(_) | Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
+                powers().administers()
             }
             Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label | Self::Features => true,
         }

@@ -30,12 +30,13 @@ impl User {
                 by.display()
             ),
             Self::Unknown(by) => format!(
-                "{shown} is attached to {}, and only root can find out whether that is mounted: detach it (losetup -d)",
+                "{shown} is attached to {0}, and only root can find out whether that is mounted: detach it (losetup -d), or \
+                 let root do this",
                 by.display()
             ),
             Self::Hidden(by) => format!(
-                "{shown} may be attached to {}, which is as large and has a file that can't be looked at: detach it \
-                 (losetup -d), or let root do this",
+                "{shown} may be attached to {0}, which is as large and has a file that can't be looked at: let root detach \
+                 that (losetup -d {0}), or do this; or work on a copy of another size (truncate -s +1M COPY)",
                 by.display()
             ),
         }

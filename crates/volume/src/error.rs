@@ -155,7 +155,11 @@ pub enum Error {
     #[error("all devices that are given were to be given up: one of them has to count")]
     AllGivenUp,
     /// The volume has more devices than were given.
-    #[error("the volume has {need} devices, {have} given: name all of them{}", list_missing(.missing))]
+    #[error(
+        "the volume has {need} devices, {have} given: name {}{}",
+        if have > need { "no others" } else { "all of them" },
+        list_missing(.missing)
+    )]
     MissingDevices {
         /// Devices given.
         have: u64,

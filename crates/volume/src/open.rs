@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ubtrfs_format::items::{ChunkItem, DevItem, sys_chunks};
 use ubtrfs_format::{
     CompatRo, DeviceId, Error as FormatError, Header, Incompat, ItemType, Logical, Node, NodeExpectation, Physical,
-    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId, Uuid, objectid,
+    SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE, Superblock, SuperblockFlags, TreeId,
+    Uuid, objectid,
 };
 
 use crate::buffer::Buffer;
@@ -19,8 +20,6 @@ use crate::replacing::TARGET;
 use crate::staleness::{Descent, descent, has_blocks_of, missed, was_left_out};
 use crate::volume::{Parts, Volume};
 
-/// The offset of the magic in a superblock.
-const MAGIC_AT: usize = 64;
 /// The offset of the volume's id in a superblock.
 const FSID: std::ops::Range<usize> = 32..48;
 /// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the
@@ -128,9 +127,11 @@ impl Volume {
                 return Err(Error::Apart(both.into()));
             }
             Err(Error::MissingDevices { have, need, .. }) if !degraded && have < need => {
-                let others = Self::open_degraded(devices, OpenOptions { read_only: true });
-                let missing = others.map(|volume| volume.missing_devices()).unwrap_or_default();
-                return Err(Error::MissingDevices { have, need, missing });
+                let Ok(others) = Self::open_degraded(devices, OpenOptions { read_only: true }) else {
+                    return Err(Error::MissingDevices { have, need, missing: Vec::new() });
+                };
+                let need = others.devices().len() as u64;
+                return Err(Error::MissingDevices { have, need, missing: others.missing_devices() });
             }
             opened => opened?,
         };
@@ -289,14 +290,17 @@ impl Volume {
         Err(Error::MissingData(lost.collect()))
     }
 
-    /// Opens the volume on these devices (in the order of their numbers) by this superblock.
+    /// Opens the volume on these devices (in the order of their numbers) by this superblock. Which
+    /// devices it has the chunk tree says: a superblock that counts another number of them is
+    /// believed in all else, as by the kernel, and the next commit has the right number.
     pub(crate) fn open_by(
         found: Vec<FoundDevice>,
         superblock: Superblock,
         options: OpenOptions,
         degraded: bool,
     ) -> Result<Self> {
-        check_members(&found, &superblock, options, degraded)?;
+        check_members(&found, &superblock, options)?;
+        let (have, need) = (found.len() as u64, superblock.num_devices);
         if superblock.flags.contains(SuperblockFlags::SEEDING) && !options.read_only {
             return Err(Error::Seed);
         }
@@ -318,14 +322,30 @@ impl Volume {
             map.insert(start, item, superblock.sector_size, |_| Some(u64::MAX))?;
         }
         let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only, degraded });
-        volume.load_chunk_tree()?;
-        let set = volume.devices.load();
-        let (have, need) = (set.present().count() as u64, volume.superblock.read().num_devices);
-        drop(set);
-        if have > need {
-            return Err(Error::MissingDevices { have, need, missing: Vec::new() });
-        }
+        volume.load_chunk_tree().map_err(|error| {
+            // The devices that were not given may have what can't be read.
+            let lacks = !degraded && have < need;
+            if lacks { Error::MissingDevices { have, need, missing: Vec::new() } } else { error }
+        })?;
+        let set = volume.devices.load_full();
+        require_counted(set.present().count() as u64, need)?;
+        volume.note_count(need, set.members.len() as u64);
         Ok(volume)
+    }
+
+    /// Notes how many devices the chunk tree has, if the superblock counts another number.
+    fn note_count(&mut self, counted: u64, listed: u64) {
+        if counted != listed {
+            tracing::warn!("the superblock counts {counted} devices of {listed}: the next commit corrects it");
+            self.corrected_count = Some((self.superblock.read().generation, listed));
+        }
+    }
+
+    /// How many devices the volume has by a superblock: what that counts, or what the chunk tree of
+    /// its commit has if it counts wrong.
+    pub fn devices_by(&self, superblock: &Superblock) -> u64 {
+        let corrected = self.corrected_count.filter(|(generation, _)| *generation == superblock.generation);
+        corrected.map_or(superblock.num_devices, |(_, listed)| listed)
     }
 
     /// Whether a copy of the superblock may be of the commit after the one that counts: a crash
@@ -568,7 +588,7 @@ pub(crate) fn read_copy(device: &dyn Device, at: Physical) -> std::result::Resul
         return Err(CopyError::Missing);
     }
     device.read_at(at, &mut bytes).map_err(CopyError::Unread)?;
-    if bytes[MAGIC_AT..MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
+    if bytes[SUPERBLOCK_MAGIC_AT..SUPERBLOCK_MAGIC_AT + SUPERBLOCK_MAGIC.len()] != SUPERBLOCK_MAGIC {
         return Err(CopyError::Missing);
     }
     let superblock = Superblock::parse(&bytes, at).map_err(CopyError::Damaged)?;
@@ -602,14 +622,17 @@ fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatEr
     )
 }
 
-/// Whether these devices are one volume that can be opened in the requested mode: all of it, or
-/// some of its devices.
-fn check_members(
-    found: &[(Arc<dyn Device>, Found)],
-    superblock: &Superblock,
-    options: OpenOptions,
-    degraded: bool,
-) -> Result<()> {
+/// An error if a volume that counts one device would have more. The kernel knows of no other device
+/// of such a volume, so it writes it without them, if at all.
+fn require_counted(have: u64, need: u64) -> Result<()> {
+    if need == 1 && have > need {
+        return Err(Error::MissingDevices { have, need, missing: Vec::new() });
+    }
+    Ok(())
+}
+
+/// Whether these devices may be of one volume that can be opened in the requested mode.
+fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, options: OpenOptions) -> Result<()> {
     let mut last: Option<DeviceId> = None;
     for (device, found) in found {
         let (own, is_seed) = (&found.superblock, found.may_be_seed_of(superblock.fsid));
@@ -647,10 +670,5 @@ fn check_members(
         !found.may_be_seed_of(superblock.fsid) && found.superblock.generation != superblock.generation
     };
     let others = found.iter().filter(is_of_another_commit).count() as u64;
-    let (have, need) = (found.len() as u64, superblock.num_devices);
-    if (have >= need || degraded) && have - others <= need {
-        Ok(())
-    } else {
-        Err(Error::MissingDevices { have, need, missing: Vec::new() })
-    }
+    require_counted(found.len() as u64 - others, superblock.num_devices)
 }

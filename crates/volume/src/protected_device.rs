@@ -15,7 +15,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
-use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_SIZE};
+use ubtrfs_format::{Physical, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE};
 use ubtrfs_nbd::{Access, BootTime, Clock, Holder, Lease, Lost};
 use ubtrfs_threads::thread::JoinHandle;
 use ubtrfs_threads::{Condvar, Mutex, OnceLock, Rank};
@@ -25,9 +25,6 @@ use crate::deferred_writes::{DeferredWrites, Submit, failed};
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
 use crate::writer_lease::{Refusal, Timing, WriterLease, taken_over};
 use crate::writer_mark::{MARK_SIZE, WriterMark};
-
-/// Where a superblock says what it is, by the on-disk format of btrfs.
-const MAGIC_OFFSET: usize = 0x40;
 
 /// A device that nobody else writes to as long as this one lives.
 #[derive(Debug)]
@@ -384,7 +381,7 @@ fn place_of_mark(device: &dyn Device, start: u64, is_to_be: bool) -> io::Result<
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE + MARK_SIZE);
     device.read_at(Physical(start + SUPERBLOCK_COPIES[0].0), &mut bytes)?;
     let (superblock, mark) = bytes.split_at(SUPERBLOCK_SIZE);
-    let is_volume = is_to_be || superblock[MAGIC_OFFSET..].starts_with(&SUPERBLOCK_MAGIC);
+    let is_volume = is_to_be || superblock[SUPERBLOCK_MAGIC_AT..].starts_with(&SUPERBLOCK_MAGIC);
     let is_free = mark.iter().all(|byte| *byte == 0) || WriterMark::parse(mark).is_some();
     Ok((is_volume && is_free).then_some(place))
 }

@@ -27,7 +27,7 @@ const SLOW: Timing = Timing {
 /// A device with a volume, as far as marks mind.
 fn volume() -> Arc<MemoryDevice> {
     let mut bytes = vec![0; 1 << 20];
-    bytes[SUPERBLOCK + MAGIC_OFFSET..][..8].copy_from_slice(&SUPERBLOCK_MAGIC);
+    bytes[SUPERBLOCK + SUPERBLOCK_MAGIC_AT..][..8].copy_from_slice(&SUPERBLOCK_MAGIC);
     Arc::new(MemoryDevice::from_bytes(bytes))
 }
 

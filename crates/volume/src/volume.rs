@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ubtrfs_format::items::{ChunkItem, DevItem};
-use ubtrfs_format::{ChecksumType, DeviceId, Logical, Physical, Resilvered, Superblock, Uuid};
+use ubtrfs_format::{ChecksumType, DeviceId, Generation, Logical, Physical, Resilvered, Superblock, Uuid};
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::{ArcSwap, Mutex, Rank, RwLock};
 
@@ -49,6 +49,9 @@ pub struct Volume {
     pub(crate) found_target: Mutex<Option<Arc<Member>>>,
     /// Devices may be missing.
     degraded: bool,
+    /// The commit whose superblock counts another number of devices than its chunk tree has, and
+    /// the number that this has.
+    pub(crate) corrected_count: Option<(Generation, u64)>,
     pub(crate) map: CountedRwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Superblock>,
     node_size: u32,
@@ -117,6 +120,7 @@ impl Volume {
             changing_devices: Mutex::new(Rank::ChangingDevices, ()),
             found_target: Mutex::with_default(Rank::FoundTarget),
             degraded: parts.degraded,
+            corrected_count: None,
             map: CountedRwLock::new(Rank::ChunkMap, parts.map),
             node_size: superblock.node_size,
             sector_size: superblock.sector_size,

@@ -105,7 +105,7 @@ pub struct ReplaceStart {
     /// Stay in the foreground, as it always does.
     #[arg(short = 'B', hide = true)]
     pub foreground: bool,
-    /// The old device or its number, which a missing one has only.
+    /// The old device or its number, or missing: the first one that is not there.
     #[arg(value_name = "OLD")]
     pub source: String,
     /// The new device.

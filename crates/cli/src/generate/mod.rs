@@ -2,6 +2,7 @@
 //! for shells.
 
 mod manual;
+pub mod values;
 
 use std::fs;
 use std::path::Path;
@@ -31,11 +32,13 @@ fn write_completions(share: &Path) -> std::io::Result<()> {
     for (shell, directory) in SHELLS {
         let directory = share.join(directory);
         fs::create_dir_all(&directory)?;
-        clap_complete::generate_to(shell, &mut Arguments::command(), "ubtrfs", &directory)?;
+        clap_complete::generate_to(shell, &mut values::with_values(Arguments::command()), "ubtrfs", &directory)?;
     }
     // Debian's bash searches for a file with the name of the command.
     let bash = share.join(SHELLS[0].1);
-    fs::rename(bash.join("ubtrfs.bash"), bash.join("ubtrfs"))
+    let generated = fs::read_to_string(bash.join("ubtrfs.bash"))?;
+    fs::write(bash.join("ubtrfs"), generated + &values::of_lists())?;
+    fs::remove_file(bash.join("ubtrfs.bash"))
 }
 
 fn write_pages(share: &Path) -> std::io::Result<()> {

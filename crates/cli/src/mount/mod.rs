@@ -27,6 +27,7 @@ use crate::args;
 use crate::device::{all_of_volume, all_that_is_there, is_seed, superblock_on};
 use crate::failure::{Failure, Result};
 use crate::members::add_of_options;
+pub use near::offered as offered_options;
 use options::{MountRequest, each};
 use serve::Job;
 

@@ -1,7 +1,7 @@
-//! Mount options that are nearly what was written.
+//! The names of mount options: those that are nearly what was written, and what completions offer.
 
 /// The options that mean something here, with `=` if they have a value.
-const NAMES: [&str; 60] = [
+const NAMES: [&str; 61] = [
     "ro",
     "rw",
     "allow_other",
@@ -42,6 +42,7 @@ const NAMES: [&str; 60] = [
     "subvol=",
     "subvolid=",
     "commit=",
+    "timeout=",
     "memory=",
     "max_inline=",
     "threads=",
@@ -63,6 +64,40 @@ const NAMES: [&str; 60] = [
     "defcontext=",
     "rootcontext=",
 ];
+
+/// The values of options that have a few.
+const VALUES: [(&str, &[&str]); 7] = [
+    ("compress=", &["zlib", "lzo", "zstd", "no"]),
+    ("compress-force=", &["zlib", "lzo", "zstd", "no"]),
+    ("transport=", &["auto", "ring", "dev"]),
+    ("check_open=", &["auto", "always", "never"]),
+    ("discard=", &["sync", "async"]),
+    (
+        "rescue=",
+        &[
+            "usebackuproot",
+            "nologreplay",
+            "ignorebadroots",
+            "ignoredatacsums",
+            "ignoremetacsums",
+            "ignoresuperflags",
+            "all",
+        ],
+    ),
+    // Of others, in an fstab; to mount(8) and this command, what changes a mount.
+    ("", &["defaults", "noauto", "nofail", "remount", "user", "users", "_netdev"]),
+];
+
+/// The words that completions offer: options, those without a value of their own with `=` at the
+/// end.
+pub fn offered() -> Vec<String> {
+    let has_values = |name: &&str| VALUES.iter().any(|(known, _)| *known == *name);
+    let names = NAMES.iter().filter(|name| !has_values(name)).map(|name| (*name).to_owned());
+    let with = |(name, values): &(&str, &[&str])| -> Vec<String> {
+        values.iter().map(|value| format!("{name}{value}")).collect()
+    };
+    names.chain(VALUES.iter().flat_map(with)).collect()
+}
 
 /// The option that an unknown one is a slip of, as it would be written.
 pub fn nearest(option: &str) -> Option<String> {
@@ -108,5 +143,26 @@ mod tests {
         for name in NAMES {
             assert!(MountRequest::knows(&format!("{name}{}", if name.ends_with('=') { "1" } else { "" })), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_offered_is_taken() {
+        let offered = offered();
+        for option in offered.iter().filter(|option| !option.ends_with('=') && *option != "remount") {
+            let list = if option.starts_with("rescue=") { format!("ro,{option}") } else { option.clone() };
+            assert!(MountRequest::parse(&[list]).is_ok(), "{option}");
+        }
+        // The manual names no option that is not offered.
+        let manual = include_str!("../../../../docs/ubtrfs.8.md");
+        let section = manual.split("\n## mount\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let rows =
+            section.lines().filter_map(|line| line.strip_prefix("| `")).filter_map(|row| row.split(" | ").next());
+        let mut count = 0;
+        for option in rows.flat_map(|row| row.split('`')).filter(|word| !word.trim_matches([',', ' ']).is_empty()) {
+            let name = option.split_inclusive('=').next().unwrap();
+            assert!(offered.iter().any(|word| word.starts_with(name)), "{option}");
+            count += 1;
+        }
+        assert!(count > 40, "{count}");
     }
 }

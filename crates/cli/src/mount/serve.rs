@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags};
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, InodeId, Options, Rescue};
 use ubtrfs_format::{DeviceId, TreeId};
@@ -34,6 +34,7 @@ use crate::commits::with_generation;
 use crate::device::{about_volume_within, claim, is_block, is_seed, occupied_by, within};
 use crate::failure::{Failure, Result};
 use crate::looking::{NotOpened, find_part};
+use crate::mount_table::{self, Mounted};
 use crate::process;
 use crate::remedy::OF_DAMAGE;
 use crate::resource_limits;
@@ -510,8 +511,37 @@ fn mount(directory: &Path, options: &MountOptions, is_whole: bool) -> Result<(Mo
         MountError::Fusermount(said) if said.contains("fuse device not found") => {
             Failure::new("there is no /dev/fuse: 'modprobe fuse', by root, loads the kernel's module")
         }
+        MountError::Fusermount(_) => about_place(directory).unwrap_or_else(|| Failure::of(&error)),
         error => Failure::of(error),
     })
+}
+
+/// What keeps fusermount3 from mounting on a directory, where that is known.
+fn about_place(directory: &Path) -> Option<Failure> {
+    let (shown, on) = (directory.display(), mount_table::holding(directory)?);
+    if on.point == mount_table::resolve(directory).ok()? {
+        return Some(occupied(directory, &on));
+    }
+    if on.kind.starts_with("fuse") {
+        let point = on.point.display();
+        return Some(Failure::new(format!(
+            "{shown} is on the mount on {point}, into which fusermount3 can't look: mount on a directory outside of it"
+        )));
+    }
+    let may_write = rustix::fs::access(directory, Access::WRITE_OK).is_ok();
+    (!may_write).then(|| {
+        Failure::new(format!(
+            "you may not write to {shown}: without root one mounts on a directory of one's own ('mkdir' makes one)"
+        ))
+    })
+}
+
+/// Fails because something is mounted on the mount point already.
+fn occupied(directory: &Path, mounted: &Mounted) -> Failure {
+    let (shown, source) = (directory.display(), mounted.source.display());
+    let who = mount_table::mounter_of(mounted).map(|user| format!(" by {user}")).unwrap_or_default();
+    let end = if mounted.is_ours() { format!("'ubtrfs umount {shown}' ends it") } else { "unmount it".into() };
+    Failure::new(format!("{source} is mounted on {shown} already{who}: {end}, or mount on another directory"))
 }
 
 fn no_permission() -> Failure {
@@ -533,7 +563,10 @@ pub fn check_mount_point(directory: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(Failure::new(format!("the mount point {shown} does not exist: 'mkdir {shown}' makes it")))
         }
-        Err(error) => Err(Failure::about(format_args!("the mount point {shown}"), &error)),
+        Err(error) => match mount_table::mounted_on(&mount_table::resolve(directory)?)? {
+            Some(mounted) if error.kind() == io::ErrorKind::PermissionDenied => Err(occupied(directory, &mounted)),
+            _ => Err(Failure::about(format_args!("the mount point {shown}"), &error)),
+        },
     }
 }
 

@@ -11,6 +11,7 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, Uuid};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Item, Mounted, about_mount, check_subvolume};
+use crate::mount_table;
 use crate::place::{Image, Place, split};
 
 /// A volume whose trees can be searched.
@@ -90,7 +91,7 @@ impl Source {
         match self {
             Self::Mounted(mounted) => mounted.search_since(tree, oldest, range, visit).map_err(|errno| match errno {
                 Errno::PERM => Failure::new("only root, or the user who has mounted it, may list a volume"),
-                errno => about_mount("the volume", errno),
+                errno => about_mount(mounted.path().display(), errno),
             }),
             Self::Image(image) => {
                 let visit = &mut |item: ubtrfs::FoundItem| visit(Item { key: item.key, data: item.data });
@@ -209,9 +210,32 @@ pub fn entry_on_mount(path: &Path) -> Result<(Mounted, OsString)> {
         Some(_) if !path.is_symlink() => path.to_owned(),
         _ => path.canonicalize().map_err(|error| Failure::about(path.display(), &error))?,
     };
-    check_subvolume(&Mounted::open(&real)?, path)?;
+    let opened = Mounted::open(&real)?;
+    check_subvolume(&opened, path)?;
     let (dir, name) = split(&real)?;
+    let mounted = mount_table::mounted_on(&mount_table::resolve(path)?)?;
+    let device = |mounted: &mount_table::Mounted| mounted.device;
+    if mounted.as_ref().map(device).is_some_and(|own| mount_table::holding(&dir).as_ref().map(device) != Some(own)) {
+        return Err(is_mount_point(&opened, path));
+    }
     Ok((Mounted::open(&dir)?, name))
+}
+
+/// Fails because a subvolume is named by the place where it is mounted, which is no entry of the
+/// volume.
+fn is_mount_point(opened: &Mounted, path: &Path) -> Failure {
+    let shown = path.display();
+    Failure::new(match opened.subvolume() {
+        Ok(TreeId::FS) => format!(
+            "{shown} is where the volume itself is mounted: its top level has no entry that could be deleted or replaced; \
+             name a subvolume below it, such as {shown}/NAME"
+        ),
+        Ok(id) => format!(
+            "{shown} is where the subvolume {id} is mounted: to change or delete it, mount the top level elsewhere \
+             (-o subvolid=5) and name the subvolume there, or unmount it and name it as IMAGE:PATH"
+        ),
+        Err(errno) => return about_mount(shown, errno),
+    })
 }
 
 /// An error about a subvolume that can't go with others in it.

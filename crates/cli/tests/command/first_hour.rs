@@ -293,3 +293,67 @@ fn fsck_and_mkfs_call_it_by_their_names() {
     assert_eq!(status(&["-Q", path]), Some(16));
     assert_eq!(status(&["-n", "-y", path]), Some(16));
 }
+
+#[test]
+fn replace_takes_the_word_missing() {
+    let dir = scratch_dir();
+    let paths = ["one", "two", "new"].map(|name| dir.path().join(name).display().to_string());
+    let [one, two, new] = paths.each_ref().map(String::as_str);
+    success(&ubtrfs(&["mkfs", "--size", "250M", "-d", "raid1", "-m", "raid1", one, two]));
+    File::create(new).unwrap().set_len(250 << 20).unwrap();
+    fails(&ubtrfs(&["replace", "start", "missing", new, one, two]), 1, "all devices of the volume are there");
+    fails(&ubtrfs(&["replace", "start", "7", new, one, two]), 1, "'ubtrfs device usage' lists");
+    fs::remove_file(two).unwrap();
+    assert!(ubtrfs(&["replace", "start", "missing", new, one]).status.success());
+    assert!(success(&ubtrfs(&["check", one, new])).contains("no fault found"));
+}
+
+#[test]
+fn a_merge_names_its_sides_and_their_order() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let at = |name: &str| format!("{image}:{name}");
+    success(&ubtrfs(&["subvolume", "create", &at("target")]));
+    success(&ubtrfs(&["subvolume", "create", &at("other")]));
+    success(&ubtrfs(&["subvolume", "snapshot", "-r", &at("target"), &at("base")]));
+    success(&ubtrfs(&["subvolume", "snapshot", &at("target"), &at("changed")]));
+    let merge = |words: [&str; 3]| ubtrfs(&[&["merge".to_owned()][..], &words.map(at)].concat());
+    // BASE comes last, as with other tools.
+    let said = format!(
+        "TARGET ({}), or the mount through which it is named, is read-only; a read-only snapshot of",
+        at("base")
+    );
+    fails(&merge(["target", "changed", "base"]), 2, &said);
+    fails(&merge(["base", "other", "target"]), 2, &format!("CHANGED ({})", at("other")));
+    success(&merge(["base", "changed", "target"]));
+}
+
+/// Without the right to look at a loop device, its size alone says whether it may have an image.
+#[test]
+fn who_is_kept_from_an_image_by_a_foreign_loop_device_learns_the_ways_out() {
+    require!(Need::Kernel, Need::Tool("setpriv"));
+    let dir = scratch_dir();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let program = dir.path().join("ubtrfs");
+    crate::copy_program(&program);
+    let [image, hidden] = ["image", "hidden"].map(|name| dir.path().join(name));
+    let as_nobody = |program: &Path, arguments: &[&str]| {
+        let mut line = command("setpriv", &["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        line.arg(program).args(arguments).stdin(Stdio::null()).output().unwrap()
+    };
+    let at_image = image.to_str().unwrap();
+    success(&as_nobody(&program, &["mkfs", "--size", "263M", at_image]));
+    // One whose file nobody can look at, which has no name any more.
+    File::create(&hidden).unwrap().set_len(263 << 20).unwrap();
+    let device = ubtrfs_testkit::kernel::LoopDevice::attach(&hidden, false);
+    fs::remove_file(&hidden).unwrap();
+    let refused = as_nobody(&program, &["label", at_image, "mine"]);
+    let way = format!("let root detach that (losetup -d {}), or do this; or work on a copy", device.path().display());
+    fails(&refused, 1, &way);
+    let copy = format!("{at_image}.copy");
+    success(&as_nobody(Path::new("cp"), &[at_image, &copy]));
+    success(&as_nobody(Path::new("truncate"), &["-s", "+1M", &copy]));
+    success(&as_nobody(&program, &["label", &copy, "mine"]));
+    drop(device);
+    success(&as_nobody(&program, &["label", at_image, "mine"]));
+}

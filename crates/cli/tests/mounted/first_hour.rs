@@ -21,8 +21,35 @@ const NEW_VOLUME: &str = r#"
     touch "$3/file"
     mkdir "$3/directory"
     test "$("$1" label "$3")" = ""
-    if "$1" label "$3" mine; then exit 1; fi
-    test "$("$1" label "$3")" = ""
+    "$1" label "$3" mine
+    test "$("$1" label "$3")" = mine
+    fstrim "$3"
+"#;
+
+/// What a user does wrong with mounts. `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a
+/// directory.
+const SLIPS: &str = r#"
+    set -e
+    says() {
+        words=$1
+        shift
+        if said=$("$@" 2>&1); then exit 9; fi
+        case "$said" in *"$words"*) ;; *) echo "$said"; echo "has not: $words"; exit 8 ;; esac
+    }
+    "$1" mkfs --size 131M "$4/other" > /dev/null
+    "$1" mkfs --size 131M "$2" > /dev/null
+    "$1" mount "$2" "$3"
+    trap '"$1" umount "$3" || fusermount3 -u -z "$3"' EXIT
+    says "is mounted on $3 already by user 65534: 'ubtrfs umount $3' ends it" "$1" mount "$4/other" "$3"
+    mkdir "$3/inside"
+    says "mount on a directory outside of it" "$1" mount "$4/other" "$3/inside"
+    says "'mkdir' makes one" "$1" mount "$4/other" /etc
+    says "its top level has no entry" "$1" subvolume delete "$3"
+    says "but on" "$1" subvolume list "$4"
+    # What is advised works as it is typed.
+    says "truncate -s" "$1" filesystem resize +200M "$3"
+    eval "$(echo "$said" | sed "s/.*'\(truncate [^']*\)'.*/\1/")"
+    "$1" filesystem resize +200M "$3"
 "#;
 
 /// `$1` is ubtrfs, `$2` the image, `$3` the mount point, `$4` a directory.
@@ -78,6 +105,46 @@ fn an_ordinary_users_new_volume_is_that_users() {
     let outcome = as_user(&volume, &binary, NEW_VOLUME);
     assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
     volume.check();
+}
+
+#[test]
+fn slips_of_a_user_with_mounts_are_answered_with_the_next_step() {
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("unshare"), Need::Tool("fusermount3"));
+    let volume = Volume::without_image();
+    let binary = lend(&volume);
+    let outcome = as_user(&volume, &binary, SLIPS);
+    assert_eq!(outcome.code(), Some(0), "{}", outcome.report());
+    // On root's mount.
+    volume.mount("");
+    let umount = as_user(&volume, &binary, r#""$1" umount "$3""#);
+    fails(
+        &umount,
+        &format!("was mounted by another user: root can end it, by 'ubtrfs umount {}'", volume.point.display()),
+    );
+    fails(&as_user(&volume, &binary, r#""$1" label "$3" no"#), "only root, or who has mounted it without being root");
+    assert!(!as_user(&volume, &binary, r#"fstrim "$3""#).success());
+    volume.umount();
+    volume.check();
+}
+
+#[test]
+fn a_place_on_no_volume_and_a_subvolume_by_its_mount_are_named() {
+    require!(Need::Root, FUSE);
+    let volume = Volume::new();
+    for command in [&["subvolume", "list"][..], &["filesystem", "df"], &["label"], &["subvolume", "show"]] {
+        fails(
+            &ubtrfs(&[command, &["/proc"]].concat()),
+            "/proc is not on a btrfs volume, but on proc (mounted on /proc)",
+        );
+    }
+    volume.mount("");
+    let point = volume.point.to_str().unwrap();
+    fails(&ubtrfs(&["subvolume", "delete", point]), "name a subvolume below it");
+    ubtrfs(&["subvolume", "create", &format!("{point}/sub")]).ok();
+    volume.umount();
+    volume.mount("subvol=sub");
+    fails(&ubtrfs(&["subvolume", "delete", point]), "is where the subvolume 256 is mounted");
+    volume.umount();
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub(super) fn next(
     if let Some(label) = new_label {
         next.label = label;
     }
-    next.num_devices = chunks.devices_changed.number_after(next.num_devices);
+    next.num_devices = chunks.devices_changed.number_after(committer.info.volume.devices_by(&committed.superblock));
     next.total_bytes = chunks.devices_changed.bytes_after(next.total_bytes);
     next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().take_cut());
     next.bytes_used = committer.info.space.lock().groups.values().map(|group| group.recorded_used).sum();

@@ -11,6 +11,7 @@ mod common;
 mod compressed_files_are_read_by_the_kernel;
 mod concurrent_commits_keep_promises;
 mod copies_that_no_commit_has_are_not_forgotten;
+mod counts_of_devices_are_corrected;
 mod damaged_volumes_read_as_far_as_they_can;
 mod deferred_reads_show_what_is_there;
 mod deleted_subvolumes_are_used_by_who_has_them_open;
