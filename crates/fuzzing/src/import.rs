@@ -20,7 +20,7 @@ const MAGIC: std::ops::Range<usize> = 257..262;
 pub fn import(data: &[u8]) {
     let Some((kind, archive)) = data.split_first() else { return };
     let options = options(*kind);
-    import_into_volume(archive, options);
+    import_into_volume(archive, options.clone());
     let mut sealed = archive.to_vec();
     for header in sealed.chunks_exact_mut(BLOCK).filter(|block| block[MAGIC] == *b"ustar") {
         header[CHECKSUM].fill(b' ');

@@ -228,7 +228,9 @@ impl OciImage {
     /// Reads the image into a directory.
     pub fn import(&self, fs: &Arc<Filesystem>, dir: InodeId, options: ImportOptions, job: &mut Job<'_>) -> Result<()> {
         let options = ImportOptions { layer: Layer::Oci, ..options };
-        self.layers.iter().try_for_each(|layer| self.read(layer, |plain| import_plain(fs, dir, plain, options, job)))
+        self.layers
+            .iter()
+            .try_for_each(|layer| self.read(layer, |plain| import_plain(fs, dir, plain, options.clone(), job)))
     }
 
     /// Has a layer read, and compares it with its digests.

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use ubtrfs_image::{ModeChange, Platform};
 
 use super::owner::{Owners, parse_owner, parse_owners};
+use super::populate::{Compression, parse_compression};
 use super::window::Window;
 use crate::size::{LEAST_MEMORY, parse_size};
 
@@ -275,6 +276,9 @@ pub struct How {
     /// Memory for caches and what is not written yet [default: 64M].
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<usize>,
+    /// Compress what is written: zlib, lzo or zstd, with or without :LEVEL, or no.
+    #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression)]
+    pub compress: Option<Compression>,
     /// Print what was done, for programs.
     #[arg(long)]
     pub json: bool,

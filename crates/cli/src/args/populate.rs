@@ -11,8 +11,7 @@ use crate::failure::{Failure, Result};
 
 /// How files are compressed; `None` is not at all.
 #[derive(Clone, Copy, Debug)]
-pub struct Compression(Option<CompressionMode>);
-
+pub struct Compression(pub Option<CompressionMode>);
 
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
@@ -87,7 +86,8 @@ impl Populate {
     }
 }
 
-fn parse_compression(text: &str) -> std::result::Result<Compression, String> {
+/// An algorithm, with or without a level, or `no`.
+pub fn parse_compression(text: &str) -> std::result::Result<Compression, String> {
     if matches!(text, "no" | "none") {
         return Ok(Compression(None));
     }

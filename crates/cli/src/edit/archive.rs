@@ -99,7 +99,7 @@ pub fn import(arguments: &Import) -> Result<()> {
         for path in &arguments.archives {
             if let Some(reference) = OciReference::parse(path) {
                 let image = OciImage::open(&reference, arguments.platform.as_ref()).map_err(|error| about(&error))?;
-                image.import(session.fs(), dir, options, job).map_err(|error| about(&error))?;
+                image.import(session.fs(), dir, options.clone(), job).map_err(|error| about(&error))?;
                 continue;
             }
             let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;

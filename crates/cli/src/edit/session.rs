@@ -2,14 +2,17 @@
 
 use std::path::Path;
 
-use ubtrfs::Options;
+use ubtrfs::{Options, Reproducible};
+use ubtrfs_format::items::Timespec;
 use ubtrfs_image::{Error, Job, Session};
+use ubtrfs_mkfs::random_uuid;
 
 use crate::args::Window;
 use crate::args::edit::{How, MEMORY};
 use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
+use crate::mkfs::source_date_epoch;
 use crate::place::unless_mounted;
 use crate::report::{self, Progress};
 
@@ -25,7 +28,14 @@ fn open(image: &Path, window: Window, how: How) -> Result<(Session, Sources)> {
     let opened =
         open_for_writing(&[image.to_owned()], window).map_err(|failure| unless_mounted(image, window, failure))?;
     opened.sources.refuse_as_input()?;
-    let options = Options { memory: how.memory.unwrap_or(MEMORY), ..Options::default() };
+    // No edit makes a subvolume, whose id would be derived.
+    let at_time = |sec| Reproducible { time: Timespec { sec, nsec: 0 }, seed: random_uuid() };
+    let options = Options {
+        memory: how.memory.unwrap_or(MEMORY),
+        compression: how.compress.and_then(|compression| compression.0),
+        reproducible: source_date_epoch()?.map(at_time),
+        ..Options::default()
+    };
     let session =
         Session::open_with(opened.devices, options).map_err(|error| Failure::about(image.display(), &error))?;
     Ok((session, opened.sources))

@@ -78,7 +78,8 @@ impl Identity {
     }
 }
 
-fn source_date_epoch() -> Result<Option<u64>> {
+/// The time, in seconds since 1970, that stands for now.
+pub fn source_date_epoch() -> Result<Option<u64>> {
     let Some(value) = std::env::var_os(SOURCE_DATE_EPOCH).filter(|value| !value.is_empty()) else { return Ok(None) };
     // Beyond that no file system has times.
     let seconds = value.to_str().and_then(|text| text.parse().ok()).filter(|seconds| *seconds < 1 << 60);

@@ -4,9 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
-use ubtrfs_image::{
-    HostFile, HostFiles, NewSubvolume, OciImage, OciReference, OpenFile, Platform, Selection, Source,
-};
+use ubtrfs_image::{HostFile, HostFiles, NewSubvolume, OciImage, OciReference, OpenFile, Platform, Selection, Source};
 use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;

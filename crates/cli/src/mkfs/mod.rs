@@ -23,6 +23,7 @@ use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, random_uui
 use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
 use self::identity::Identity;
+pub use self::identity::source_date_epoch;
 use self::input::Input;
 use self::populate::{Populated, Population};
 use self::summary::Summary;

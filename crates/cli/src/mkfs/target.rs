@@ -43,12 +43,7 @@ pub struct OpenTarget<'a> {
 
 impl<'a> Target<'a> {
     /// Makes the image file if there is none; `least`: the least bytes that a volume has.
-    pub fn prepare(
-        path: &'a Path,
-        arguments: &Mkfs,
-        input: Option<(&Input, &Selection)>,
-        least: u64,
-    ) -> Result<Self> {
+    pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<(&Input, &Selection)>, least: u64) -> Result<Self> {
         let is_missing = !is_remote(path) && !path.exists();
         let size = match (arguments.size.or(arguments.byte_count), input) {
             (None, Some((input, selection))) if is_missing || has_no_size(path, arguments, least) => {

@@ -135,3 +135,28 @@ fn capabilities(tar: &Path) -> bool {
     let bytes = std::fs::read(tar).unwrap();
     bytes.windows(19).any(|window| window == b"security.capability")
 }
+
+/// The steps of the action, with its inputs as a workflow gives them; all but the build.
+#[test]
+fn the_action_makes_an_image() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/action/action.yml");
+    let action = std::fs::read_to_string(page).unwrap();
+    let (_, script) = action.split_once("run: |\n").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("ubtrfs/bin");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::create_dir(dir.path().join("tree")).unwrap();
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_ubtrfs"), bin.join("ubtrfs")).unwrap();
+    let inputs = [
+        ("ROOTDIR", "tree"),
+        ("IMAGE", "root.img"),
+        ("OPTIONS", "--all-root --shrink"),
+        ("SOURCE_DATE_EPOCH", ""),
+        ("RUNNER_TEMP", dir.path().to_str().unwrap()),
+    ];
+    for (name, _) in inputs.iter().take(4) {
+        assert!(action.contains(&format!("{name}: ${{{{ inputs.")), "{name}");
+    }
+    let output = Command::new("bash").args(["-e", "-c", script]).envs(inputs).current_dir(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

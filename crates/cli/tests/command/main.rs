@@ -27,7 +27,6 @@ mod oci_images;
 mod oci_layouts;
 mod package;
 mod partitions;
-mod recipes;
 mod remedies;
 mod repair;
 mod rescue;

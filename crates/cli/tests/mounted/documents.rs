@@ -1,4 +1,4 @@
-//! The commands of README.md and of the manual work as they are typed.
+//! The commands of README.md, of the manual and of the page about images work as they are typed.
 //!
 //! A comment before each block of code says whether it is run: `<!-- run -->`, `<!-- run: COMMANDS
 //! -->` with what has to be there first, or `<!-- not run: WHY -->`.
@@ -14,9 +14,10 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::harness::FUSE;
 
-const DOCUMENTS: [(&str, &str, usize); 2] = [
+const DOCUMENTS: [(&str, &str, usize); 3] = [
     ("README.md", include_str!("../../../../README.md"), 1),
-    ("docs/ubtrfs.8.md", include_str!("../../../../docs/ubtrfs.8.md"), 4),
+    ("docs/ubtrfs.8.md", include_str!("../../../../docs/ubtrfs.8.md"), 5),
+    ("docs/images.md", include_str!("../../../../docs/images.md"), 7),
 ];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
