@@ -1,6 +1,7 @@
 //! The command line.
 
 pub mod balance;
+mod compression;
 pub mod device;
 pub mod edit;
 pub mod filesystem;

@@ -30,7 +30,7 @@ pub(crate) fn status(fd: BorrowedFd<'_>) -> io::Result<Stat> {
 
 /// The names of a file's attributes, each with a zero behind it, as flistxattr(2) writes them.
 pub(crate) fn list_xattrs(file: impl AsFd, buf: &mut [u8]) -> rustix::io::Result<usize> {
-    // SAFETY: the buffer is as long as the call is told.
+    // SAFETY: the length is that of the buffer.
     let len = unsafe { libc::flistxattr(file.as_fd().as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
     of_call(len)
 }
@@ -38,7 +38,7 @@ pub(crate) fn list_xattrs(file: impl AsFd, buf: &mut [u8]) -> rustix::io::Result
 /// The value of an attribute, as fgetxattr(2) writes it.
 pub(crate) fn get_xattr(file: impl AsFd, name: &[u8], buf: &mut [u8]) -> rustix::io::Result<usize> {
     let name = CString::new(name).map_err(|_| rustix::io::Errno::INVAL)?;
-    // SAFETY: the name ends with a zero, and the buffer is as long as the call is told.
+    // SAFETY: the name ends with a zero, and the length is that of the buffer.
     let len = unsafe { libc::fgetxattr(file.as_fd().as_raw_fd(), name.as_ptr(), buf.as_mut_ptr().cast(), buf.len()) };
     of_call(len)
 }

@@ -1,7 +1,7 @@
 //! The first chunks: where they are and how large.
 //!
-//! Offsets and sizes are those of mkfs.btrfs 7.3 (observed over sizes from 16 MiB to 400 GiB, on one
-//! to four devices). It
+//! Offsets and sizes are those of mkfs.btrfs 7.3 (seen with sizes from 16 MiB to 400 GiB, on one to
+//! four devices). It
 //! starts with small single chunks at 1, 5 and 13 MiB of the first device; chunks with the single
 //! profile stay there, all others follow them. On other devices chunks begin at 1 MiB.
 
@@ -301,9 +301,9 @@ fn check_sizes(options: &MkfsOptions) -> Result<()> {
     Ok(())
 }
 
-/// The least size of the only device for these options: that of mkfs.btrfs, which leaves some room
-/// besides the first chunks, or, where it is too small (mixed DUP), the size that they really take.
-pub(crate) fn minimum_bytes(options: &MkfsOptions) -> u64 {
+/// The least bytes of the only device for these options: those of mkfs.btrfs, which leaves some
+/// room besides the first chunks, or, where it is too small (mixed DUP), the size that they really take.
+pub fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB
     } else {

@@ -12,6 +12,7 @@ mod options;
 mod signature;
 mod trees;
 
+pub use chunks::minimum_bytes;
 pub use error::{MkfsError, Result};
 pub use layout::{DeviceLayout, Layout, Medium, Placed, layout};
 pub use options::{MkfsOptions, NewDevice, Profile, Quotas, random_uuid};

@@ -5,7 +5,6 @@ use std::time::SystemTime;
 use ubtrfs_format::items::{BlockGroupFlags, RaidProfile};
 use ubtrfs_format::{ChecksumType, DeviceId, Uuid};
 
-use crate::chunks::minimum_bytes;
 use crate::{MkfsError, Result};
 
 const DEFAULT_NODE_SIZE: u32 = 16384;
@@ -202,11 +201,6 @@ impl MkfsOptions {
     pub fn metadata_profile(&self) -> Profile {
         let default = if self.more_devices.is_empty() { Profile::Dup } else { Profile::Raid1 };
         self.metadata_profile.unwrap_or(if self.mixed { self.data_profile() } else { default })
-    }
-
-    /// The least bytes of the device, if there is only one.
-    pub fn least_bytes(&self) -> u64 {
-        minimum_bytes(self)
     }
 
     /// All devices of the volume, with their numbers.

@@ -19,7 +19,7 @@ pub(crate) const GENERATION: Generation = Generation(1);
 
 /// Bytes of a `DEV_STATS` item: five counters.
 const DEV_STATS_BYTES: usize = 40;
-/// Words of a `QGROUP_STATUS` item, as dumps of mkfs.btrfs 7.3 and of the kernel's volumes show them.
+/// Words of a `QGROUP_STATUS` item, as mkfs.btrfs 7.3 and the kernel write them [seen].
 const QGROUP_STATUS_VERSION: u64 = 1;
 const QGROUP_STATUS_ON: u64 = 1;
 const QGROUP_STATUS_SIMPLE: u64 = 8;

@@ -66,8 +66,8 @@ impl VolumePlan {
     }
 }
 
-/// Bytes of a sector: of one in four volumes with large nodes more than a page. The volume's id is as
-/// random as a further number, of which all later ones of a history would depend.
+/// Bytes of a sector: of one in four volumes with large nodes more than a page. The volume's id is
+/// as random as a further number, on which all later ones of a history would depend.
 fn sector_size(options: &MkfsOptions) -> u32 {
     let largest = options.node_size.unwrap_or_default();
     match options.fsid.0[0] % 8 {

@@ -1,5 +1,5 @@
-//! Dumps of whole volumes by btrfs-progs, without what any two volumes differ in: two that were made
-//! of the same options are compared by them.
+//! Dumps of whole volumes by btrfs-progs, without what any two volumes differ in: two that were
+//! made of the same options are compared by them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use ubtrfs_image::{ModeChange, Platform};
 
+use super::compression::{Compression, parse_compression};
 use super::owner::{Owners, parse_owner, parse_owners};
-use super::populate::{Compression, parse_compression};
 use super::window::Window;
 use crate::size::{LEAST_MEMORY, parse_size};
 

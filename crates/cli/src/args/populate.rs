@@ -6,12 +6,9 @@ use clap::Args;
 use ubtrfs::CompressionMode;
 use ubtrfs_image::{IdRange, NewSubvolume, PathFlags, Platform, Selection};
 
+use super::compression::{Compression, parse_compression};
 use super::edit::parse_memory;
 use crate::failure::{Failure, Result};
-
-/// How files are compressed; `None` is not at all.
-#[derive(Clone, Copy, Debug)]
-pub struct Compression(pub Option<CompressionMode>);
 
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
@@ -84,16 +81,6 @@ impl Populate {
         selection.owners.groups = maps(|map| map.of_groups).collect();
         Ok(selection)
     }
-}
-
-/// An algorithm, with or without a level, or `no`.
-pub fn parse_compression(text: &str) -> std::result::Result<Compression, String> {
-    if matches!(text, "no" | "none") {
-        return Ok(Compression(None));
-    }
-    let mode = CompressionMode::parse(text, false).flatten();
-    mode.map(|mode| Compression(Some(mode)))
-        .ok_or_else(|| format!("'{text}' is not zlib, lzo or zstd, with or without a level as in zstd:9, nor no"))
 }
 
 fn parse_flags(text: &str) -> std::result::Result<(PathBuf, u64), String> {

@@ -19,7 +19,7 @@ use ubtrfs::mkfs::{Error, make_over};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
 use ubtrfs_image::{Counts, Selection};
-use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, random_uuid};
+use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, minimum_bytes, random_uuid};
 use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
 use self::identity::Identity;
@@ -123,7 +123,7 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     let mut targets = Vec::new();
     let made = check_distinct(paths).and_then(|()| {
         for path in paths {
-            targets.push(Target::prepare(path, arguments, input, options.least_bytes())?);
+            targets.push(Target::prepare(path, arguments, input, minimum_bytes(&options))?);
         }
         make(&targets, arguments, input, identity, &mut options)
     });

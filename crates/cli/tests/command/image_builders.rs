@@ -1,5 +1,5 @@
-//! Image builders that call mkfs.btrfs, with ubtrfs in its place: those of Debian as they are, others
-//! by the command lines that they were seen to use.
+//! Image builders that call mkfs.btrfs, with ubtrfs in its place: those of Debian as they are,
+//! others by the command lines that they were seen to use.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ fn genimage_fills_a_file_of_a_size() {
 }
 
 /// The call of make-btrfs-fs of NixOS: what fakeroot shows of owners, devices and capabilities is
-/// what comes into the volume, whoever builds it.
+/// what comes into the volume, whatever user builds it.
 #[test]
 fn what_fakeroot_shows_comes_into_the_volume() {
     require!(Need::Tool("fakeroot"));

@@ -162,7 +162,7 @@ impl Worker {
 
     /// How many bytes can be shared.
     fn bytes_to_clone(&self, source: InodeId, from: u64, target: InodeId, to: u64, len: u64) -> Result<u64, Errno> {
-        const SECTOR: u64 = 4096;
+        let sector = u64::from(self.fs.volume().sector_size());
         let size = |id: InodeId| match &self.model.node(id).body {
             Body::File(content) => Ok(content.size()),
             Body::Directory { .. } => Err(Errno::ISDIR),
@@ -180,8 +180,8 @@ impl Worker {
             return Err(Errno::OPNOTSUPP);
         }
         let ends_both = from + len == source_size && to + len >= target_size;
-        let len = if ends_both { len } else { len / SECTOR * SECTOR };
-        let aligned = from.is_multiple_of(SECTOR) && to.is_multiple_of(SECTOR);
+        let len = if ends_both { len } else { len / sector * sector };
+        let aligned = from.is_multiple_of(sector) && to.is_multiple_of(sector);
         if aligned && len > 0 { Ok(len) } else { Err(Errno::OPNOTSUPP) }
     }
 }
