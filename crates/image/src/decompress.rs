@@ -17,6 +17,11 @@ const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
 const XZ: &[u8] = b"\xfd7zXZ\0";
 const BZIP2: &[u8] = b"BZh";
 
+/// Whether an archive that begins with these bytes is compressed.
+pub fn is_compressed(first: &[u8]) -> bool {
+    [GZIP, ZSTD, XZ, BZIP2].iter().any(|magic| first.starts_with(magic))
+}
+
 /// Reads an archive, whatever it is compressed by.
 pub fn decompressed<'a>(mut archive: impl Read + 'a) -> Result<Box<dyn Read + 'a>> {
     let mut first = Vec::new();

@@ -204,8 +204,9 @@ impl Dedupe {
 /// Shares a run, as far as it can be shared; returns how far.
 fn share(fs: &Filesystem, run: Run, to: Target) -> ubtrfs::Result<u64> {
     match fs.clone_range(run.source, run.from, to.id, run.start, run.end - run.start) {
-        // One has checksums and the other has not, or only the one ends in the last sector.
-        Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(0),
+        // One has checksums and the other has not, or only the one ends in the last sector; or the
+        // file with the same data has been removed, but is not freed yet.
+        Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::NOENT) => Ok(0),
         shared => shared,
     }
 }

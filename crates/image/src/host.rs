@@ -18,6 +18,9 @@ use crate::source::{Child, Description, Source, TakeData};
 /// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
 const PIECE: u64 = 1 << 20;
 
+/// Bytes of a block: where it is all zeros, it may be a hole.
+const BLOCK: u64 = 4096;
+
 /// Bytes of a file that has some, and has none by its size.
 const MOST_OF_NO_SIZE: u64 = 64 << 20;
 
@@ -79,6 +82,22 @@ impl HostFiles {
         found
     }
 
+    /// The next data of a file. Where reads do not depend on the file system, these are whole
+    /// blocks, and blocks that follow each other are one run.
+    fn next_run(&self, file: &OpenFile, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+        let found = next_data(file, at, size)?;
+        let Some((start, mut end)) = found.filter(|_| self.latest.is_some()) else { return Ok(found) };
+        let whole = |end: u64| end.next_multiple_of(BLOCK).min(size);
+        end = whole(end);
+        while let Some((next, its_end)) = next_data(file, end, size)? {
+            if next - next % BLOCK > end {
+                break;
+            }
+            end = whole(its_end);
+        }
+        Ok(Some((at.max(start - start % BLOCK), end)))
+    }
+
     /// Files that the selection excludes.
     fn excludes(&self, file: &HostFile) -> bool {
         let excluded = &self.selection.excluded;
@@ -94,7 +113,7 @@ impl HostFiles {
         if !self.selection.one_file_system {
             return Ok(false);
         }
-        let (of_top, _) = self.open(&HostFile::named(&self.top, false))?.id();
+        let (of_top, _) = self.open(&HostFile::named(&self.top, true))?.id();
         Ok(self.open(dir)?.id().0 != of_top)
     }
 
@@ -145,7 +164,10 @@ impl Source for HostFiles {
             xattrs: xattrs.map_err(|error| about(file, error))?,
             identity: may_have_names.then_some(opened.id()),
         };
-        self.selection.owners.change(&mut of);
+        self.selection
+            .owners
+            .change(&mut of)
+            .map_err(|why| Error::Refused(format!("{}: {why}", shown(&file.path()))))?;
         Ok(of)
     }
 
@@ -166,7 +188,7 @@ impl Source for HostFiles {
         }
         let mut buf = vec![0; PIECE.min(size) as usize];
         let mut at = 0;
-        while let Some((start, end)) = next_data(opened, at, size).map_err(|error| about(file, error))? {
+        while let Some((start, end)) = self.next_run(opened, at, size).map_err(|error| about(file, error))? {
             at = start;
             while at < end {
                 let len = (end - at).min(PIECE - at % PIECE) as usize;
@@ -212,7 +234,6 @@ fn read_of_no_size(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) 
 
 /// Passes on the blocks of a file that are not zeros alone.
 fn take_blocks(start: u64, data: &[u8], take: &mut TakeData<'_>) -> Result<()> {
-    const BLOCK: u64 = 4096;
     let has_data = |block: &(u64, u64)| data[block.0 as usize..block.1 as usize].iter().any(|byte| *byte != 0);
     let end = data.len() as u64;
     // They are counted from the start of the file.

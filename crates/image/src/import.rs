@@ -81,7 +81,8 @@ pub(crate) fn import_plain(
             continue;
         }
         (of.uid, of.gid) = selection.owners.owner((of.uid, of.gid));
-        selection.owners.change_xattrs(&mut of.xattrs);
+        let changed = selection.owners.change_xattrs(&mut of.xattrs);
+        changed.map_err(|why| Error::Refused(format!("{}: {why}", of.path.escape_ascii())))?;
         import.entry(&mut archive, &of)?;
     }
     archive.finish()?;

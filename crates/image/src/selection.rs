@@ -29,9 +29,9 @@ impl Excluded {
     /// says what is wrong with it.
     pub fn add(&mut self, pattern: &str) -> Result<(), String> {
         let wrong = |why: &str| format!("'{pattern}' is no pattern: {why}");
-        let path = pattern.trim_start_matches('/');
-        if path.is_empty() || path.ends_with('/') {
-            return Err(wrong("it names nothing, or ends with a slash"));
+        let path = pattern.trim_start_matches("./").trim_start_matches('/');
+        if path.split('/').any(|name| matches!(name, "" | "." | "..")) {
+            return Err(wrong("it has an empty name, . or .. in it, or ends with a slash"));
         }
         let parsed = Pattern::new(path).map_err(|error| wrong(error.msg))?;
         if pattern.contains('/') {
@@ -129,30 +129,37 @@ impl Owners {
     }
 
     /// Changes the numbers in ACLs and capabilities. Those that can't be understood stay as they
-    /// are, and are refused where they are set.
-    pub fn change_xattrs(&self, xattrs: &mut [(Vec<u8>, Vec<u8>)]) {
+    /// are, and are refused where they are set. An error says which list would have a user or a
+    /// group twice, of which only one would count.
+    pub fn change_xattrs(&self, xattrs: &mut [(Vec<u8>, Vec<u8>)]) -> Result<(), String> {
         if self.users.is_empty() && self.groups.is_empty() {
-            return;
+            return Ok(());
         }
         for (name, value) in xattrs {
             if name == acl::ACCESS || name == acl::DEFAULT {
-                self.change_acl(value);
+                self.change_acl(value).map_err(|()| {
+                    let name = String::from_utf8_lossy(name);
+                    format!("two users or groups of its {name} would become one by --owner-map")
+                })?;
             } else if name == CAPABILITIES {
                 self.change_capabilities(value);
             }
         }
+        Ok(())
     }
 
-    fn change_acl(&self, value: &mut Vec<u8>) {
-        let Ok(Some(list)) = Acl::parse(value) else { return };
+    fn change_acl(&self, value: &mut Vec<u8>) -> Result<(), ()> {
+        let Ok(Some(list)) = Acl::parse(value) else { return Ok(()) };
         let changed = |entry: &AclEntry| AclEntry {
             id: entry.id.map(|id| if entry.tag == AclTag::User { self.user(id) } else { self.group(id) }),
             ..*entry
         };
-        // Two that become the same are no list any more.
-        if let Some(list) = Acl::of(list.entries().iter().map(changed).collect()) {
-            *value = list.to_bytes();
+        let changed = Acl::of(list.entries().iter().map(changed).collect()).ok_or(())?;
+        if changed.entries().windows(2).any(|pair| (pair[0].tag, pair[0].id) == (pair[1].tag, pair[1].id)) {
+            return Err(());
         }
+        *value = changed.to_bytes();
+        Ok(())
     }
 
     fn change_capabilities(&self, value: &mut [u8]) {
@@ -165,12 +172,12 @@ impl Owners {
     }
 
     /// Changes what describes a file.
-    pub(crate) fn change(&self, of: &mut Description) {
+    pub(crate) fn change(&self, of: &mut Description) -> Result<(), String> {
         if self.changes_nothing() {
-            return;
+            return Ok(());
         }
         (of.uid, of.gid) = self.owner((of.uid, of.gid));
-        self.change_xattrs(&mut of.xattrs);
+        self.change_xattrs(&mut of.xattrs)
     }
 }
 
@@ -217,7 +224,8 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        for wrong in ["", "/", "a/", "a[", "***"] {
+        assert!(excluded(&["./a"]).has_above(&[b"a", b"b"]) && !excluded(&["./a"]).has_above(&[b"b", b"a"]));
+        for wrong in ["", "/", "a/", "a[", "***", "a//b", "../a", "a/./b", "a/..", "."] {
             assert!(Excluded::default().add(wrong).is_err(), "{wrong}");
         }
     }
@@ -250,9 +258,21 @@ mod tests {
             (CAPABILITIES.to_vec(), capabilities(101)),
             (b"user.x".to_vec(), vec![1, 0, 0, 3]),
         ];
-        owners.change_xattrs(&mut xattrs);
+        owners.change_xattrs(&mut xattrs).unwrap();
         assert_eq!(xattrs[0].1, with(220, 249));
         assert_eq!(xattrs[1].1, capabilities(201));
         assert_eq!(xattrs[2].1, [1, 0, 0, 3]);
+    }
+
+    #[test]
+    fn a_list_that_would_have_a_user_twice_is_refused() {
+        let entry = |tag, id| AclEntry { tag, permissions: 7, id };
+        let own = [AclTag::Owner, AclTag::OwningGroup, AclTag::Mask, AclTag::Other].map(|tag| entry(tag, None));
+        let named = [1000, 1001].map(|user| entry(AclTag::User, Some(user)));
+        let list = Acl::of(own.into_iter().chain(named).collect()).unwrap().to_bytes();
+        let users = [1000, 1001].map(|from| IdRange { from, to: 7, count: 1 }).to_vec();
+        let mut xattrs = vec![(acl::DEFAULT.to_vec(), list)];
+        let refused = Owners { users, ..Owners::default() }.change_xattrs(&mut xattrs);
+        assert!(refused.unwrap_err().contains("system.posix_acl_default"));
     }
 }

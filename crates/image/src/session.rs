@@ -40,17 +40,25 @@ impl Session {
     pub fn open_with(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let options = Options { background_commits: false, subvolume_id: Some(0), no_atime: true, ..options };
         let volume = open_volume(devices.clone())?;
-        if volume.superblock().log_root.0 != 0 {
-            Filesystem::open(volume, options.clone())?.close()?;
+        // What a mount does at once it does by commits, which have to be on the devices before
+        // what they have freed is given out again: a replay, and the end of a kernel's balance.
+        let at_rest = Options { begins_at_rest: true, ..options.clone() };
+        if volume.superblock().log_root.0 != 0 || Filesystem::open(Arc::clone(&volume), at_rest).is_err() {
+            Filesystem::open(open_volume(devices.clone())?, options.clone())?.close()?;
         } else {
             // Before superblocks are kept in memory: no device may refer to what is written over.
             volume.level_superblocks().map_err(ubtrfs::Error::from)?;
         }
+        drop(volume);
         let footprints = RefCell::new(devices.iter().map(Footprint::of).collect());
         let deferred: Vec<_> = devices.into_iter().map(|device| Arc::new(DeferredSuperblocks::new(device))).collect();
         let devices = deferred.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
-        let fs = Filesystem::open(open_volume(devices)?, options)?;
+        let volume = open_volume(devices)?;
+        let published = volume.superblock().generation;
+        let fs = Filesystem::open(volume, options)?;
         let kept = RefCell::new(Some(fs.keep_commit()));
+        let opened = fs.volume().superblock().generation;
+        assert_eq!(opened, published, "invariant 3: a commit was made before the one on the devices is kept");
         Ok(Self { fs, deferred, kept, footprints })
     }
 

@@ -10,7 +10,7 @@ use crate::size::parse_size;
 
 /// Make a volume on a device or in an image file.
 #[derive(Debug, Args)]
-#[command(version, disable_version_flag = true)]
+#[command(version, disable_version_flag = true, args_override_self = true)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Mkfs {
     /// Bytes of the volume (8G, 512M, …), of several devices those of each; image files are made or

@@ -98,6 +98,7 @@ pub fn import(arguments: &Import) -> Result<()> {
         }
         for path in &arguments.archives {
             if let Some(reference) = OciReference::parse(path) {
+                edited.image.refuse_layout(&reference)?;
                 let image = OciImage::open(&reference, arguments.platform.as_ref()).map_err(|error| about(&error))?;
                 image.import(session.fs(), dir, options.clone(), job).map_err(|error| about(&error))?;
                 continue;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Stat;
 use rustix::stdio::{stdin, stdout};
+use ubtrfs_image::OciReference;
 use ubtrfs_volume::backing_file;
 
 use crate::failure::{Failure, Result};
@@ -56,6 +57,21 @@ impl Sources {
     pub fn refuse(&self, path: &Path) -> Result<()> {
         if rustix::fs::stat(path).is_ok_and(|found| self.have(&found)) {
             return Err(Failure::new(format!("{}: it is the image itself, or a device of the volume", path.display())));
+        }
+        Ok(())
+    }
+
+    /// An error if a file of an OCI layout, which is to be read, is one of them.
+    pub fn refuse_layout(&self, reference: &OciReference) -> Result<()> {
+        let layout = &reference.layout;
+        self.refuse(layout)?;
+        if !reference.is_archive {
+            for name in ["oci-layout", "index.json"] {
+                self.refuse(&layout.join(name))?;
+            }
+            for blob in std::fs::read_dir(layout.join("blobs/sha256")).into_iter().flatten().flatten() {
+                self.refuse(&blob.path())?;
+            }
         }
         Ok(())
     }

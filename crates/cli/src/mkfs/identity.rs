@@ -100,7 +100,7 @@ fn id_of(input: &Input, time: Timespec, selection: &Selection) -> Result<Uuid> {
         Input::Directory(path) => {
             let (selection, top) = (selection.clone(), path.clone());
             let source = HostFiles { latest: Some(time), selection, top, ..HostFiles::default() };
-            fingerprint(&source, HostFile::named(path, false)).map_err(|error| Failure::of(&error))?
+            fingerprint(&source, HostFile::named(path, true)).map_err(|error| Failure::of(&error))?
         }
         Input::Archive(path) => hash_of(path)?,
         Input::Oci(image) => image.digest(),
@@ -111,6 +111,11 @@ fn id_of(input: &Input, time: Timespec, selection: &Selection) -> Result<Uuid> {
             )));
         }
     };
+    // What comes into the volume depends on these, too; the hash of a directory is of what is
+    // selected.
+    let selected = if let Input::Directory(_) = input { String::new() } else { format!("{selection:?}") };
+    let chosen = format!("{} {selected}", time.sec);
+    let hash = Sha256::new().chain_update(hash).chain_update(chosen).finalize();
     let mut id = [0; 16];
     id.copy_from_slice(&hash[..16]);
     // Of the version that leaves the bits to those who make it.

@@ -1,10 +1,14 @@
 //! What a volume is filled with, and how large it is.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
-use ubtrfs_image::{HostFile, HostFiles, NewSubvolume, OciImage, OciReference, OpenFile, Platform, Selection, Source};
+use ubtrfs_image::{
+    HostFile, HostFiles, Measured, NewSubvolume, OciImage, OciReference, OpenFile, Platform, Selection, Source,
+    check_beginning, measure_compressed,
+};
 use ubtrfs_mkfs::Profile;
 
 use crate::args::Mkfs;
@@ -27,6 +31,10 @@ impl Input {
     /// What a path names. An image in the directory that it is made of would be copied into itself.
     pub fn new(path: &Path, platform: Option<&Platform>, images: &[PathBuf]) -> Result<Self> {
         if let Some(reference) = OciReference::parse(path) {
+            Sources::of(images).refuse_layout(&reference)?;
+            if !reference.is_archive {
+                refuse_within(&reference.layout, images)?;
+            }
             let image = OciImage::open(&reference, platform).map_err(|error| Failure::of(&error))?;
             return Ok(Self::Oci(image));
         }
@@ -40,19 +48,13 @@ impl Input {
         let found = std::fs::metadata(path).map_err(|error| Failure::about(path.display(), &error))?;
         if !found.is_dir() {
             sources.refuse(path)?;
+            if found.is_file() {
+                // Before anything is overwritten.
+                check_beginning(open(path)?).map_err(|error| about(path, &error))?;
+            }
             return Ok(Self::Archive(path.into()));
         }
-        for image in images {
-            let above = image.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            if let (Ok(above), Ok(real)) = (above.canonicalize(), path.canonicalize())
-                && above.starts_with(real)
-            {
-                let (image, path) = (image.display(), path.display());
-                return Err(Failure::new(format!(
-                    "{image} is in {path}, whose files it is to have: make it elsewhere"
-                )));
-            }
-        }
+        refuse_within(path, images)?;
         if path.join("oci-layout").is_file() {
             let path = path.display();
             eprintln!("ubtrfs: {path} is an OCI layout: --rootdir oci:{path} takes the files of its image instead");
@@ -98,7 +100,10 @@ impl Input {
                 if !found.is_file() {
                     return Ok(None);
                 }
-                (found.len(), found.len() / 1024)
+                match measure_compressed(open(path)?).map_err(|error| about(path, &error))? {
+                    Some(Measured { bytes, entries }) => (bytes, entries),
+                    None => (found.len(), found.len() / 1024),
+                }
             }
             Self::Oci(image) => {
                 let bytes = image.plain_bytes().map_err(|error| Failure::of(&error))?;
@@ -115,12 +120,35 @@ impl Input {
     }
 }
 
+/// Refuses images in the directory whose files they are to have.
+fn refuse_within(path: &Path, images: &[PathBuf]) -> Result<()> {
+    for image in images {
+        let above = image.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if let (Ok(above), Ok(real)) = (above.canonicalize(), path.canonicalize())
+            && above.starts_with(real)
+        {
+            let (image, path) = (image.display(), path.display());
+            return Err(Failure::new(format!("{image} is in {path}, whose files it is to have: make it elsewhere")));
+        }
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).map_err(|error| Failure::about(show::path(path), &error))
+}
+
+/// An error about an archive.
+fn about(path: &Path, error: &ubtrfs_image::Error) -> Failure {
+    Failure::about(show::path(path), error)
+}
+
 /// Bytes of the files below a directory, in whole sectors and without holes, and the number of
 /// names. What has several names is counted once.
 fn sizes(path: &Path, selection: &Selection) -> Result<(u64, u64)> {
     let source = HostFiles { selection: selection.clone(), top: path.into(), ..HostFiles::default() };
     let tree = &source.tree;
-    let (mut left, mut data, mut files) = (vec![HostFile::named(path, false)], 0_u64, 0);
+    let (mut left, mut data, mut files) = (vec![HostFile::named(path, true)], 0_u64, 0);
     let mut met = HashSet::new();
     while let Some(file) = left.pop() {
         let failed = |error: std::io::Error| Failure::about(show::path(&file.path()), &error);

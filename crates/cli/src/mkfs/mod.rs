@@ -33,6 +33,7 @@ use crate::failure::{Failure, Result};
 use crate::members::check_distinct;
 use crate::output;
 use crate::report::{self, Done};
+use crate::show;
 use crate::size::show_size;
 
 /// What was made, for programs.
@@ -81,8 +82,12 @@ pub fn main_as_mkfs_btrfs() -> ExitCode {
     let arguments = match matches.and_then(|matches| MkfsAlone::from_arg_matches(&matches)) {
         Ok(arguments) => arguments.mkfs,
         Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+            if !error.use_stderr() {
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            eprint!("{}", error.to_string().replacen("error:", "ERROR:", 1));
+            return ExitCode::FAILURE;
         }
     };
     match make_as(Program::MkfsBtrfs, &arguments) {
@@ -158,10 +163,11 @@ fn make(
     options: &mut MkfsOptions,
 ) -> Result<Volume> {
     let (devices, chunks) = open(targets, arguments, identity, options)?;
-    if !arguments.nodiscard {
-        targets.iter().zip(&devices).for_each(|(target, device)| target.discard(&**device));
-    }
     let sizes: Vec<u64> = options.devices().map(|(_, device)| device.total_bytes).collect();
+    if !arguments.nodiscard {
+        let devices = targets.iter().zip(&devices).zip(&sizes);
+        devices.for_each(|((target, device), bytes)| target.discard(&**device, *bytes));
+    }
     let Some((input, selection)) = input else {
         write(targets, &devices, options)?;
         return Ok(Volume { sizes, chunks, done: None, shrunk: Vec::new() });
@@ -214,7 +220,7 @@ fn say(program: Program, arguments: &args::Mkfs, options: &MkfsOptions, volume: 
     if program == Program::MkfsBtrfs {
         return output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());
     }
-    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    let shown: Vec<String> = paths.iter().map(|path| show::path(path)).collect();
     let on = if let [_] = paths { String::new() } else { format!(" on {} devices", paths.len()) };
     println!("{}: a btrfs of {}{on} with the id {fsid}", shown.join(", "), show_size(bytes));
     Ok(())

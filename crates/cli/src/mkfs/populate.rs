@@ -98,7 +98,7 @@ impl Population<'_> {
                 let dedupe = populate.dedupe;
                 let how = CopyOptions { archive: true, recursive: true, dedupe, ..CopyOptions::default() };
                 let to = Destination::Onto(fs.root(), "/".into());
-                let top = HostFile::named(path, false);
+                let top = HostFile::named(path, true);
                 copy_into(fs, &source, how, [(top, to)], &mut job).map_err(|error| about(&error))?;
             }
             Input::Archive(path) => {
@@ -106,7 +106,8 @@ impl Population<'_> {
                 self.read(session, file, &path.display(), &mut job)?;
             }
             Input::Oci(image) => {
-                let options = ImportOptions { dedupe: populate.dedupe, ..ImportOptions::default() };
+                let (dedupe, selection) = (populate.dedupe, self.selection.clone());
+                let options = ImportOptions { dedupe, selection, ..ImportOptions::default() };
                 image.import(fs, fs.root(), options, &mut job).map_err(|error| about(&error))?;
             }
             Input::Stdin => self.read(session, std::io::stdin().lock(), &"standard input", &mut job)?,

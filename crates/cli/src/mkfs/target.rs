@@ -55,6 +55,10 @@ impl<'a> Target<'a> {
             let Some(size) = size else {
                 return Err(Failure::new(format!("{} does not exist; --size SIZE makes it", path.display())));
             };
+            if let Ok(missing) = std::fs::read_link(path) {
+                let (path, missing) = (path.display(), missing.display());
+                return Err(Failure::new(format!("{path} is a link to {missing}, which does not exist: name that")));
+            }
             make_file(path, arguments.window.offset.saturating_add(size))?;
         }
         let keeps_size = arguments.byte_count.is_some();
@@ -124,10 +128,10 @@ impl<'a> Target<'a> {
         Ok(OpenTarget { target: self, device, total_bytes, is_fixed })
     }
 
-    /// Tells a block device that nothing on it is needed any more, as well as it can.
-    pub fn discard(&self, device: &dyn Device) {
+    /// Discards what the volume takes of a block device, as well as it can; what is behind it stays.
+    pub fn discard(&self, device: &dyn Device, bytes: u64) {
         let is_block = std::fs::metadata(self.path).is_ok_and(|found| found.file_type().is_block_device());
-        if is_block && let Err(error) = device.discard(Physical(0), device.size()) {
+        if is_block && let Err(error) = device.discard(Physical(0), bytes.min(device.size())) {
             tracing::info!(%error, device = %self.path.display(), "cannot be discarded");
         }
     }

@@ -145,3 +145,21 @@ fn copies_and_archives_share_too() {
     crate::editing::is_clean(&image);
     fails(&ubtrfs(&["cp", "-r", "--dedupe", &format!("{image}:fourth"), &text(dir.path())]), 2, "into an image");
 }
+
+/// What has been replaced in the same edit is removed, but not freed yet.
+#[test]
+fn data_of_files_that_were_replaced_are_not_shared() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    for number in 0..400_u32 {
+        let words = (0..10_000_u32).flat_map(|word| (word * 7919 + number * 104_729).to_le_bytes());
+        fs::write(tree.join(number.to_string()), words.collect::<Vec<u8>>()).unwrap();
+    }
+    let line = format!("cp -a --dedupe {} :/\n", text(&tree));
+    success(&with_input(&["apply", "--memory", "16M", &image, "-"], line.repeat(2).as_bytes()));
+    let file = ubtrfs(&["cat", &image, "tree/399"]).stdout;
+    assert!(file == fs::read(tree.join("399")).unwrap());
+    crate::editing::is_clean(&image);
+}

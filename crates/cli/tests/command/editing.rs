@@ -329,3 +329,27 @@ fn little_memory_does_for_many_files_and_says_what_is_too_little() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("at least 16M are needed"));
 }
+
+/// The kernel leaves such a volume when it crashes in a balance. What is left of it goes by a commit
+/// before the edit, which has to be on the device before its space is used again (invariant 3).
+#[test]
+fn an_edit_that_fails_leaves_a_volume_as_it_was_though_a_balance_was_interrupted() {
+    require!(Need::Tool("zstd"));
+    let dir = scratch_dir();
+    let image = dir.path().join("image").display().to_string();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/reloc-trees.img.zst");
+    let unpacked = Command::new("zstd").args(["-q", "-d", "--sparse", "-o", &image]).arg(&fixture).status();
+    assert!(unpacked.unwrap().success());
+    let before = success(&ubtrfs(&["ls", "-R", &image, "/d"]));
+    // So many changes of metadata that they are committed several times.
+    let mut script = String::new();
+    for number in 0..3 {
+        script += &format!("chmod -R 0{number}00 :/d\nchown -R {number}:{number} :/d\n");
+    }
+    script += "rm :/no/such/file\n";
+    let path = dir.path().join("script");
+    fs::write(&path, script).unwrap();
+    fails(&ubtrfs(&["apply", "--memory", "16M", &image, path.to_str().unwrap()]), 1, "no/such/file");
+    success(&ubtrfs(&["check", &image]));
+    assert!(success(&ubtrfs(&["ls", "-R", &image, "/d"])) == before);
+}

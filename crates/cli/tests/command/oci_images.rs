@@ -331,3 +331,40 @@ fn nothing_takes_the_place_of_a_subvolume() {
         is_clean(image);
     }
 }
+
+#[test]
+fn what_is_left_out_of_an_image_is_not_in_the_volume() {
+    require!(Need::Tool("gzip"), Need::Tool("zstd"));
+    let dir = scratch_dir();
+    let layout = layout_of(&dir.path().join("layout"), &layers());
+    let image = dir.path().join("image").display().to_string();
+    let arguments = ["mkfs", "-q", "--size", "200M", "--rootdir", &layout.word(""), "--exclude", "new", &image];
+    success(&ubtrfs(&[&arguments[..], &["--owner-map", "0:5"]].concat()));
+    let listed = success(&ubtrfs(&["ls", "-R", &image, "/"]));
+    assert!(listed.contains("motd") && !listed.contains("new"), "{listed}");
+    assert!(success(&ubtrfs(&["ls", "-l", &image, "/etc"])).contains(" 5 "), "the owner");
+}
+
+#[test]
+fn no_volume_is_made_on_what_it_is_to_be_made_of() {
+    require!(Need::Tool("gzip"), Need::Tool("zstd"));
+    let dir = scratch_dir();
+    let path = dir.path().join("layout");
+    let layout = layout_of(&path, &layers());
+    let (blobs, archive) = (path.join("blobs/sha256"), dir.path().join("layout.tar"));
+    let packed = Command::new("tar").arg("-C").arg(&path).arg("-cf").arg(&archive).arg(".").status();
+    assert!(packed.unwrap().success());
+    let blob = fs::read_dir(&blobs).unwrap().next().unwrap().unwrap().path();
+    let (before, archived) = (fs::read(&blob).unwrap(), fs::read(&archive).unwrap());
+    let linked = dir.path().join("linked");
+    fs::hard_link(&blob, &linked).unwrap();
+    for target in [&blob, &linked] {
+        let arguments = ["mkfs", "-f", "--size", "200M", "--rootdir", &layout.word(""), target.to_str().unwrap()];
+        fails(&ubtrfs(&arguments), 1, "it is the image itself");
+    }
+    let word = format!("oci-archive:{}", archive.display());
+    fails(&ubtrfs(&["mkfs", "-f", "--rootdir", &word, archive.to_str().unwrap()]), 1, "it is the image itself");
+    let within = path.join("new").display().to_string();
+    fails(&ubtrfs(&["mkfs", "--size", "200M", "--rootdir", &layout.word(""), &within]), 1, "make it elsewhere");
+    assert!(fs::read(&blob).unwrap() == before && fs::read(&archive).unwrap() == archived);
+}

@@ -162,3 +162,52 @@ fn other_file_systems_are_left_out_on_request() {
     assert!(one.contains(&"./b".to_owned()) && !one.iter().any(|path| path.starts_with("./b/")), "{one:?}");
     assert_eq!(std::fs::metadata(top.join("a")).unwrap().uid(), 0);
 }
+
+#[test]
+fn what_is_no_archive_leaves_the_volume_that_was_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    success(&ubtrfs(&["mkfs", "--size", "200M", "-L", "old", &path("image")]));
+    std::fs::write(path("text"), "this is no archive, whatever its length is".repeat(100)).unwrap();
+    fails(&ubtrfs(&["mkfs", "-f", "--rootdir", &path("text"), &path("image")]), 1, "no tar archive");
+    assert_eq!(success(&ubtrfs(&["label", &path("image")])).trim(), "old");
+}
+
+#[test]
+fn a_volume_of_a_compressed_archive_has_room_for_what_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (top, archive) = (dir.path().join("tree"), dir.path().join("archive.tar.gz"));
+    std::fs::create_dir(&top).unwrap();
+    // More than the room that there is in addition, of two kilobytes when it is packed.
+    let line = b"the same again and again, of which little is left ".repeat(20_000);
+    for number in 0..700 {
+        std::fs::write(top.join(number.to_string()), &line).unwrap();
+    }
+    let packed = Command::new("tar").arg("-C").arg(&top).arg("-czf").arg(&archive).arg(".").status();
+    assert!(packed.unwrap().success());
+    let image = dir.path().join("image").display().to_string();
+    success(&ubtrfs(&["mkfs", "-q", "--rootdir", archive.to_str().unwrap(), &image]));
+    let info: serde_json::Value = serde_json::from_str(&success(&ubtrfs(&["info", "--json", &image]))).unwrap();
+    assert!(info["total_bytes"].as_u64().unwrap() > 1_200 << 20, "{info}");
+}
+
+/// Data of one file system begins and ends where blocks of 1 KiB do.
+#[test]
+fn images_are_equal_whatever_blocks_the_host_has() {
+    require!(Need::Kernel, Need::Tool("mkfs.ext4"));
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"
+        truncate -s 64M ext4; mkfs.ext4 -q -b 1024 ext4; mkdir small large; mount -o loop ext4 small; mount -t tmpfs none large
+        for to in small large; do
+            mkdir "$to/tree"; truncate -s 40960 "$to/tree/f"
+            for at in 0 2 4 9 13; do
+                head -c 1024 /dev/zero | tr '\0' x | dd of="$to/tree/f" bs=1024 seek="$at" conv=notrunc status=none
+            done
+            "$UBTRFS" mkfs -q --size 200M --all-root --rootdir "$to/tree" "$to.img"
+        done
+        umount small large
+        cmp small.img large.img"#;
+    let mut line = Command::new("unshare");
+    line.args(["-m", "sh", "-ec", script]).current_dir(dir.path()).env("UBTRFS", env!("CARGO_BIN_EXE_ubtrfs"));
+    success(&line.env("SOURCE_DATE_EPOCH", "1700000000").output().unwrap());
+}

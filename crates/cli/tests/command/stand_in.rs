@@ -2,7 +2,7 @@
 //! mkfs.btrfs 7.3, which made those of `tests/fixtures/mkfs`.
 
 use std::fs::File;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -217,4 +217,43 @@ fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
     success(&stand_in.run(&["-q", "-f", "--shrink", "--compress", "no", "--rootdir", "tree", "a"]));
     assert!(std::fs::metadata(&image).unwrap().len() < 100 << 20);
     success(&ubtrfs(&["check", image.to_str().unwrap()]));
+}
+
+#[test]
+fn what_is_behind_the_volume_on_a_block_device_stays() {
+    require!(Need::Kernel);
+    let stand_in = StandIn::new();
+    let image = stand_in.image("disk", 600);
+    let file = File::options().write(true).open(&image).unwrap();
+    file.write_all_at(&[0x5a; 4096], 500 << 20).unwrap();
+    file.write_all_at(&[0x5a; 4096], 5 << 20).unwrap();
+    drop(file);
+    let attached = Command::new("losetup").args(["-f", "--show"]).arg(&image).output().unwrap();
+    let device = success(&attached).trim().to_owned();
+    let byte_at = |mib: u64| {
+        let mut byte = [0];
+        File::open(&image).unwrap().read_exact_at(&mut byte, mib << 20).unwrap();
+        byte[0]
+    };
+    let made = [
+        stand_in.run(&["-q", "-b", "200M", &device]),
+        ubtrfs(&["mkfs", "-q", "-f", "--offset", "204800k", "--size", "200M", &device]),
+    ];
+    let seen = (byte_at(500), byte_at(5));
+    assert!(Command::new("losetup").args(["-d", &device]).status().unwrap().success());
+    made.iter().for_each(|made| drop(success(made)));
+    assert_eq!(seen, (0x5a, 0), "what the volume takes is discarded, and nothing else");
+}
+
+#[test]
+fn the_directory_may_be_named_by_a_link() {
+    let stand_in = StandIn::new();
+    std::fs::create_dir(stand_in.path("tree")).unwrap();
+    std::fs::write(stand_in.path("tree/file"), "content").unwrap();
+    symlink("tree", stand_in.path("link")).unwrap();
+    let image = stand_in.path("image").display().to_string();
+    for options in [&[][..], &["-x"]] {
+        success(&stand_in.run(&[&["-q", "-f", "-r", "link", "image"], options].concat()));
+        assert_eq!(success(&ubtrfs(&["cat", &image, "/file"])), "content");
+    }
 }

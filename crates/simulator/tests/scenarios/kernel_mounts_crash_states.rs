@@ -146,6 +146,8 @@ fn the_kernel_finds_the_last_commit() {
     let mut mounted = 0;
     for seed in &seeds {
         let mut history = History::new(*seed);
+        // It mounts volumes whose sectors are as large as its pages.
+        history.plan.options.sector_size = 4096;
         // The kernel does not show capabilities that are noise.
         history.habits.privileges = false;
         let recorded = history.run(60).unwrap_or_else(|failure| panic!("{failure}"));

@@ -35,6 +35,8 @@ fn the_kernel_shows_what_a_crash_left_on_several_devices() {
     for seed in seeds(usual) {
         let profiles = Profiles::ALL[(seed % Profiles::ALL.len() as u64) as usize];
         let mut history = History::on_devices(seed, profiles);
+        // The kernel mounts volumes whose sectors are as large as its pages.
+        history.plan.options.sector_size = 4096;
         // The kernel does not show capabilities that are noise.
         history.habits.privileges = false;
         let recorded = history.run(60).unwrap_or_else(|failure| panic!("{failure}"));
