@@ -18,8 +18,8 @@ pub struct Measured {
     pub entries: u64,
 }
 
-/// Reads a compressed archive to its end. `None`: it is not compressed, so its length tells how much
-/// is in it.
+/// Reads a compressed archive to its end. `None`: it is not compressed, so its length tells how
+/// much is in it.
 pub fn measure_compressed(mut archive: impl Read) -> Result<Option<Measured>> {
     let mut first = Vec::new();
     (&mut archive).take(SECTOR).read_to_end(&mut first).map_err(outside("the archive"))?;

@@ -302,7 +302,8 @@ fn check_sizes(options: &MkfsOptions) -> Result<()> {
 }
 
 /// The least bytes of the only device for these options: those of mkfs.btrfs, which leaves some
-/// room besides the first chunks, or, where it is too small (mixed DUP), the size that they really take.
+/// room besides the first chunks, or, where it is too small (mixed DUP), those that the chunks
+/// really take.
 pub fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB

@@ -128,7 +128,7 @@ impl<'a> Target<'a> {
         Ok(OpenTarget { target: self, device, total_bytes, is_fixed })
     }
 
-    /// Discards what the volume takes of a block device, as well as it can; what is behind it stays.
+    /// Discards what the volume takes of a block device, as well as it can. The rest stays.
     pub fn discard(&self, device: &dyn Device, bytes: u64) {
         let is_block = std::fs::metadata(self.path).is_ok_and(|found| found.file_type().is_block_device());
         if is_block && let Err(error) = device.discard(Physical(0), bytes.min(device.size())) {

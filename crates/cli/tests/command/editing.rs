@@ -330,8 +330,9 @@ fn little_memory_does_for_many_files_and_says_what_is_too_little() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("at least 16M are needed"));
 }
 
-/// The kernel leaves such a volume when it crashes in a balance. What is left of it goes by a commit
-/// before the edit, which has to be on the device before its space is used again (invariant 3).
+/// The kernel leaves such a volume when it crashes in a balance. What is left of it goes by a
+/// commit before the edit, which has to be on the device before its space is used again (invariant
+/// 3).
 #[test]
 fn an_edit_that_fails_leaves_a_volume_as_it_was_though_a_balance_was_interrupted() {
     require!(Need::Tool("zstd"));
