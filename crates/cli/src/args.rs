@@ -41,6 +41,7 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one, for as long as the program runs")]
 pub enum Command {
     Mkfs(Mkfs),
     Mount(Mount),

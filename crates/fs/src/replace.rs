@@ -293,7 +293,10 @@ impl Replacer {
             let committed = self.info.committed();
             let end = extent.chunk.plus(extent.chunk_length);
             copied = Copied::default();
-            let next = allocated::visit(&committed, from, end, BATCH, &mut |found| {
+            // At a rate, no more is copied at once than can't be divided.
+            let is_paced = self.bytes_per_second.load(Ordering::Acquire) > 0;
+            let batch = if is_paced { 1 } else { BATCH };
+            let next = allocated::visit(&committed, from, end, batch, &mut |found| {
                 copied = copied.plus(match found {
                     Allocated::Node { at, level, generation } => {
                         volume.copy_node(at, Some(level), generation, &range)?

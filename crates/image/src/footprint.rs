@@ -75,6 +75,7 @@ mod tests {
     #[test]
     fn what_others_have_is_left_out() {
         let others = [10..20, 30..40, 50..60];
+        #[allow(clippy::type_complexity, clippy::single_range_in_vec_init, reason = "ranges are what is tested")]
         let cases: [(&[Range<u64>], &[Range<u64>]); 5] = [
             (&[0..100], &[0..10, 20..30, 40..50, 60..100]),
             (&[12..15, 18..32, 55..70], &[20..30, 60..70]),

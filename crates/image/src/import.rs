@@ -4,7 +4,7 @@
 //! symbolic link, be it one that an entry before has made. Only layers of OCI images go through
 //! links, which don't lead out of the directory either.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -73,7 +73,7 @@ pub(crate) fn import_plain(
     job: &mut Job<'_>,
 ) -> Result<()> {
     let ImportOptions { layer, dedupe, selection } = options;
-    let (made, times, flags) = (HashMap::new(), Vec::new(), Vec::new());
+    let (made, times, flags) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut import = Import { fs, job, root: dir, layer, dedupe, made, times, flags };
     let mut archive = ArchiveReader::new(archive);
     while let Some(mut of) = archive.next()? {
@@ -87,7 +87,7 @@ pub(crate) fn import_plain(
     }
     archive.finish()?;
     // Entries change the times of the directories that they come into.
-    for (id, times) in import.times.into_iter().rev() {
+    for (id, times) in import.times {
         match fs.set_attributes(id, &times) {
             // A later entry may have replaced it.
             Err(error) if error.errno() != Errno::NOENT => return Err(inside("/")(error)),
@@ -112,9 +112,9 @@ struct Import<'a, 'b> {
     dedupe: bool,
     /// The names that entries of this archive have made, by their directories.
     made: HashMap<InodeId, HashSet<Vec<u8>>>,
-    /// The times of directories, and flags, to be set in the end.
-    times: Vec<(InodeId, SetAttributes)>,
-    flags: Vec<(InodeId, u64)>,
+    /// The times of directories, and flags, to be set in the end: those of the last entry of each.
+    times: BTreeMap<InodeId, SetAttributes>,
+    flags: BTreeMap<InodeId, u64>,
 }
 
 impl Import<'_, '_> {
@@ -371,10 +371,10 @@ impl Import<'_, '_> {
         let attributes = Attributes { owner: (uid, gid), mode, xattrs, atime: of.atime.unwrap_or(mtime), mtime, btime };
         attributes.give(self.fs, id, shown)?;
         if of.flags != 0 && matches!(of.kind, Kind::Regular | Kind::Directory) {
-            self.flags.push((id, of.flags));
+            self.flags.insert(id, of.flags);
         }
         if of.kind == Kind::Directory {
-            self.times.push((id, attributes.times()));
+            self.times.insert(id, attributes.times());
             return self.job.done(FileType::Directory);
         }
         self.job.done(FileType::Regular)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use ubtrfs::{Filesystem, InodeId};
 
 use crate::decompress::decompressed;
@@ -133,12 +134,38 @@ impl Platform {
 #[derive(Deserialize)]
 struct Index {
     manifests: Vec<Descriptor>,
+    #[serde(flatten)]
+    kind: Kind,
 }
 
 #[derive(Deserialize)]
 struct Manifest {
     config: Descriptor,
     layers: Vec<Descriptor>,
+    #[serde(flatten)]
+    kind: Kind,
+}
+
+/// What a document has that says what it is, besides what it is read for: one that can be read as
+/// an index and as a manifest would be another image for each reader.
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "mediaType")]
+    media_type: Option<String>,
+    manifests: Option<IgnoredAny>,
+    layers: Option<IgnoredAny>,
+}
+
+impl Kind {
+    /// An error if it is not of the type that the descriptor says.
+    fn check(&self, layout: &Layout, of: &Descriptor) -> Result<()> {
+        let is_other = self.media_type.as_ref().is_some_and(|own| *own != of.media_type);
+        if is_other || self.manifests.is_some() || self.layers.is_some() {
+            let (digest, media_type) = (of.digest.escape_debug(), of.media_type.escape_debug());
+            return Err(layout.refused(&format!("{digest} is not only what '{media_type}' is")));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Deserialize)]
@@ -179,7 +206,8 @@ impl OciImage {
         let layout = open(&reference.layout)?;
         let found = manifest_of(&layout, reference.name.as_deref(), platform)?;
         let digest = found.digest()?;
-        let Manifest { config, layers } = layout.document(&found)?;
+        let Manifest { config, layers, kind } = layout.document(&found)?;
+        kind.check(&layout, &found)?;
         check_type(&layout, &config, &CONFIGURATIONS, "is not the configuration of an image")?;
         let of: Configuration = layout.document(&config)?;
         if let Some(wanted) = platform
@@ -264,7 +292,7 @@ fn check_type(layout: &Layout, of: &Descriptor, known: &[&str], why: &str) -> Re
 
 /// The manifest of the image that is meant.
 fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>) -> Result<Descriptor> {
-    let Index { manifests: mut left } = layout.index()?;
+    let Index { manifests: mut left, .. } = layout.index()?;
     let names: BTreeSet<String> = left.iter().filter_map(|of| of.annotations.get(NAME).cloned()).collect();
     let shown = || {
         let names: Vec<String> = names.iter().map(|name| name.escape_debug().to_string()).collect();
@@ -299,7 +327,8 @@ fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>)
             check_type(layout, &found, &MANIFESTS, "is no image")?;
             return Ok(found);
         }
-        let Index { manifests } = layout.document(&found)?;
+        let Index { manifests, kind } = layout.document(&found)?;
+        kind.check(layout, &found)?;
         left = manifests;
     }
     Err(layout.refused(&format!("there are more than {MOST_INDEXES} indexes within each other")))

@@ -17,8 +17,9 @@ const ROOT_ID: std::ops::Range<usize> = 20..24;
 pub struct Excluded {
     /// Of names, wherever they are.
     names: Vec<Pattern>,
-    /// Of paths from the top, without a slash before them.
-    paths: Vec<Pattern>,
+    /// Of paths from the top, without a slash before them, and how many names each has that it
+    /// matches; `None` is any number.
+    paths: Vec<(Pattern, Option<usize>)>,
 }
 
 impl Excluded {
@@ -35,16 +36,17 @@ impl Excluded {
         }
         let parsed = Pattern::new(path).map_err(|error| wrong(error.msg))?;
         if pattern.contains('/') {
-            self.paths.push(parsed)
+            let names = path.split('/').count();
+            self.paths.push((parsed, (!path.contains("**")).then_some(names)));
         } else {
-            self.names.push(parsed)
+            self.names.push(parsed);
         }
         Ok(())
     }
 
     /// Whether what has this name is left out wherever it is.
     pub fn has_name(&self, name: &[u8]) -> bool {
-        matches(&self.names, name)
+        matches(self.names.iter(), name)
     }
 
     /// Whether a path has to be known to tell.
@@ -54,7 +56,13 @@ impl Excluded {
 
     /// Whether a path from the top is left out, without what leaves out its name.
     pub fn has_path(&self, path: &[u8]) -> bool {
-        matches(&self.paths, path)
+        matches(self.paths.iter().map(|(pattern, _)| pattern), path)
+    }
+
+    /// The same of a path of so many names.
+    fn has_path_of(&self, path: &[u8], names: usize) -> bool {
+        let fitting = self.paths.iter().filter(|(_, of)| of.is_none_or(|of| of == names));
+        matches(fitting.map(|(pattern, _)| pattern), path)
     }
 
     /// Whether a path from the top, or what it is below of, is left out.
@@ -63,21 +71,22 @@ impl Excluded {
             return false;
         }
         let mut path = Vec::new();
-        names.iter().any(|name| {
+        (1..).zip(names).any(|(depth, name)| {
             if !path.is_empty() {
                 path.push(b'/');
             }
             path.extend_from_slice(name);
-            self.has_name(name) || self.has_path(&path)
+            self.has_name(name) || self.has_path_of(&path, depth)
         })
     }
 }
 
 /// Names that are no UTF-8 match by what a terminal shows of them.
-fn matches(patterns: &[Pattern], bytes: &[u8]) -> bool {
-    !patterns.is_empty() && {
+fn matches<'a>(patterns: impl Iterator<Item = &'a Pattern>, bytes: &[u8]) -> bool {
+    let mut patterns = patterns.peekable();
+    patterns.peek().is_some() && {
         let text = String::from_utf8_lossy(bytes);
-        patterns.iter().any(|pattern| pattern.matches_with(&text, Excluded::HOW))
+        patterns.any(|pattern| pattern.matches_with(&text, Excluded::HOW))
     }
 }
 
@@ -202,7 +211,9 @@ mod tests {
 
     fn excluded(patterns: &[&str]) -> Excluded {
         let mut excluded = Excluded::default();
-        patterns.iter().for_each(|pattern| excluded.add(pattern).unwrap());
+        for pattern in patterns {
+            excluded.add(pattern).unwrap();
+        }
         excluded
     }
 

@@ -37,6 +37,10 @@ impl Session {
 
     /// The same with options, except for those that a session has to choose itself: the subvolume,
     /// and when commits happen.
+    ///
+    /// # Panics
+    ///
+    /// When opening the volume commits although nothing was left to do (invariant 3).
     pub fn open_with(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let options = Options { background_commits: false, subvolume_id: Some(0), no_atime: true, ..options };
         let volume = open_volume(devices.clone())?;

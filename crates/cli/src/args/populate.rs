@@ -12,6 +12,7 @@ use crate::failure::{Failure, Result};
 
 /// What a new volume is filled with.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Populate {
     /// Fill the volume with what is in a directory, a tar archive (- is one on the standard input),
     /// or an image in an OCI layout: oci:DIR, oci-archive:FILE, with or without :NAME.

@@ -73,8 +73,8 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     make_as(Program::Ubtrfs, arguments)
 }
 
-/// The program as `mkfs.btrfs`, by whose rules of getopt_long(3) options may be repeated (the last
-/// one counts) and shortened.
+/// The program as `mkfs.btrfs`, whose options may be repeated (the last one counts) and shortened,
+/// by the rules of `getopt_long(3)`.
 pub fn main_as_mkfs_btrfs() -> ExitCode {
     let version = concat!("(ubtrfs ", env!("CARGO_PKG_VERSION"), "), with the options of btrfs-progs v7.3");
     let command = MkfsAlone::command().name("mkfs.btrfs").bin_name("mkfs.btrfs").version(version);
@@ -142,12 +142,15 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     report::say_shrunk(&volume.shrunk)
 }
 
+/// What each chunk holds, and its bytes.
+type Chunks = Vec<(BlockGroupFlags, u64)>;
+
 /// What was made.
 struct Volume {
     /// Bytes of its devices.
     sizes: Vec<u64>,
     /// What each chunk holds, and its bytes.
-    chunks: Vec<(BlockGroupFlags, u64)>,
+    chunks: Chunks,
     /// What it was filled with.
     done: Option<Counts>,
     /// Files that had become smaller when they were copied.
@@ -282,9 +285,8 @@ fn apply_features(arguments: &args::Mkfs, options: &mut MkfsOptions) -> Result<(
     features::apply(&words().cloned().collect::<Vec<_>>(), options)?;
     let is_asked_for =
         arguments.block_group_tree || words().any(|word| matches!(word.as_str(), "block-group-tree" | "bgt"));
-    if !is_asked_for && !(options.free_space_tree && options.no_holes) {
-        options.block_group_tree = false;
-    }
+    let is_possible = options.free_space_tree && options.no_holes;
+    options.block_group_tree &= is_asked_for || is_possible;
     if options.quotas.is_some() && arguments.populate.rootdir.is_some() {
         return Err(Failure::new(
             "quotas of a volume that is filled: ubtrfs does not count them: enable them when the volume is mounted, \
@@ -323,7 +325,7 @@ fn open(
     arguments: &args::Mkfs,
     identity: Identity,
     options: &mut MkfsOptions,
-) -> Result<(Vec<Arc<dyn Device>>, Vec<(BlockGroupFlags, u64)>)> {
+) -> Result<(Vec<Arc<dyn Device>>, Chunks)> {
     let mut opened = Vec::new();
     for target in targets {
         opened.push(target.open(arguments)?);

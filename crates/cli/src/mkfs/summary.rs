@@ -1,7 +1,7 @@
 //! What `mkfs.btrfs` prints of a new volume, in the lines that scripts look for.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_mkfs::MkfsOptions;
@@ -90,7 +90,7 @@ fn shown(bytes: u64) -> String {
     Unit { is_decimal: false, power: None }.show(bytes)
 }
 
-fn device_line(id: u64, path: &PathBuf, bytes: u64) -> String {
+fn device_line(id: u64, path: &Path, bytes: u64) -> String {
     format!("{id:>ID$}  {:>SIZE$}  {}", shown(bytes), path.display())
 }
 

@@ -343,11 +343,8 @@ fn an_edit_that_fails_leaves_a_volume_as_it_was_though_a_balance_was_interrupted
     assert!(unpacked.unwrap().success());
     let before = success(&ubtrfs(&["ls", "-R", &image, "/d"]));
     // So many changes of metadata that they are committed several times.
-    let mut script = String::new();
-    for number in 0..3 {
-        script += &format!("chmod -R 0{number}00 :/d\nchown -R {number}:{number} :/d\n");
-    }
-    script += "rm :/no/such/file\n";
+    let changes = [0, 1, 2].map(|number| format!("chmod -R 0{number}00 :/d\nchown -R {number}:{number} :/d\n"));
+    let script = changes.concat() + "rm :/no/such/file\n";
     let path = dir.path().join("script");
     fs::write(&path, script).unwrap();
     fails(&ubtrfs(&["apply", "--memory", "16M", &image, path.to_str().unwrap()]), 1, "no/such/file");

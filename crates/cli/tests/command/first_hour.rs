@@ -280,7 +280,7 @@ fn fsck_and_mkfs_call_it_by_their_names() {
     let open = Image::open(&image);
     let of_group = |key: &ubtrfs_format::Key, _: &[u8]| key.item_type == ubtrfs_format::ItemType::BLOCK_GROUP_ITEM;
     open.edit(ubtrfs_format::TreeId::BLOCK_GROUP, of_group, |_, data| {
-        data[..8].copy_from_slice(&123_u64.to_le_bytes())
+        data[..8].copy_from_slice(&123_u64.to_le_bytes());
     });
     let faulty = [(&["-a"][..], 0), (&["-a", "-f"], 4), (&["-n"], 4), (&[], 4), (&["-y"], 1), (&["-n"], 0)];
     for (flags, expected) in faulty {
