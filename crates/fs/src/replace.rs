@@ -227,6 +227,10 @@ impl Replacer {
             }
             self.committer.note_replacement(|item| item.cursor_left = item.cursor_right);
         }
+        // What was copied last may have been more than the rate allows by now.
+        if !self.may_go_on(goes_on, &mut pace)? {
+            return Err(Errno::CANCELED.into());
+        }
         match self.committer.end_replacement(DevReplaceItem::FINISHED) {
             Ok(DevReplaceItem::FINISHED) => {
                 tracing::info!("a device of the volume has been replaced");
