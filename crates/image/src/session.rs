@@ -60,7 +60,7 @@ impl Session {
         let volume = open_volume(devices)?;
         let published = volume.superblock().generation;
         let fs = Filesystem::open(volume, options)?;
-        let kept = RefCell::new(Some(fs.keep_commit()));
+        let kept = RefCell::new(Some(fs.keep_commit_alone()));
         let opened = fs.volume().superblock().generation;
         assert_eq!(opened, published, "invariant 3: a commit was made before the one on the devices is kept");
         Ok(Self { fs, deferred, kept, footprints })
@@ -78,7 +78,7 @@ impl Session {
         self.footprints.borrow_mut().iter_mut().for_each(Footprint::forget);
         self.write_superblocks()?;
         // What the volume on the devices refers to now; what only the commit before had is free.
-        drop(self.kept.replace(Some(self.fs.keep_commit())));
+        drop(self.kept.replace(Some(self.fs.keep_commit_alone())));
         self.footprints.borrow_mut().iter_mut().for_each(Footprint::look_again);
         Ok(())
     }

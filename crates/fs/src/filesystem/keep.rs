@@ -20,9 +20,15 @@ impl std::fmt::Debug for KeptCommit {
 }
 
 impl Filesystem {
+    /// Keeps the space of what the last commit refers to, and of all that later commits free, from
+    /// being allocated again, as a reader of the commit does.
+    pub fn keep_commit(&self) -> KeptCommit {
+        KeptCommit { _readers: self.info.committed() }
+    }
+
     /// Keeps the space of what the last commit refers to from being allocated again. What later
     /// commits free that came after it is available again.
-    pub fn keep_commit(&self) -> KeptCommit {
+    pub fn keep_commit_alone(&self) -> KeptCommit {
         self.committer.between_commits(|| {
             let readers = self.info.committed();
             self.info.space.keep(&readers);
