@@ -297,7 +297,7 @@ impl Replacer {
             let committed = self.info.committed();
             let end = extent.chunk.plus(extent.chunk_length);
             copied = Copied::default();
-            // At a rate, no more is copied at once than can't be divided.
+            // At a rate, as little as can be copied before it is looked at again.
             let is_paced = self.bytes_per_second.load(Ordering::Acquire) > 0;
             let batch = if is_paced { 1 } else { BATCH };
             let next = allocated::visit(&committed, from, end, batch, &mut |found| {

@@ -10,16 +10,13 @@ use rustix::io::Errno;
 use ubtrfs::format::items::Timespec;
 
 use crate::error::{Error, Result, outside, shown};
-use crate::host_tree::{HostFile, HostTree, OpenFile, next_data};
+use crate::host_tree::{BLOCK, HostFile, HostTree, OpenFile, next_blocks, next_data};
 use crate::preloaded;
 use crate::selection::Selection;
 use crate::source::{Child, Description, Source, TakeData};
 
 /// Bytes that are read at once, up to a multiple of them: blocks within are read whole.
 const PIECE: u64 = 1 << 20;
-
-/// Bytes of a block: where it is all zeros, it may be a hole.
-const BLOCK: u64 = 4096;
 
 /// Bytes of a file that has some, and has none by its size.
 const MOST_OF_NO_SIZE: u64 = 64 << 20;
@@ -80,22 +77,6 @@ impl HostFiles {
             self.left_out.borrow_mut().push(file.path());
         }
         found
-    }
-
-    /// The next data of a file. Where reads do not depend on the file system, these are whole
-    /// blocks, and blocks that follow each other are one run.
-    fn next_run(&self, file: &OpenFile, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
-        let found = next_data(file, at, size)?;
-        let Some((start, mut end)) = found.filter(|_| self.latest.is_some()) else { return Ok(found) };
-        let whole = |end: u64| end.next_multiple_of(BLOCK).min(size);
-        end = whole(end);
-        while let Some((next, its_end)) = next_data(file, end, size)? {
-            if next - next % BLOCK > end {
-                break;
-            }
-            end = whole(its_end);
-        }
-        Ok(Some((at.max(start - start % BLOCK), end)))
     }
 
     /// Files that the selection excludes.
@@ -188,7 +169,8 @@ impl Source for HostFiles {
         }
         let mut buf = vec![0; PIECE.min(size) as usize];
         let mut at = 0;
-        while let Some((start, end)) = self.next_run(opened, at, size).map_err(|error| about(file, error))? {
+        let next = |at| if self.latest.is_some() { next_blocks(opened, at, size) } else { next_data(opened, at, size) };
+        while let Some((start, end)) = next(at).map_err(|error| about(file, error))? {
             at = start;
             while at < end {
                 let len = (end - at).min(PIECE - at % PIECE) as usize;

@@ -21,6 +21,9 @@ use rustix::io::Errno;
 
 use crate::preloaded;
 
+/// Bytes of a block of a file: where it is all zeros, it may be a hole.
+pub(crate) const BLOCK: u64 = 4096;
+
 /// Directories that are open at a time, besides the one where a walk began.
 const MOST_OPEN: usize = 256;
 
@@ -113,16 +116,12 @@ impl HostDirectory {
 }
 
 impl OpenFile {
-    /// Bytes of the data of a regular file, in whole blocks of 4 KiB. Holes have none.
+    /// Bytes of the data of a regular file, in whole [blocks](BLOCK). Holes have none.
     pub fn data_bytes(&self) -> io::Result<u64> {
-        const BLOCK: u64 = 4096;
-        let size = self.stat.st_size as u64;
         let (mut bytes, mut at) = (0, 0);
-        while let Some((start, end)) = next_data(self, at, size)? {
-            // Two ranges may be in one block.
-            let start = (start / BLOCK * BLOCK).max(at);
-            at = end.next_multiple_of(BLOCK);
-            bytes += at.saturating_sub(start);
+        while let Some((start, end)) = next_blocks(self, at, self.stat.st_size as u64)? {
+            bytes += end.next_multiple_of(BLOCK) - start;
+            at = end;
         }
         Ok(bytes)
     }
@@ -289,6 +288,21 @@ pub(crate) fn next_data(file: impl AsFd, from: u64, size: u64) -> io::Result<Opt
     };
     let end = rustix::fs::seek(&file, SeekFrom::Hole(start)).unwrap_or(size).min(size);
     Ok((start < end).then_some((start, end)))
+}
+
+/// The same in whole blocks, those that follow each other as one range: which these are does not
+/// depend on the blocks of the file system. The last one ends where the file does.
+pub(crate) fn next_blocks(file: impl AsFd, from: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+    let whole = |end: u64| end.next_multiple_of(BLOCK).min(size);
+    let Some((start, end)) = next_data(&file, from, size)? else { return Ok(None) };
+    let mut end = whole(end);
+    while let Some((next, its_end)) = next_data(&file, end, size)? {
+        if next - next % BLOCK > end {
+            break;
+        }
+        end = whole(its_end);
+    }
+    Ok(Some((from.max(start - start % BLOCK), end)))
 }
 
 /// Opens a file by its name. Regular files and directories are opened for reading: nothing waits

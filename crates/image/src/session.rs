@@ -43,13 +43,20 @@ impl Session {
     /// When opening the volume commits although nothing was left to do (invariant 3).
     pub fn open_with(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
         let options = Options { background_commits: false, subvolume_id: Some(0), no_atime: true, ..options };
-        let volume = open_volume(devices.clone())?;
+        let at_rest = Options { begins_at_rest: true, ..options.clone() };
+        if let Ok(session) = Self::begin(devices.clone(), at_rest) {
+            session.fs.write_again()?;
+            return Ok(session);
+        }
         // What a mount does at once it does by commits, which have to be on the devices before
         // what they have freed is given out again: a replay, and the end of a kernel's balance.
-        let at_rest = Options { begins_at_rest: true, ..options.clone() };
-        if volume.superblock().log_root.0 != 0 || Filesystem::open(Arc::clone(&volume), at_rest).is_err() {
-            Filesystem::open(open_volume(devices.clone())?, options.clone())?.close()?;
-        } else {
+        Filesystem::open(open_volume(devices.clone())?, options.clone())?.close()?;
+        Self::begin(devices, options)
+    }
+
+    fn begin(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Self> {
+        let volume = open_volume(devices.clone())?;
+        if volume.superblock().log_root.0 == 0 {
             // Before superblocks are kept in memory: no device may refer to what is written over.
             volume.level_superblocks().map_err(ubtrfs::Error::from)?;
         }
@@ -144,7 +151,8 @@ fn open_volume(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Volume>> {
 #[cfg(test)]
 mod tests {
     use ubtrfs::Dir;
-    use ubtrfs::mkfs::{self, MkfsOptions};
+    use ubtrfs::format::Uuid;
+    use ubtrfs::mkfs::{self, MkfsOptions, NewDevice, Profile};
     use ubtrfs::volume::{
         Exclusive, FaultyDevice, FileDevice, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, random_fates,
     };
@@ -165,7 +173,11 @@ mod tests {
     }
 
     fn seen_on(device: Arc<dyn Device>) -> Listing {
-        let fs = Filesystem::open_devices(vec![device], Options { read_only: true, ..Options::default() }).unwrap();
+        seen_on_all(vec![device])
+    }
+
+    fn seen_on_all(devices: Vec<Arc<dyn Device>>) -> Listing {
+        let fs = Filesystem::open_devices(devices, Options { read_only: true, ..Options::default() }).unwrap();
         let root = Dir::root(&fs);
         let mut all = Vec::new();
         for entry in root.read_dir("/").unwrap() {
@@ -243,6 +255,37 @@ mod tests {
             assert!(preallocated || at_most > before);
             assert!(seen_on(open()).iter().all(|(_, byte)| *byte == 1));
         }
+    }
+
+    /// What a device has missed comes to it by a mount; an edit keeps what the others have.
+    #[test]
+    fn an_edit_that_fails_leaves_a_volume_with_a_device_that_lags() {
+        let new = || Arc::new(MemoryDevice::new(256 << 20));
+        let [one, other] = [new(), new()];
+        let second = NewDevice { total_bytes: 256 << 20, uuid: Uuid([7; 16]) };
+        let (more_devices, data_profile) = (vec![second], Some(Profile::Raid1));
+        let options = MkfsOptions { more_devices, data_profile, ..MkfsOptions::new(256 << 20) };
+        mkfs::make(&[&*one, &*other], &options).unwrap();
+        let seen = |devices: [&Arc<MemoryDevice>; 2]| {
+            let copy = |device: &Arc<MemoryDevice>| Arc::new(MemoryDevice::from_bytes(device.to_bytes())) as _;
+            seen_on_all(devices.map(copy).to_vec())
+        };
+        let edit = Session::open(vec![Arc::clone(&one) as _, Arc::clone(&other) as _]).unwrap();
+        fill(&edit, 1).unwrap();
+        edit.publish().unwrap();
+        let late = Arc::new(MemoryDevice::from_bytes(other.to_bytes()));
+        let edit = Session::open(vec![Arc::clone(&one) as _, Arc::clone(&other) as _]).unwrap();
+        fill(&edit, 2).unwrap();
+        edit.publish().unwrap();
+        let before = seen([&one, &late]);
+        assert!(before.iter().all(|(_, byte)| *byte == 2), "{before:?}");
+        let edit = Session::open(vec![Arc::clone(&one) as _, Arc::clone(&late) as _]).unwrap();
+        for byte in 3..9 {
+            fill(&edit, byte).unwrap();
+            edit.fs().sync().unwrap();
+        }
+        drop(edit);
+        assert!(seen([&one, &late]) == before);
     }
 
     /// The bytes of a volume with some files, and what it shows before and after [`edit`].

@@ -284,6 +284,18 @@ pub struct How {
     pub json: bool,
 }
 
+impl How {
+    /// The first option that is given of those about how an image is written.
+    pub fn of_writing(&self) -> Option<&'static str> {
+        let given = [
+            ("--commit-every", self.commit_every.is_some()),
+            ("--memory", self.memory.is_some()),
+            ("--compress", self.compress.is_some()),
+        ];
+        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+    }
+}
+
 /// Do several edits of an image, in one commit by default: all of them, or none.
 #[derive(Debug, Args)]
 pub struct Apply {

@@ -88,6 +88,13 @@ pub struct Mkfs {
     pub window: Window,
 }
 
+impl Mkfs {
+    /// Bytes of the volume on each device, if they are asked for.
+    pub fn asked_size(&self) -> Option<u64> {
+        self.size.or(self.byte_count)
+    }
+}
+
 /// The program as `mkfs.ubtrfs`, which mkfs(8) calls, or as `mkfs.btrfs`.
 #[derive(Debug, Parser)]
 #[command(name = "mkfs.ubtrfs", version)]

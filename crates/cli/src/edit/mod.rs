@@ -64,8 +64,7 @@ fn common_image(command: &EditCommand) -> Result<PathBuf> {
 }
 
 fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Result<()> {
-    if arguments.dedupe || arguments.how.commit_every.is_some() {
-        let option = if arguments.dedupe { "--dedupe" } else { "--commit-every" };
+    if let Some(option) = arguments.dedupe.then_some("--dedupe").or(arguments.how.of_writing()) {
         return Err(Failure::new(format!("{option} is for files that are copied into an image")).with_status(2));
     }
     let how = InImage { devices: Vec::new(), window: arguments.window };

@@ -72,9 +72,10 @@ fn parse(line: &[u8]) -> Result<Option<EditCommand>> {
         Failure::new(first.strip_prefix("error: ").unwrap_or(first))
     })?;
     if let EditCommand::Cp(arguments) = &line.command
-        && (arguments.how.commit_every.is_some() || arguments.how.memory.is_some() || arguments.how.json)
+        && (arguments.how.json || arguments.how.of_writing().is_some())
     {
-        let sentence = "--commit-every, --memory and --json are options of apply, not of a line of a script";
+        let sentence =
+            "--commit-every, --memory, --compress and --json are options of apply, not of a line of a script";
         return Err(Failure::new(sentence));
     }
     let window = line.command.window();

@@ -151,6 +151,15 @@ pub fn asks_for_list(words: &[String]) -> bool {
     words.iter().any(|word| word == LIST)
 }
 
+/// Whether the words turn a feature on by one of its names, whatever comes behind.
+pub fn ask_for(words: &[String], name: &str) -> bool {
+    words.iter().any(|word| find(word).is_some_and(|feature| feature.name == name))
+}
+
+fn find(name: &str) -> Option<&'static Feature> {
+    FEATURES.iter().find(|feature| feature.name == name || feature.alias == Some(name))
+}
+
 /// Lists the features.
 pub fn list() -> Result<()> {
     let mut shown = Vec::new();
@@ -173,7 +182,7 @@ pub fn list() -> Result<()> {
 pub fn apply(words: &[String], options: &mut MkfsOptions) -> Result<()> {
     for word in words.iter().filter(|word| !word.is_empty()) {
         let (name, on) = word.strip_prefix('^').map_or((word.as_str(), true), |name| (name, false));
-        if let Some(feature) = FEATURES.iter().find(|feature| feature.name == name || feature.alias == Some(name)) {
+        if let Some(feature) = find(name) {
             (feature.set)(options, on);
         } else if let Some((_, reason)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
             if on {

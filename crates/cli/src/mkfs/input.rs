@@ -30,8 +30,9 @@ pub enum Input {
 impl Input {
     /// What a path names. An image in the directory that it is made of would be copied into itself.
     pub fn new(path: &Path, platform: Option<&Platform>, images: &[PathBuf]) -> Result<Self> {
+        let sources = Sources::of(images);
         if let Some(reference) = OciReference::parse(path) {
-            Sources::of(images).refuse_layout(&reference)?;
+            sources.refuse_layout(&reference)?;
             if !reference.is_archive {
                 refuse_within(&reference.layout, images)?;
             }
@@ -41,7 +42,6 @@ impl Input {
         if platform.is_some() {
             return Err(Failure::new("--platform is for --rootdir oci:DIR and oci-archive:FILE").with_status(2));
         }
-        let sources = Sources::of(images);
         if path.as_os_str() == "-" {
             return sources.refuse_as_input().map(|()| Self::Stdin);
         }

@@ -248,7 +248,7 @@ fn wipe_superblocks(device: &dyn Device, end: u64) {
 }
 
 fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
-    let size = arguments.size.or(arguments.byte_count).unwrap_or_default();
+    let size = arguments.asked_size().unwrap_or_default();
     // Offsets in files have a sign.
     if i64::try_from(size).is_err() {
         return Err(Failure::new(format!("{size} bytes are impossible: files and devices are smaller than 8 EiB")));
@@ -280,11 +280,10 @@ fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
 /// Turns features on and off. Without what it rests on, a volume has no block-group tree, if it
 /// was not asked for.
 fn apply_features(arguments: &args::Mkfs, options: &mut MkfsOptions) -> Result<()> {
-    let words = || arguments.runtime_features.iter().chain(&arguments.features);
+    let words = [&arguments.runtime_features[..], &arguments.features].concat();
     options.block_group_tree = true;
-    features::apply(&words().cloned().collect::<Vec<_>>(), options)?;
-    let is_asked_for =
-        arguments.block_group_tree || words().any(|word| matches!(word.as_str(), "block-group-tree" | "bgt"));
+    features::apply(&words, options)?;
+    let is_asked_for = arguments.block_group_tree || features::ask_for(&words, "block-group-tree");
     let is_possible = options.free_space_tree && options.no_holes;
     options.block_group_tree &= is_asked_for || is_possible;
     if options.quotas.is_some() && arguments.populate.rootdir.is_some() {

@@ -45,7 +45,7 @@ impl<'a> Target<'a> {
     /// Makes the image file if there is none; `least`: the least bytes that a volume has.
     pub fn prepare(path: &'a Path, arguments: &Mkfs, input: Option<(&Input, &Selection)>, least: u64) -> Result<Self> {
         let is_missing = !is_remote(path) && !path.exists();
-        let size = match (arguments.size.or(arguments.byte_count), input) {
+        let size = match (arguments.asked_size(), input) {
             (None, Some((input, selection))) if is_missing || has_no_size(path, arguments, least) => {
                 Population::default_size(input, selection, arguments)?
             }

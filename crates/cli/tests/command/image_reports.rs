@@ -128,6 +128,13 @@ fn with_commits_in_between_a_failure_keeps_what_was_committed() {
     fails(&applied, 1, "line 4 of -: ");
     assert!(success(&ubtrfs(&["ls", &image, "/"])).contains("\nx\n"));
     fails(&with_input(&["apply", &image, "-"], b"cp --json /etc/passwd :z\n"), 1, "options of apply");
+    for option in ["--compress zstd", "--memory 32M"] {
+        let line = format!("cp {option} /etc/passwd :z\n");
+        fails(&with_input(&["apply", &image, "-"], line.as_bytes()), 1, "options of apply");
+        let words = ["cp"].into_iter().chain(option.split(' '));
+        let outside = words.map(str::to_owned).chain([format!("{image}:x"), text(dir.path())]).collect::<Vec<_>>();
+        fails(&ubtrfs(&outside), 2, "is for files that are copied into an image");
+    }
     let outside = ["cp", "--commit-every", "1M", &format!("{image}:x"), &text(dir.path())];
     fails(&ubtrfs(&outside), 2, "--commit-every is for files that are copied into an image");
 }

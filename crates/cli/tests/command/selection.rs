@@ -21,35 +21,26 @@ fn tree(top: &Path) {
 
 /// The paths of an image, sorted.
 fn paths(image: &str) -> Vec<String> {
-    let listed = success(&ubtrfs(&["export", image]).clone_into_tar_list());
+    let exported = ubtrfs(&["export", image]);
+    assert!(exported.status.success(), "{}", String::from_utf8_lossy(&exported.stderr));
+    let archive = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(archive.path(), &exported.stdout).unwrap();
+    let listed = success(&Command::new("tar").arg("-tf").arg(archive.path()).output().unwrap());
     let mut paths: Vec<String> = listed.lines().map(|line| line.trim_end_matches('/').to_owned()).collect();
     paths.sort();
     paths
 }
 
-trait TarList {
-    /// What `tar -t` says of an archive on the standard output.
-    fn clone_into_tar_list(self) -> std::process::Output;
-}
-
-impl TarList for std::process::Output {
-    fn clone_into_tar_list(self) -> std::process::Output {
-        let archive = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(archive.path(), success_bytes(&self)).unwrap();
-        Command::new("tar").arg("-tf").arg(archive.path()).output().unwrap()
-    }
-}
-
-fn success_bytes(output: &std::process::Output) -> &[u8] {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    &output.stdout
+/// Packs a tree.
+fn pack(top: &Path, archive: &Path) {
+    let packed = Command::new("tar").arg("-C").arg(top).args(["--sort=name", "-caf"]).arg(archive).arg(".").status();
+    assert!(packed.unwrap().success());
 }
 
 /// Makes images of a directory and of its archive with the same options.
 fn make_both(dir: &Path, top: &Path, options: &[&str]) -> [String; 2] {
     let archive = dir.join("archive.tar");
-    let packed = Command::new("tar").arg("-C").arg(top).args(["--sort=name", "-cf"]).arg(&archive).arg(".").status();
-    assert!(packed.unwrap().success());
+    pack(top, &archive);
     [("of-directory", top), ("of-archive", &archive)].map(|(name, from)| {
         let image = dir.join(name).display().to_string();
         let arguments = ["mkfs", "-q", "-f", "--size", "200M", "--rootdir", from.to_str().unwrap(), &image];
@@ -81,8 +72,7 @@ fn a_hard_link_to_what_is_left_out_is_refused_in_an_archive() {
     tree(&top);
     std::fs::hard_link(top.join("a/x.o"), top.join("b/z")).unwrap();
     let archive = dir.path().join("archive.tar");
-    let packed = Command::new("tar").arg("-C").arg(&top).args(["--sort=name", "-cf"]).arg(&archive).arg(".").status();
-    assert!(packed.unwrap().success());
+    pack(&top, &archive);
     let image = dir.path().join("image").display().to_string();
     let arguments = ["mkfs", "--size", "200M", "--exclude", "x.o", "--rootdir", archive.to_str().unwrap(), &image];
     fails(&ubtrfs(&arguments), 1, "b/z");
@@ -183,8 +173,7 @@ fn a_volume_of_a_compressed_archive_has_room_for_what_is_in_it() {
     for number in 0..700 {
         std::fs::write(top.join(number.to_string()), &line).unwrap();
     }
-    let packed = Command::new("tar").arg("-C").arg(&top).arg("-czf").arg(&archive).arg(".").status();
-    assert!(packed.unwrap().success());
+    pack(&top, &archive);
     let image = dir.path().join("image").display().to_string();
     success(&ubtrfs(&["mkfs", "-q", "--rootdir", archive.to_str().unwrap(), &image]));
     let info: serde_json::Value = serde_json::from_str(&success(&ubtrfs(&["info", "--json", &image]))).unwrap();

@@ -53,10 +53,7 @@ fn as_meant(item: &str) -> String {
     }
     if item.contains("(QUOTA_TREE ROOT_ITEM 0)") || item.contains(": QUOTA_TREE ROOT_ITEM") {
         // It says that nobody refers to the tree.
-        return item
-            .replace("bytes_used 0 ", "bytes_used 16384 ")
-            .replace(" refs 0 ", " refs 1 ")
-            .replace("refs 0", "refs 1");
+        return item.replace("bytes_used 0 ", "bytes_used 16384 ").replace("refs 0", "refs 1");
     }
     // The first chunk of the volume that mkfs.btrfs begins with.
     item.replace(
