@@ -266,7 +266,8 @@ impl SpaceInner {
             && let Some((start, len)) = group.available.find(hint.0, want, sector)
             && (start, len) == (hint.0, want)
         {
-            group.allocate(start, len);
+            let group = group.start;
+            self.allocate_in(group, start, len)?;
             return Some((Logical(start), len));
         }
         let mut best: Option<(Logical, u64, u64)> = None;
@@ -285,9 +286,7 @@ impl SpaceInner {
             }
         }
         let (group, start, len) = best?;
-        let group = self.groups.get_mut(&group)?;
-        group.allocate(start, len);
-        group.cursor = start + len + if hint.0 > 0 { ROOM_TO_GROW } else { 0 };
+        self.allocate_in(group, start, len)?.cursor = start + len + if hint.0 > 0 { ROOM_TO_GROW } else { 0 };
         Some((Logical(start), len))
     }
 
@@ -299,10 +298,16 @@ impl SpaceInner {
             let (start, len) = group.available.find(group.cursor, node_size, node_size)?;
             (len == node_size).then_some((group.start, start))
         })?;
-        let group = self.groups.get_mut(&group)?;
-        group.allocate(start, node_size);
-        group.cursor = start + node_size;
+        self.allocate_in(group, start, node_size)?.cursor = start + node_size;
         Some(Logical(start))
+    }
+
+    /// Takes a range of a group that may be given out.
+    fn allocate_in(&mut self, group: Logical, start: u64, len: u64) -> Option<&mut BlockGroup> {
+        let group = self.groups.get_mut(&group)?;
+        group.allocate(start, len);
+        self.kept_commits.iter_mut().for_each(|kept| kept.add_allocated(start, len));
+        Some(group)
     }
 
     /// The groups of a kind, those of the profile of new ones first: what a balance converts does

@@ -1,6 +1,6 @@
 //! The ranges that commits have freed: since the last discard, and those that are still read.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use ubtrfs_format::{DeviceId, Logical};
 
@@ -45,8 +45,37 @@ impl Pinned {
     }
 }
 
-/// A commit that somebody keeps, and the space that its trees have in use.
+/// A commit that somebody keeps, and what has been allocated since.
 pub(super) struct KeptSpace {
-    pub(super) commit: Weak<Committed>,
-    pub(super) used: FreeMap,
+    commit: Weak<Committed>,
+    /// None of it is in use in the commit, though it may have been freed again.
+    allocated: FreeMap,
+}
+
+impl KeptSpace {
+    pub(super) fn new(commit: &Arc<Committed>) -> Self {
+        Self { commit: Arc::downgrade(commit), allocated: FreeMap::default() }
+    }
+
+    /// Whether somebody keeps it still.
+    pub(super) fn is_read(&self) -> bool {
+        self.commit.strong_count() > 0
+    }
+
+    /// Whether these readers are its own.
+    pub(super) fn has_readers(&self, readers: &Weak<Committed>) -> bool {
+        self.commit.ptr_eq(readers)
+    }
+
+    /// Notes a range that is allocated now.
+    pub(super) fn add_allocated(&mut self, start: u64, len: u64) {
+        self.allocated.remove_any(start, len);
+        self.allocated.insert(start, len);
+    }
+
+    /// Whether the commit may have some of a range in use: not all of it was allocated since.
+    pub(super) fn may_use(&self, start: u64, len: u64) -> bool {
+        let mut allocated = self.allocated.overlapping(start, start + len);
+        !allocated.next().is_some_and(|(at, size)| at <= start && start + len <= at + size)
+    }
 }

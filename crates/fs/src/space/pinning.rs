@@ -2,8 +2,8 @@
 //!
 //! Who reads the trees of a commit sees what later ones have freed. So this is given out when the
 //! commit before the one that freed it has no reader, nor one of those before it. A commit that is
-//! *kept* has a reader for long: of it is known what it has in use, and what came after it needs
-//! not wait for it.
+//! *kept* has a reader for long: it is known what was allocated since, and that needs not wait for
+//! it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use ubtrfs_format::Logical;
 use ubtrfs_volume::Published;
 
 use super::allocator::{Space, SpaceInner};
-use super::free_map::FreeMap;
 use super::freed::{KeptSpace, Pinned};
 use crate::committed::Committed;
 
@@ -33,16 +32,12 @@ impl Space {
         self.inner.lock().unpin();
     }
 
-    /// Notes what the last commit has in use, which is kept for long. No commit is in progress.
+    /// Notes what is allocated from now on, while the last commit is kept for long. No commit is in
+    /// progress.
     pub(crate) fn keep(&self, commit: &Arc<Committed>) {
         let mut inner = self.inner.lock();
-        let mut used = FreeMap::default();
-        for group in inner.groups.values() {
-            used.insert(group.start.0, group.length);
-            group.recorded_free.iter().for_each(|(start, len)| used.remove_any(start, len));
-        }
-        inner.kept_commits.retain(|kept| kept.commit.strong_count() > 0);
-        inner.kept_commits.push(KeptSpace { commit: Arc::downgrade(commit), used });
+        inner.kept_commits.retain(KeptSpace::is_read);
+        inner.kept_commits.push(KeptSpace::new(commit));
     }
 }
 
@@ -56,25 +51,21 @@ impl SpaceInner {
             let Pinned { extents, .. } = self.pinned.remove(0);
             self.unpin_extents(extents);
         }
-        self.kept_commits.retain(|kept| kept.commit.strong_count() > 0);
+        self.kept_commits.retain(KeptSpace::is_read);
         if self.kept_commits.is_empty() {
             return;
         }
         let mut unseen = Vec::new();
         for pinned in &mut self.pinned {
             let is_read = pinned.readers.strong_count() > 0;
-            if is_read && !self.kept_commits.iter().any(|kept| kept.commit.ptr_eq(&pinned.readers)) {
+            if is_read && !self.kept_commits.iter().any(|kept| kept.has_readers(&pinned.readers)) {
                 // Of another one's readers is not known what they may see.
                 break;
             }
             if !std::mem::replace(&mut pinned.is_sifted, true) {
-                let is_kept = |start: Logical, len: u64| {
-                    let has = |kept: &KeptSpace| kept.used.overlapping(start.0, start.0 + len).next().is_some();
-                    self.kept_commits.iter().any(has)
-                };
-                let (kept, gone) = std::mem::take(&mut pinned.extents)
-                    .into_iter()
-                    .partition::<Vec<_>, _>(|(start, len)| is_kept(*start, *len));
+                let is_kept =
+                    |(start, len): &(Logical, u64)| self.kept_commits.iter().any(|kept| kept.may_use(start.0, *len));
+                let (kept, gone) = std::mem::take(&mut pinned.extents).into_iter().partition::<Vec<_>, _>(is_kept);
                 pinned.extents = kept;
                 unseen.extend(gone);
             }
