@@ -5,20 +5,21 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Timestamps, XattrFlags};
 use ubtrfs::Attributes;
 use ubtrfs_format::items::{MAX_NAME_LEN, Timespec as VolumeTime};
+use ubtrfs_image::{HostDirectory, HostTree};
 use ubtrfs_server::device_number;
 
 use crate::failure::{Failure, Result};
 
-/// Bytes of a path that is opened at once; the system takes 4096.
-const STRETCH: usize = 3800;
-
 /// The directory.
 pub struct Target {
-    root: OwnedFd,
+    root: Rc<HostDirectory>,
+    /// Those below it, of which a few are open.
+    tree: HostTree,
     /// Whether owners can be kept.
     is_root: bool,
 }
@@ -42,12 +43,23 @@ impl Target {
                 path.display()
             )));
         }
-        Ok(Self { root, is_root: rustix::process::geteuid().is_root() })
+        let root = HostTree::begin(root).map_err(|error| failed(&error))?;
+        Ok(Self { root, tree: HostTree::default(), is_root: rustix::process::geteuid().is_root() })
     }
 
-    /// A directory in it, which must be there.
-    pub fn directory(&self, path: &[Vec<u8>]) -> io::Result<OwnedFd> {
-        enter_all(&self.root, path)
+    /// The directory itself.
+    pub fn root(&self) -> &Rc<HostDirectory> {
+        &self.root
+    }
+
+    /// A directory in one of it, which must be there.
+    pub fn enter(&self, at: &Rc<HostDirectory>, name: &[u8]) -> io::Result<Rc<HostDirectory>> {
+        self.tree.enter(at, name, enter(&*self.descriptor(at)?, name)?)
+    }
+
+    /// By what a directory is used. It may have to be opened again.
+    pub fn descriptor(&self, at: &Rc<HostDirectory>) -> io::Result<Rc<OwnedFd>> {
+        self.tree.descriptor(at)
     }
 
     /// Whether the user that runs this may give files to others.
@@ -71,23 +83,6 @@ fn open_below(at: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> io:
 /// Opens a directory in a directory.
 pub fn enter(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     open_below(at.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
-}
-
-/// Opens a directory by its path from another one.
-pub fn enter_all(root: &OwnedFd, path: &[Vec<u8>]) -> io::Result<OwnedFd> {
-    let mut at = root.try_clone()?;
-    let mut rest = path;
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = rest.iter().take_while(|name| {
-            bytes += name.len() + 1;
-            bytes <= STRETCH
-        });
-        let (stretch, after) = rest.split_at(fits.count().max(1));
-        at = enter(&at, &stretch.join(&b'/'))?;
-        rest = after;
-    }
-    Ok(at)
 }
 
 /// Makes a directory for its owner alone.
@@ -260,6 +255,19 @@ fn group(gid: u32) -> Option<rustix::fs::Gid> {
     (gid != u32::MAX).then(|| rustix::fs::Gid::from_raw(gid))
 }
 
+/// Where a file is, for messages.
+pub struct Place<'a> {
+    /// The names of the directories above it.
+    pub path: &'a [Vec<u8>],
+    pub name: &'a [u8],
+}
+
+impl std::fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&joined(&[self.path, &[self.name.to_vec()]].concat()))
+    }
+}
+
 /// A path out of names.
 pub fn joined(path: &[Vec<u8>]) -> String {
     let mut shown = crate::show::bytes(&path.join(&b'/'));
@@ -287,6 +295,10 @@ mod tests {
         }
     }
 
+    fn enter_all(target: &Target, path: &[Vec<u8>]) -> io::Result<Rc<HostDirectory>> {
+        path.iter().try_fold(Rc::clone(target.root()), |at, name| target.enter(&at, name))
+    }
+
     #[test]
     fn nothing_is_opened_through_links_or_upwards() {
         let dir = tempfile::tempdir().unwrap();
@@ -298,20 +310,21 @@ mod tests {
         std::os::unix::fs::symlink("..", dir.path().join("new/up")).unwrap();
         let names = |path: &str| path.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
         for path in ["up", "up/in", "..", "../in"] {
-            assert!(target.directory(&names(path)).is_err(), "{path}");
+            assert!(enter_all(&target, &names(path)).is_err(), "{path}");
         }
-        let root = target.directory(&[]).unwrap();
+        let root = target.descriptor(target.root()).unwrap();
         assert!(make_file(&root, b"up/x").is_err() && make_file(&root, b"up").is_err());
         assert!(enter(&root, b"up").is_err());
         // Deeper than a path can be.
         let mut deep = Vec::new();
         for level in 0..40 {
-            let at = target.directory(&deep).unwrap();
+            let at = enter_all(&target, &deep).unwrap();
             let name = vec![b'a' + level % 26; 200];
-            make_directory(&at, &name).unwrap();
+            make_directory(&target.descriptor(&at).unwrap(), &name).unwrap();
             deep.push(name);
         }
-        make_file(&target.directory(&deep).unwrap(), b"bottom").unwrap();
+        let at = enter_all(&target, &deep).unwrap();
+        make_file(&target.descriptor(&at).unwrap(), b"bottom").unwrap();
     }
 
     /// Its owner may let the path lead to another directory at any time.
@@ -331,7 +344,12 @@ mod tests {
                     rustix::fs::renameat_with(CWD, &out, CWD, &other, rustix::fs::RenameFlags::EXCHANGE).unwrap();
                 }
             });
-            let prepare = || Target::prepare(&out).ok().map(|target| rustix::fs::fstat(&target.root).unwrap().st_ino);
+            let prepare = || {
+                Target::prepare(&out).ok().map(|target| {
+                    let root = target.descriptor(target.root()).unwrap();
+                    rustix::fs::fstat(root).unwrap().st_ino
+                })
+            };
             let taken: Vec<_> = (0..20_000).filter_map(|_| prepare()).collect();
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
             taken
@@ -345,7 +363,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out");
         let target = Target::prepare(&out).unwrap();
-        let at = target.directory(&[]).unwrap();
+        let at = target.descriptor(target.root()).unwrap();
         let made = make_file(&at, b"file").unwrap();
         let known = Made::Open(made.as_fd()).identity().unwrap();
         make_symlink(&at, b"link", b"file").unwrap();
@@ -375,7 +393,7 @@ mod tests {
         std::fs::write(&victim, "").unwrap();
         std::fs::set_permissions(&victim, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let target = Target::prepare(&dir.path().join("out")).unwrap();
-        let at = target.directory(&[]).unwrap();
+        let at = target.descriptor(target.root()).unwrap();
         let fifo = 0o010_000;
         let mode_of = |path: &Path| std::os::unix::fs::MetadataExt::mode(&std::fs::symlink_metadata(path).unwrap());
         let make = |name: &str| rustix::fs::mknodat(&at, name, FileType::Fifo, Mode::RUSR, 0).unwrap();

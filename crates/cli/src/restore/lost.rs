@@ -2,10 +2,12 @@
 //! items, and put where their names say, or under `lost+found`.
 
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 
 use ubtrfs::{FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_image::HostDirectory;
 use ubtrfs_tree::sentence;
 
 use super::walk::Walk;
@@ -75,7 +77,7 @@ impl Walk<'_> {
     pub fn place_at(&mut self, id: InodeId, path: &[Vec<u8>]) -> Result<()> {
         let lost = vec![LOST.to_vec(), format!("inode-{}", id.ino).into_bytes()];
         if !self.place(id, path.to_vec())? && path != lost {
-            self.problems.add(&joined(path), format!("it is under {}", joined(&lost)));
+            self.problems.add(joined(path), format!("it is under {}", joined(&lost)));
             self.place(id, lost)?;
         }
         Ok(())
@@ -97,10 +99,10 @@ impl Walk<'_> {
         };
         if let Some(odd) = path.iter().find(|name| !is_name(name)) {
             let odd = crate::show::bytes(odd);
-            self.problems.add(&joined(&path), format!("nothing can have the name '{odd}'"));
+            self.problems.add(joined(&path), format!("nothing can have the name '{odd}'"));
             return Ok(());
         }
-        self.problems.add(&joined(&path), "no directory refers to it any more");
+        self.problems.add(joined(&path), "no directory refers to it any more");
         self.place_at(id, &path)
     }
 
@@ -112,11 +114,13 @@ impl Walk<'_> {
             Ok(at) => at,
             Err(error) if target::is_fatal(&error) => return Err(Failure::about(joined(&path), &error)),
             Err(error) => {
-                self.problems.add(&joined(&path), sentence(&error));
+                self.problems.add(joined(&path), sentence(&error));
                 return Ok(false);
             }
         };
-        let there = at.as_ref().and_then(|at| target::type_of(at, &name));
+        let opened = at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.descriptor(at));
+        let opened = opened.transpose().map_err(|error| Failure::about(joined(&path), &error))?;
+        let there = opened.as_ref().and_then(|at| target::type_of(at, &name));
         let is_directory =
             self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
         let entered = match there {
@@ -126,10 +130,11 @@ impl Walk<'_> {
             None => self.entry(at.as_ref(), &path, &name, id)?,
         };
         if entered {
+            let to = self.enter(at.as_ref(), &path, &name)?;
             path.push(name);
-            self.below(&mut path, id)?;
+            self.below(&mut path, to, id)?;
         }
-        if let (Some(at), Some(times)) = (&at, &times) {
+        if let (Some(at), Some(times)) = (&opened, &times) {
             let _ = target::set_times(at, times);
         }
         Ok(true)
@@ -160,16 +165,17 @@ impl Walk<'_> {
     fn make_way(
         &self,
         path: &[Vec<u8>],
-    ) -> std::io::Result<(Option<std::os::fd::OwnedFd>, Option<rustix::fs::Timestamps>)> {
+    ) -> std::io::Result<(Option<Rc<HostDirectory>>, Option<rustix::fs::Timestamps>)> {
         let Some(target) = &self.target else { return Ok((None, None)) };
-        let mut at = target.directory(&[])?;
+        let mut at = Rc::clone(target.root());
         for name in path {
-            if target::type_of(&at, name).is_none() {
-                target::make_directory(&at, name)?;
+            let above = target.descriptor(&at)?;
+            if target::type_of(&above, name).is_none() {
+                target::make_directory(&above, name)?;
             }
-            at = target::enter(&at, name)?;
+            at = target.enter(&at, name)?;
         }
-        let times = target::times(&at)?;
+        let times = target::times(&*target.descriptor(&at)?)?;
         Ok((Some(at), Some(times)))
     }
 }

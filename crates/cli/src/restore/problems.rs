@@ -1,21 +1,25 @@
 //! What could not be copied.
 
-/// Problems that are kept to be listed.
+/// Problems that are kept to be listed, and bytes of them: paths of a hostile volume are long.
 const KEPT: usize = 10_000;
+const KEPT_BYTES: usize = 16 << 20;
 
 /// A bounded list of problems.
 #[derive(Default)]
 pub struct Problems {
     list: Vec<String>,
+    bytes: usize,
     count: u64,
 }
 
 impl Problems {
     /// Adds what is wrong at a path.
-    pub fn add(&mut self, path: &str, what: impl std::fmt::Display) {
+    pub fn add(&mut self, path: impl std::fmt::Display, what: impl std::fmt::Display) {
         self.count += 1;
-        if self.list.len() < KEPT {
-            self.list.push(format!("{path}: {what}"));
+        if self.list.len() < KEPT && self.bytes < KEPT_BYTES {
+            let problem = format!("{path}: {what}");
+            self.bytes += problem.len();
+            self.list.push(problem);
         }
     }
 

@@ -1,14 +1,16 @@
 //! The walk through the directories of the volume, and the copy of each entry. Memory is bounded by
-//! the depth of the tree, a bit for each inode that was found, and a path for each file whose other
-//! names have not been found yet.
+//! the depth of the tree, a bit for each inode that was found, and a name for each file whose other
+//! names have not been found yet. A path is put together for messages only.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
+use ubtrfs_image::HostDirectory;
 use ubtrfs_tree::sentence;
 
 use super::content;
@@ -17,13 +19,11 @@ use super::report::{Copied, Report};
 use super::source::Source;
 use crate::args;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, Identity, Made, Target, is_fatal, is_name, joined};
+use crate::host::target::{self, Identity, Made, Place, Target, is_fatal, is_name, joined};
 use crate::trees::Trees;
 
 /// Entries that are listed at once.
 const BATCH: usize = 64;
-/// Deeper directories are left out.
-const MOST_LEVELS: usize = 8192;
 /// Files of several names whose other names are waited for.
 const MOST_LINKED: usize = 1 << 20;
 
@@ -49,12 +49,23 @@ impl InodeSet {
     }
 }
 
-/// A directory of the current path.
+/// A directory of the current path, and where it is copied to.
 struct Level {
     id: InodeId,
+    at: Option<Rc<HostDirectory>>,
     after: DirIndex,
     batch: VecDeque<DirectoryEntry>,
     is_listed: bool,
+}
+
+/// What was made of an inode with several names. No descriptor is held for it, since there may be
+/// many.
+struct First {
+    at: Rc<HostDirectory>,
+    name: Vec<u8>,
+    known: Identity,
+    /// How many of the names have not come yet.
+    left: u32,
 }
 
 /// A copy in progress.
@@ -65,8 +76,8 @@ pub struct Walk<'a> {
     pub(super) problems: Problems,
     copied: Copied,
     pub(super) seen: InodeSet,
-    /// Where files with several names are, and how many of the names have not come yet.
-    linked: HashMap<InodeId, (Vec<Vec<u8>>, Identity, u32)>,
+    /// Files with several names.
+    linked: HashMap<InodeId, First>,
     snapshots: Vec<TreeId>,
     /// Subvolumes that something was copied of.
     pub(super) subvolumes: Vec<TreeId>,
@@ -111,33 +122,30 @@ impl<'a> Walk<'a> {
         self.seen.insert(id);
         self.subvolumes.push(id.subvolume);
         self.copied.directories += 1;
-        self.below(&mut Vec::new(), id)
+        let root = self.target.as_ref().map(|target| Rc::clone(target.root()));
+        self.below(&mut Vec::new(), root, id)
     }
 
     /// Copies one file.
     pub fn single(&mut self, name: &[u8], id: InodeId) -> Result<()> {
-        let at = self.target.as_ref().map(|target| target.directory(&[])).transpose();
-        let at = at.map_err(|error| Failure::about("the directory to copy to", &error))?;
-        self.entry(at.as_ref(), &[], name, id).map(|_| ())
+        let root = self.target.as_ref().map(|target| Rc::clone(target.root()));
+        self.entry(root.as_ref(), &[], name, id).map(|_| ())
     }
 
     /// Copies what is in a directory that has been made at `path`, and in the end its attributes.
-    pub(super) fn below(&mut self, path: &mut Vec<Vec<u8>>, id: InodeId) -> Result<()> {
+    pub(super) fn below(&mut self, path: &mut Vec<Vec<u8>>, at: Option<Rc<HostDirectory>>, id: InodeId) -> Result<()> {
         let top = path.len();
-        let level = |id| Level { id, after: DirIndex(0), batch: VecDeque::new(), is_listed: false };
-        let mut levels = vec![level(id)];
-        let mut at = self.open(path)?;
+        let level = |id, at| Level { id, at, after: DirIndex(0), batch: VecDeque::new(), is_listed: false };
+        let mut levels = vec![level(id, at)];
         while let Some(here) = levels.last_mut() {
             if here.batch.is_empty() && !here.is_listed {
                 self.list(path, here);
             }
             let Some(entry) = here.batch.pop_front() else {
-                let id = here.id;
-                self.finish_directory(path, at.as_ref(), id);
+                self.finish_directory(path, here)?;
                 levels.pop();
                 if path.len() > top {
                     path.pop();
-                    at = self.open(path)?;
                 }
                 continue;
             };
@@ -146,17 +154,13 @@ impl<'a> Walk<'a> {
             if entry.inode.subvolume != inside && self.is_left_out(entry.inode.subvolume) {
                 continue;
             }
-            if self.entry(at.as_ref(), path, &entry.name, entry.inode)? {
-                if levels.len() >= MOST_LEVELS {
-                    self.problems.add(&joined(path), "directories are too deep");
-                    continue;
-                }
+            if self.entry(here.at.as_ref(), path, &entry.name, entry.inode)? {
+                let at = self.enter(here.at.as_ref(), path, &entry.name)?;
                 if entry.inode.subvolume != inside && entry.inode.ino == Ino::ROOT_DIR {
                     self.subvolumes.push(entry.inode.subvolume);
                 }
                 path.push(entry.name);
-                levels.push(level(entry.inode));
-                at = self.open(path)?;
+                levels.push(level(entry.inode, at));
             }
         }
         Ok(())
@@ -196,9 +200,15 @@ impl<'a> Walk<'a> {
         *self.copied.left_out.entry(what).or_default() += 1;
     }
 
-    fn open(&self, path: &[Vec<u8>]) -> Result<Option<OwnedFd>> {
-        let opened = self.target.as_ref().map(|target| target.directory(path)).transpose();
-        opened.map_err(|error| Failure::about(joined(path), &error))
+    /// A directory that was made in another one.
+    pub(super) fn enter(
+        &self,
+        at: Option<&Rc<HostDirectory>>,
+        path: &[Vec<u8>],
+        name: &[u8],
+    ) -> Result<Option<Rc<HostDirectory>>> {
+        let entered = at.zip(self.target.as_ref()).map(|(at, target)| target.enter(at, name)).transpose();
+        entered.map_err(|error| Failure::about(Place { path, name }, &error))
     }
 
     fn list(&mut self, path: &[Vec<u8>], level: &mut Level) {
@@ -210,19 +220,25 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 level.is_listed = true;
-                self.problems.add(&joined(path), format!("can't be listed: {}", sentence(&error)));
+                self.problems.add(joined(path), format!("can't be listed: {}", sentence(&error)));
             }
         }
         if self.source.damage.count() != before {
-            self.problems.add(&joined(path), "part of the directory can't be read");
+            self.problems.add(joined(path), "part of the directory can't be read");
         }
     }
 
     /// Makes the file of an entry. True if it is a directory whose content is to be copied next.
-    pub(super) fn entry(&mut self, at: Option<&OwnedFd>, path: &[Vec<u8>], name: &[u8], id: InodeId) -> Result<bool> {
-        let shown = joined(&[path, &[name.to_vec()]].concat());
+    pub(super) fn entry(
+        &mut self,
+        at: Option<&Rc<HostDirectory>>,
+        path: &[Vec<u8>],
+        name: &[u8],
+        id: InodeId,
+    ) -> Result<bool> {
+        let shown = &Place { path, name };
         if !is_name(name) {
-            self.problems.add(&shown, "nothing can have this name");
+            self.problems.add(shown, "nothing can have this name");
             return Ok(false);
         }
         let attributes = match self.source.fs.attributes(id) {
@@ -232,7 +248,7 @@ impl<'a> Walk<'a> {
                     Errno::NOENT => "its attributes are lost".into(),
                     _ => sentence(&error),
                 };
-                self.problems.add(&shown, error);
+                self.problems.add(shown, error);
                 return Ok(false);
             }
         };
@@ -244,7 +260,7 @@ impl<'a> Walk<'a> {
         if is_directory && !self.seen.insert(id) {
             // The stand-ins of subvolumes that are elsewhere are many with one number.
             if id.ino != Ino(2) {
-                self.problems.add(&shown, "the directory is elsewhere, too");
+                self.problems.add(shown, "the directory is elsewhere, too");
                 return Ok(false);
             }
         }
@@ -252,7 +268,7 @@ impl<'a> Walk<'a> {
             self.seen.insert(id);
         }
         let made = if let Some(at) = at {
-            self.make(at, path, name, &attributes, &shown)
+            self.make(at, name, &attributes, shown)
         } else {
             self.count(&attributes, attributes.size);
             Ok(())
@@ -261,7 +277,7 @@ impl<'a> Walk<'a> {
             Ok(()) => Ok(is_directory),
             Err(error) if is_fatal(&error) => Err(Failure::about(shown, &error)),
             Err(error) => {
-                self.problems.add(&shown, sentence(&error));
+                self.problems.add(shown, sentence(&error));
                 Ok(false)
             }
         }
@@ -269,12 +285,13 @@ impl<'a> Walk<'a> {
 
     fn make(
         &mut self,
-        at: &OwnedFd,
-        path: &[Vec<u8>],
+        dir: &Rc<HostDirectory>,
         name: &[u8],
         attributes: &Attributes,
-        shown: &str,
+        shown: &Place<'_>,
     ) -> io::Result<()> {
+        let Some(at) = self.target.as_ref().map(|target| target.descriptor(dir)).transpose()? else { return Ok(()) };
+        let at = &*at;
         if attributes.file_type == FileType::Directory {
             // It is given its attributes when all is in it.
             target::make_directory(at, name)?;
@@ -324,33 +341,36 @@ impl<'a> Walk<'a> {
             _ => return Err(io::Error::other("its type is unknown")),
         };
         if attributes.nlink > 1 && self.linked.len() < MOST_LINKED {
-            let path = [path, &[name.to_vec()]].concat();
-            self.linked.insert(attributes.id, (path, known, attributes.nlink - 1));
+            let (at, name, left) = (Rc::clone(dir), name.to_vec(), attributes.nlink - 1);
+            self.linked.insert(attributes.id, First { at, name, known, left });
         }
         Ok(())
     }
 
     /// Makes a name of a file that is there already under another one.
     fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId) -> io::Result<bool> {
-        let (Some((path, known, left)), Some(target)) = (self.linked.get_mut(&id), &self.target) else {
+        let (Some(first), Some(target)) = (self.linked.get_mut(&id), &self.target) else {
             return Ok(false);
         };
-        let Some((old, directory)) = path.split_last() else { return Ok(false) };
-        let file = target::hold_again(&target.directory(directory)?, old, *known)?;
+        let file = target::hold_again(&*target.descriptor(&first.at)?, &first.name, first.known)?;
         target::make_link(&file, at, name)?;
-        *left -= 1;
-        if *left == 0 {
+        first.left -= 1;
+        if first.left == 0 {
             self.linked.remove(&id);
         }
         Ok(true)
     }
 
-    fn finish_directory(&mut self, path: &[Vec<u8>], at: Option<&OwnedFd>, id: InodeId) {
-        let Some(at) = at else { return };
-        match self.source.fs.attributes(id) {
-            Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &joined(path)),
-            Err(error) => self.problems.add(&joined(path), sentence(&error)),
+    fn finish_directory(&mut self, path: &[Vec<u8>], level: &Level) -> Result<()> {
+        let Some((at, target)) = level.at.as_ref().zip(self.target.as_ref()) else { return Ok(()) };
+        let at = target.descriptor(at).map_err(|error| Failure::about(joined(path), &error))?;
+        let (name, above) = path.split_last().map_or((&[][..], path), |(name, above)| (name, above));
+        let shown = Place { path: above, name };
+        match self.source.fs.attributes(level.id) {
+            Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &shown),
+            Err(error) => self.problems.add(shown, sentence(&error)),
         }
+        Ok(())
     }
 
     pub(super) fn keeps_owners(&self) -> bool {
@@ -359,7 +379,7 @@ impl<'a> Walk<'a> {
 
     /// Gives owner, permissions, xattrs and times. What the user or the file system there doesn't
     /// allow is left out.
-    fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &str) {
+    fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &Place<'_>) {
         let fs = &self.source.fs;
         if self.keeps_owners() {
             if let Err(error) = made.own(attributes.uid, attributes.gid) {
@@ -387,7 +407,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &str) {
+    fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &Place<'_>) {
         for name in names {
             match self.source.fs.get_xattr(id, name) {
                 Ok(value) => {

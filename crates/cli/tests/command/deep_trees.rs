@@ -62,6 +62,11 @@ fn a_walk_takes_memory_by_the_depth_of_a_tree() {
     is_clean(filled.to_str().unwrap());
     remove(&out);
     is_clean(&image);
+    let restored = dir.path().join("restored");
+    let said = within_memory(&["restore", &image, restored.to_str().unwrap()]);
+    let (counts, ok) = (String::from_utf8_lossy(&said.stdout), said.status.success());
+    assert!(ok && counts.contains(&format!("{} directories, 1 files", DEPTH + 1)), "{said:?}");
+    remove(&restored);
     let left = success(&within_memory(&["filesystem", "du", "-s", &at("again")]));
     assert!(left.lines().count() == 2, "{left}");
 }
