@@ -11,11 +11,7 @@ const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -15..=15;
 /// levels.
 pub(crate) fn nearest_level(algorithm: Compression, level: i32) -> i32 {
     let level = if level == 0 { DEFAULT_LEVEL } else { level };
-    match algorithm {
-        Compression::Zlib => level.clamp(*ZLIB_LEVELS.start(), *ZLIB_LEVELS.end()),
-        Compression::Zstd => level.clamp(*ZSTD_LEVELS.start(), *ZSTD_LEVELS.end()),
-        Compression::Lzo | Compression::None => 0,
-    }
+    CompressionMode::levels(algorithm).map_or(0, |levels| level.clamp(*levels.start(), *levels.end()))
 }
 
 /// How data is compressed as it is written.
@@ -47,6 +43,15 @@ impl CompressionMode {
             _ => return None,
         };
         Some(Some(Self { algorithm, level: level.parse().ok()?, force }))
+    }
+
+    /// The levels of an algorithm that has some.
+    pub fn levels(algorithm: Compression) -> Option<std::ops::RangeInclusive<i32>> {
+        match algorithm {
+            Compression::Zlib => Some(ZLIB_LEVELS),
+            Compression::Zstd => Some(ZSTD_LEVELS),
+            Compression::Lzo | Compression::None => None,
+        }
     }
 
     /// Whether a mount option says how data is compressed, with a value that there is or not.

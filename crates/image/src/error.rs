@@ -46,7 +46,7 @@ pub enum Error {
     #[error(transparent)]
     Volume(#[from] ubtrfs::Error),
     /// The devices, at the end.
-    #[error("the superblocks can't be written")]
+    #[error("not all superblocks could be written: what was done may be in the volume, or not")]
     Superblocks(#[source] io::Error),
 }
 

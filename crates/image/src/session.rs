@@ -81,7 +81,7 @@ impl Session {
     /// Makes what has been done so far durable: an edit ends here and another one begins.
     pub fn checkpoint(&self) -> Result<()> {
         self.fs.sync()?;
-        // If one of several superblocks can't be written, others may be.
+        // If one of several superblocks fails to be written, others may be there.
         self.footprints.borrow_mut().iter_mut().for_each(Footprint::forget);
         self.write_superblocks()?;
         // What the volume on the devices refers to now; what only the commit before had is free.

@@ -1,21 +1,27 @@
 
-# Mount options are a list with commas in one word, which bash divides at '=' and ':'.
+# Mount options, and features of a new volume, are a list with commas in one word, which bash divides
+# at '=' and ':'.
 _ubtrfs_with_lists() {
-    local line=${COMP_LINE:0:COMP_POINT} word before head last candidate
+    local line=${COMP_LINE:0:COMP_POINT} word before head last candidate candidates
     word=${line##*[[:space:]]}
     before=" ${line%"$word"}"
     before=${before%"${before##*[![:space:]]}"}
     case "$before" in
-        *[[:space:]]mount*[[:space:]]-o | *[[:space:]]mount*[[:space:]]--options | *[[:space:]]shell*[[:space:]]-o) ;;
+        *[[:space:]]mount*[[:space:]]-o | *[[:space:]]mount*[[:space:]]--options | *[[:space:]]shell*[[:space:]]-o)
+            candidates='@options@'
+            ;;
+        *[[:space:]]mkfs*[[:space:]]-O | *[[:space:]]mkfs*[[:space:]]--features)
+            candidates='@features@'
+            ;;
         *)
             _ubtrfs "$@"
             return
             ;;
     esac
-    head=${word%"${word##*,}"}
-    last=${word##*,}
+    last=${word##*[,^]}
+    head=${word%"$last"}
     COMPREPLY=()
-    for candidate in @options@; do
+    for candidate in $candidates; do
         if [[ $candidate == "$last"* ]]; then
             candidate=$head$candidate
             # What bash replaces is only what follows the last '=' or ':'.

@@ -3,13 +3,15 @@
 use clap::Command;
 use clap::builder::PossibleValuesParser;
 
+use crate::mkfs::offered_features;
 use crate::mount::offered_options;
 
 pub const PROFILES: [&str; 7] = ["single", "dup", "raid0", "raid1", "raid1c3", "raid1c4", "raid10"];
 pub const CHECKSUMS: [&str; 4] = ["crc32c", "xxhash64", "sha256", "blake2b"];
 pub const COMPRESSIONS: [&str; 3] = ["zlib", "lzo", "zstd"];
 
-/// What bash calls: mount options are a list in one word, of which clap's function knows nothing.
+/// What bash calls: mount options, and features, are a list in one word, of which clap's function
+/// knows nothing.
 const OF_LISTS: &str = include_str!("lists.bash");
 
 /// The command line with the values that are offered, for completions alone: they would be all that
@@ -17,8 +19,10 @@ const OF_LISTS: &str = include_str!("lists.bash");
 pub fn with_values(command: Command) -> Command {
     let of_mkfs: [(&str, &[&str]); 4] =
         [("data", &PROFILES), ("metadata", &PROFILES), ("csum", &CHECKSUMS), ("compress", &COMPRESSIONS)];
+    let features = offered_features();
     command
         .mut_subcommand("mkfs", |mkfs| of_mkfs.iter().fold(mkfs, |mkfs, (option, values)| add(mkfs, option, values)))
+        .mut_subcommand("mkfs", |mkfs| add(mkfs, "features", &features))
         .mut_subcommand("mount", |mount| add(mount, "options", &offered_options()))
         .mut_subcommand("shell", |shell| add(shell, "options", &offered_options()))
         .mut_subcommand("filesystem", |filesystem| {
@@ -34,7 +38,7 @@ fn add<T: AsRef<str>>(command: Command, option: &str, values: &[T]) -> Command {
 
 /// What bash has besides clap's function.
 pub fn of_lists() -> String {
-    OF_LISTS.replace("@options@", &offered_options().join(" "))
+    OF_LISTS.replace("@options@", &offered_options().join(" ")).replace("@features@", &offered_features().join(" "))
 }
 
 #[cfg(test)]

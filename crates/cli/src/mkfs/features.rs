@@ -160,6 +160,11 @@ fn find(name: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.name == name || feature.alias == Some(name))
 }
 
+/// What completions offer.
+pub fn offered() -> Vec<&'static str> {
+    FEATURES.iter().map(|feature| feature.name).chain([LIST]).collect()
+}
+
 /// Lists the features.
 pub fn list() -> Result<()> {
     let mut shown = Vec::new();

@@ -62,6 +62,15 @@ impl Input {
         Ok(Self::Directory(path.into()))
     }
 
+    /// Refuses what is said of the file systems of an archive, which has none.
+    pub fn check_selection(&self, selection: &Selection) -> Result<()> {
+        if selection.one_file_system && !matches!(self, Self::Directory(_)) {
+            let why = "--one-file-system is for directories, and --rootdir is an archive or an OCI image";
+            return Err(Failure::new(why).with_status(2));
+        }
+        Ok(())
+    }
+
     /// Refuses flags of what a directory has not.
     pub fn check_flags(&self, flags: &[(PathBuf, u64)]) -> Result<()> {
         let Self::Directory(path) = self else { return Ok(()) };

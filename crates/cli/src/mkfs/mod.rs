@@ -22,6 +22,7 @@ use ubtrfs_image::{Counts, Selection};
 use ubtrfs_mkfs::{MkfsError, MkfsOptions, NewDevice, Profile, layout, minimum_bytes, random_uuid};
 use ubtrfs_volume::{ALIGNMENT, Buffer, DeferredSuperblocks, Device, DeviceWrite};
 
+pub use self::features::offered as offered_features;
 use self::identity::Identity;
 pub use self::identity::source_date_epoch;
 use self::input::Input;
@@ -118,11 +119,12 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     if arguments.populate.subvol.iter().filter(|subvolume| subvolume.default).count() > 1 {
         return Err(Failure::new("only one subvolume can be the default").with_status(2));
     }
+    let selection = arguments.populate.selection()?;
     if let Some(input) = &input {
         input.check_subvolumes(&arguments.populate.subvol)?;
         input.check_flags(&arguments.populate.inode_flags)?;
+        input.check_selection(&selection)?;
     }
-    let selection = arguments.populate.selection()?;
     let identity = Identity::new(arguments, input.as_ref(), &selection)?;
     let input = input.as_ref().map(|input| (input, &selection));
     let mut targets = Vec::new();

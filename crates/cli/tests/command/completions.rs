@@ -26,7 +26,7 @@ const COMPLETE: &str = r#"
 "#;
 
 #[test]
-fn bash_completes_profiles_checksums_and_mount_options() {
+fn bash_completes_profiles_checksums_features_and_mount_options() {
     require!(Need::Tool("bash"));
     let dir = scratch_dir();
     success(&ubtrfs(&["generate".as_ref(), dir.path().as_os_str()]));
@@ -47,6 +47,8 @@ fn bash_completes_profiles_checksums_and_mount_options() {
         ("ubtrfs mount -o compress=zstd,noat", "zstd,noatime"),
         ("ubtrfs mount -o rescue=ignoreb", "ignorebadroots"),
         ("ubtrfs shell -o degr", "degraded"),
+        ("ubtrfs mkfs -O squ", "squota"),
+        ("ubtrfs mkfs --features squota,^no-", "squota,^no-holes"),
     ] {
         assert_eq!(complete(line), offered, "{line}");
     }

@@ -154,6 +154,18 @@ fn other_file_systems_are_left_out_on_request() {
 }
 
 #[test]
+fn an_archive_has_no_file_systems() {
+    let dir = tempfile::tempdir().unwrap();
+    let (top, archive) = (dir.path().join("tree"), dir.path().join("archive.tar"));
+    tree(&top);
+    pack(&top, &archive);
+    let image = dir.path().join("image");
+    let arguments = ["mkfs", "-q", "-x", "--rootdir", archive.to_str().unwrap(), image.to_str().unwrap()];
+    fails(&ubtrfs(&arguments), 2, "--one-file-system is for directories");
+    assert!(!image.exists());
+}
+
+#[test]
 fn what_is_no_archive_leaves_the_volume_that_was_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
