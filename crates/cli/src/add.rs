@@ -35,7 +35,7 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let opened = open_for_writing(&paths, window)?;
     let volume = Volume::open(opened.devices, OpenOptions::default());
     let volume = volume.map_err(|error| about_volume_within(&paths, window, &error))?;
-    let options = Options { background_commits: false, ..Options::default() };
+    let options = Options { background_commits: false, catches_up_first: true, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
     // All of them before the first one is the volume's.
     let devices = new.iter().map(|path| open_new(path, arguments.force)).collect::<Result<Vec<_>>>()?;

@@ -145,8 +145,8 @@ fn reset_devices(place: &VolumePlace) -> Result<()> {
     let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
     let volume = volume.map_err(|error| about_volume_within(paths, window, &error))?;
     let failed = |error: ubtrfs::Error| Failure::of(&error);
-    let fs = Filesystem::open(Arc::new(volume), Options { background_commits: false, ..Options::default() });
-    let fs = fs.map_err(failed)?;
+    let options = Options { background_commits: false, catches_up_first: true, ..Options::default() };
+    let fs = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
     let numbers: Vec<DeviceId> = fs.volume().devices().iter().map(|device| device.devid).collect();
     numbers.into_iter().try_for_each(|devid| fs.reset_device_errors(devid)).map_err(failed)?;
     // The label that it has: there is no commit without a change.

@@ -59,7 +59,7 @@ fn set_of_device(arguments: &args::Label, label: &[u8]) -> Result<()> {
     let volume = Volume::open(writing.devices, OpenOptions { read_only: false });
     let volume = volume.map_err(|error| about_volume_within(&paths, arguments.window, &error))?;
     let failed = |error: ubtrfs::Error| Failure::about(arguments.place.display(), &error);
-    let options = Options { background_commits: false, ..Options::default() };
+    let options = Options { background_commits: false, catches_up_first: true, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
     fs.set_label(label).map_err(failed)?;
     fs.close().map_err(failed)

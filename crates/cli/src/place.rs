@@ -103,6 +103,7 @@ impl Image {
         let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
         let options = Options {
             read_only: !writable,
+            catches_up_first: true,
             background_commits: background,
             subvolume_id: Some(TreeId::FS.0),
             no_atime: true,

@@ -82,6 +82,10 @@ pub struct Options {
     ///
     /// [`Filesystem::write_again`]: crate::Filesystem::write_again
     pub begins_at_rest: bool,
+    /// Devices that lag have all that the others have before the volume is used, or opening fails.
+    /// For who uses it for a short time: else the [`Filesystem`](crate::Filesystem) brings them up
+    /// in the background, if it lives long enough.
+    pub catches_up_first: bool,
     /// Show the last commit of a volume with a log, without the log.
     pub no_log_replay: bool,
     /// Longest time from a change to the start of the commit that makes it durable.
@@ -152,6 +156,7 @@ impl Default for Options {
         Self {
             read_only: false,
             begins_at_rest: false,
+            catches_up_first: false,
             no_log_replay: false,
             commit_interval: Duration::from_secs(5),
             memory: 256 << 20,

@@ -48,9 +48,11 @@ impl Session {
             session.fs.write_again()?;
             return Ok(session);
         }
-        // What a mount does at once it does by commits, which have to be on the devices before
-        // what they have freed is given out again: a replay, and the end of a kernel's balance.
-        Filesystem::open(open_volume(devices.clone())?, options.clone())?.close()?;
+        // What a mount does at once, or soon, it does by commits, which have to be on the devices
+        // before what they have freed is given out again: a replay, the end of a kernel's balance,
+        // and what a device has missed. Else that one would not get this edit's superblock either.
+        let catch_up = Options { catches_up_first: true, ..options.clone() };
+        Filesystem::open(open_volume(devices.clone())?, catch_up)?.close()?;
         Self::begin(devices, options)
     }
 
@@ -139,7 +141,7 @@ impl Session {
     }
 
     fn write_superblocks(&self) -> Result<()> {
-        self.deferred.iter().try_for_each(|device| device.publish().map_err(Error::Superblocks))
+        DeferredSuperblocks::publish_all(&self.deferred).map_err(Error::Superblocks)
     }
 }
 
@@ -286,6 +288,18 @@ mod tests {
         }
         drop(edit);
         assert!(seen([&one, &late]) == before);
+        // It has all of it by now, and gets what the next edit does (invariant 70).
+        let alone = |device: &Arc<MemoryDevice>| {
+            let copy = Arc::new(MemoryDevice::from_bytes(device.to_bytes()));
+            let volume = Volume::open_degraded(vec![copy], OpenOptions { read_only: true }).unwrap();
+            let fs = Filesystem::open(Arc::new(volume), Options { read_only: true, ..Options::default() }).unwrap();
+            Dir::root(&fs).read("file0").unwrap()[0]
+        };
+        assert_eq!((alone(&one), alone(&late)), (2, 2));
+        let edit = Session::open(vec![Arc::clone(&one) as _, Arc::clone(&late) as _]).unwrap();
+        fill(&edit, 9).unwrap();
+        edit.publish().unwrap();
+        assert_eq!((alone(&one), alone(&late)), (9, 9));
     }
 
     /// The bytes of a volume with some files, and what it shows before and after [`edit`].

@@ -27,18 +27,33 @@ impl DeferredSuperblocks {
     }
 
     /// Writes the superblocks, after everything else is durable; when it returns they are, too.
-    pub fn publish(&self) -> io::Result<()> {
-        // The device may defer them, too.
-        let kept = self.superblocks.lock().clone();
-        if kept.is_empty() {
-            return Ok(());
+    pub fn publish(self: &Arc<Self>) -> io::Result<()> {
+        Self::publish_all(std::slice::from_ref(self))
+    }
+
+    /// The same of all devices of a volume: everything else is durable on all of them before any
+    /// gets its superblock, and they get them at once, so that hardly a crash comes between.
+    pub fn publish_all(devices: &[Arc<Self>]) -> io::Result<()> {
+        // The devices may defer them, too.
+        let kept: Vec<(&Arc<Self>, BTreeMap<Physical, DeviceWrite>)> = devices
+            .iter()
+            .map(|device| (device, device.superblocks.lock().clone()))
+            .filter(|(_, kept)| !kept.is_empty())
+            .collect();
+        kept.iter().try_for_each(|(device, _)| device.device.flush())?;
+        let submit = |(device, kept): &(&Arc<Self>, BTreeMap<Physical, DeviceWrite>)| {
+            device.device.submit(kept.values().cloned().collect())
+        };
+        let tickets: Vec<DeviceTicket> = kept.iter().map(submit).collect();
+        // All of them are waited for, whatever becomes of the first one.
+        let written: Vec<io::Result<()>> = tickets.into_iter().map(|ticket| Ok(ticket.wait()?)).collect();
+        written.into_iter().collect::<io::Result<()>>()?;
+        kept.iter().try_for_each(|(device, _)| device.device.flush())?;
+        for (device, kept) in kept {
+            let is_newer =
+                |at: &Physical, write: &mut DeviceWrite| kept.get(at).is_none_or(|it| it.data[..] != write.data[..]);
+            device.superblocks.lock().retain(is_newer);
         }
-        self.device.flush()?;
-        self.device.submit(kept.values().cloned().collect()).wait()?;
-        self.device.flush()?;
-        let is_newer =
-            |at: &Physical, write: &mut DeviceWrite| kept.get(at).is_none_or(|it| it.data[..] != write.data[..]);
-        self.superblocks.lock().retain(is_newer);
         Ok(())
     }
 }
@@ -122,7 +137,7 @@ mod tests {
     #[test]
     fn superblocks_are_read_back_at_once_and_written_when_asked_for() {
         let base = Arc::new(MemoryDevice::new(128 << 10));
-        let device = DeferredSuperblocks::new(base.clone());
+        let device = Arc::new(DeferredSuperblocks::new(base.clone()));
         let write = |at: u64, byte: u8| {
             let write = DeviceWrite { at: Physical(at), data: SharedBuffer::from(vec![byte; SUPERBLOCK_SIZE]) };
             device.submit(vec![write]).wait().unwrap();

@@ -184,6 +184,9 @@ impl Filesystem {
         }
         // One that only reads shows it, too, if it can.
         fs.balancer.load().or_else(|error| if read_only { Ok(()) } else { Err(error) })?;
+        if fs.info.options.catches_up_first && !read_only {
+            fs.catch_up_all()?;
+        }
         if fs.info.options.discard && !read_only {
             fs.info.space.lock().start_discards();
         }
@@ -208,6 +211,19 @@ impl Filesystem {
     fn has_work_left(&self) -> Result<bool> {
         let lags = !self.info.volume.lagging_devices().is_empty();
         Ok(lags || self.committer.replacement().is_in_progress() || self.committer.has_reloc_trees()?)
+    }
+
+    /// Brings all devices that lag up to the others, by a commit if there are any.
+    fn catch_up_all(&self) -> Result<()> {
+        self.scrubber.catch_up(&mut |_| true)?;
+        match self.info.volume.lagging_devices().first() {
+            None => Ok(()),
+            Some(devid) => {
+                let why =
+                    format!("device {devid} lacks something that the others have, and can't be brought up to them");
+                Err(Error::Refused(Refusal::ReadOnlyState(why)))
+            }
+        }
     }
 
     /// A mount whose root can't be read, or is not a directory, would be useless and is refused. A
