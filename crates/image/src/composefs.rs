@@ -51,7 +51,7 @@ pub fn dump(
         line.push('\n');
         out.write_all(line.as_bytes()).map_err(outside("standard output"))?;
         if of.file_type() == FileType::Directory {
-            left.extend(source.children(&file)?.into_iter().rev().map(|(_, file)| file));
+            left.extend(source.named_children(&file)?.into_iter().rev());
         }
         if let Some(identity) = of.identity {
             links.entry(identity).or_insert_with(|| file.path().clone());

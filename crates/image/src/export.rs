@@ -55,7 +55,7 @@ pub fn export(
         let description = source.describe(&file)?;
         export.entry(&file, &description)?;
         if description.file_type() == FileType::Directory {
-            left.extend(source.children(&file)?.into_iter().rev().map(|(_, file)| file));
+            left.extend(source.named_children(&file)?.into_iter().rev());
         }
     }
     export.write(&[0; 2 * BLOCK as usize])?;

@@ -81,12 +81,8 @@ impl HostFiles {
 
     /// Files that the selection excludes.
     fn excludes(&self, file: &HostFile) -> bool {
-        let excluded = &self.selection.excluded;
-        let is_path = || {
-            let path = file.path();
-            excluded.has_path(path.strip_prefix(&self.top).unwrap_or(&path).as_os_str().as_bytes())
-        };
-        excluded.has_name(file.name().as_bytes()) || excluded.asks_for_paths() && is_path()
+        let above = file.matched_above(&self.selection.excluded);
+        self.selection.excluded.step(&above, file.name().as_bytes()).1
     }
 
     /// Whether another file system is mounted on a directory, which is not to be looked into.

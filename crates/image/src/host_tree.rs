@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
@@ -20,12 +20,16 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, Stat, f
 use rustix::io::Errno;
 
 use crate::preloaded;
+use crate::selection::{Excluded, MatchedPaths};
 
 /// Bytes of a block of a file: where it is all zeros, it may be a hole.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// Directories that are open at a time, besides the one where a walk began.
 const MOST_OPEN: usize = 256;
+/// Of those that are opened again on the way to one, how many stay open at its end, and how many
+/// above: so that ways to several deep directories stay open beside each other.
+const SPREAD: usize = 32;
 
 /// How often a name is looked up again since it refers to something of another type by now.
 const TRIES: u32 = 100;
@@ -67,6 +71,8 @@ pub struct HostDirectory {
     /// Its file system, and its number there.
     id: (u64, u64),
     fd: RefCell<Option<Rc<OwnedFd>>>,
+    /// What its path has matched of patterns, once that is asked for.
+    matched: OnceCell<MatchedPaths>,
 }
 
 impl Drop for HostDirectory {
@@ -98,6 +104,14 @@ impl HostFile {
         self.listed_ino
     }
 
+    /// What the path of its directory has matched of patterns.
+    pub(crate) fn matched_above(&self, excluded: &Excluded) -> MatchedPaths {
+        match &self.dir {
+            Some(dir) if excluded.asks_for_paths() => dir.matched(excluded),
+            _ => excluded.top(),
+        }
+    }
+
     /// The path that led to it, for messages.
     pub fn path(&self) -> PathBuf {
         let above = std::iter::successors(self.dir.as_deref(), |dir| dir.above.as_deref());
@@ -112,6 +126,29 @@ impl HostDirectory {
     /// Whether a walk begins here.
     pub fn is_first(&self) -> bool {
         self.above.is_none()
+    }
+
+    /// What its path, from where the walk began, has matched of patterns.
+    fn matched(&self, excluded: &Excluded) -> MatchedPaths {
+        let mut unknown = Vec::new();
+        let mut at = Some(self);
+        let known = loop {
+            let Some(dir) = at else { break None };
+            if let Some(matched) = dir.matched.get() {
+                break Some(matched.clone());
+            }
+            unknown.push(dir);
+            at = dir.above.as_deref();
+        };
+        unknown
+            .into_iter()
+            .rev()
+            .fold(known, |above, dir| {
+                let matched =
+                    above.map_or_else(|| excluded.top(), |above| excluded.step(&above, dir.name.as_bytes()).0);
+                Some(dir.matched.get_or_init(|| matched).clone())
+            })
+            .unwrap_or_default()
     }
 }
 
@@ -187,7 +224,8 @@ impl HostTree {
             return Err(Errno::NOTDIR.into());
         }
         let (above, name) = (file.dir.clone(), file.name.clone());
-        let dir = Rc::new(HostDirectory { above, name, id: opened.id(), fd: RefCell::default() });
+        let dir =
+            Rc::new(HostDirectory { above, name, id: opened.id(), fd: RefCell::default(), matched: OnceCell::new() });
         self.keep_open(&dir, Rc::clone(&opened.fd));
         // It may have been listed before.
         rustix::fs::seek(&opened.fd, SeekFrom::Start(0))?;
@@ -215,7 +253,7 @@ impl HostTree {
     pub fn begin(dir: OwnedFd) -> io::Result<Rc<HostDirectory>> {
         let found = fstat(&dir)?;
         let (id, fd) = ((found.st_dev, found.st_ino), RefCell::new(Some(Rc::new(dir))));
-        Ok(Rc::new(HostDirectory { above: None, name: OsString::new(), id, fd }))
+        Ok(Rc::new(HostDirectory { above: None, name: OsString::new(), id, fd, matched: OnceCell::new() }))
     }
 
     /// A directory that was opened by its name in another one.
@@ -223,7 +261,7 @@ impl HostTree {
         let found = fstat(&dir)?;
         let (above, name) = (Some(Rc::clone(above)), OsString::from_vec(name.to_vec()));
         let id = (found.st_dev, found.st_ino);
-        let entered = Rc::new(HostDirectory { above, name, id, fd: RefCell::default() });
+        let entered = Rc::new(HostDirectory { above, name, id, fd: RefCell::default(), matched: OnceCell::new() });
         self.keep_open(&entered, Rc::new(dir));
         Ok(entered)
     }
@@ -239,6 +277,9 @@ impl HostTree {
             // Where the walk began is always open.
             at = at.above.as_ref().ok_or(Errno::BADF)?;
         };
+        // Of those that are opened again, the last ones stay open, for who goes up from here, and
+        // some between them and the top, from where the others are reached.
+        let stride = (closed.len() / SPREAD).max(1);
         for (left, dir) in closed.into_iter().enumerate().rev() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let opened = openat(&fd, &dir.name, flags, Mode::empty())?;
@@ -247,7 +288,7 @@ impl HostTree {
                 return Err(io::Error::other("another directory was put in the place of one above it"));
             }
             fd = Rc::new(opened);
-            if left < MOST_OPEN {
+            if left < SPREAD || left % stride == 0 {
                 self.keep_open(dir, Rc::clone(&fd));
             }
         }
@@ -422,7 +463,7 @@ mod tests {
             let mut at: Option<Rc<HostDirectory>> = None;
             for _ in 0..500_000 {
                 let (name, fd) = (OsString::new(), RefCell::default());
-                at = Some(Rc::new(HostDirectory { above: at, name, id: (0, 0), fd }));
+                at = Some(Rc::new(HostDirectory { above: at, name, id: (0, 0), fd, matched: OnceCell::new() }));
             }
         };
         std::thread::Builder::new().stack_size(256 << 10).spawn(drop_it).unwrap().join().unwrap();

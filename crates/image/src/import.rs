@@ -73,8 +73,8 @@ pub(crate) fn import_plain(
     job: &mut Job<'_>,
 ) -> Result<()> {
     let ImportOptions { layer, dedupe, selection } = options;
-    let (made, times, flags) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-    let mut import = Import { fs, job, root: dir, layer, dedupe, made, times, flags };
+    let (made, hidden, times, flags) = (HashMap::new(), HashSet::new(), BTreeMap::new(), BTreeMap::new());
+    let mut import = Import { fs, job, root: dir, layer, dedupe, made, hidden, times, flags };
     let mut archive = ArchiveReader::new(archive);
     while let Some(mut of) = archive.next()? {
         if selection.excluded.has_above(&components(&of.path)?) {
@@ -112,6 +112,8 @@ struct Import<'a, 'b> {
     dedupe: bool,
     /// The names that entries of this archive have made, by their directories.
     made: HashMap<InodeId, HashSet<Vec<u8>>>,
+    /// Directories that have nothing of layers below any more.
+    hidden: HashSet<InodeId>,
     /// The times of directories, and flags, to be set in the end: those of the last entry of each.
     times: BTreeMap<InodeId, SetAttributes>,
     flags: BTreeMap<InodeId, u64>,
@@ -323,7 +325,10 @@ impl Import<'_, '_> {
     }
 
     /// Removes all below a directory that has no name by this archive.
-    fn hide(&self, dir: InodeId, shown: &Path) -> Result<()> {
+    fn hide(&mut self, dir: InodeId, shown: &Path) -> Result<()> {
+        if !self.hidden.insert(dir) {
+            return Ok(());
+        }
         let source = VolumeFiles::new(self.fs);
         let mut left = vec![VolumeFile::new(dir, shown)];
         while let Some(dir) = left.pop() {

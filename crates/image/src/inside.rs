@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ubtrfs::format::DirIndex;
-use ubtrfs::format::items::FileType;
+use ubtrfs::format::items::{FileType, MAX_NAME_LEN};
 use ubtrfs::{Errno, Filesystem, InodeId};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::linked_path::LinkedPath;
 use crate::source::{Child, Description, Source, TakeData};
 
@@ -72,7 +72,25 @@ pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8]) -> ubtrfs::Resu
     }
 }
 
+/// Whether a name is one that a file can have: hostile volumes have others, which lead elsewhere
+/// where something is made by them.
+pub fn is_name(name: &[u8]) -> bool {
+    let odd = name.is_empty() || name == b"." || name == b".." || name.len() > MAX_NAME_LEN;
+    !odd && !name.contains(&b'/') && !name.contains(&0)
+}
+
 impl VolumeFiles {
+    /// What is in a directory, for who writes their names somewhere. An error where a file has a
+    /// name that none can have.
+    pub(crate) fn named_children(&self, dir: &VolumeFile) -> Result<Vec<VolumeFile>> {
+        let children = self.children(dir)?;
+        if let Some((name, _)) = children.iter().find(|(name, _)| !is_name(name)) {
+            let (name, path) = (name.escape_ascii(), shown(&dir.path.path()));
+            return Err(Error::Refused(format!("{path} has the name '{name}' in it, which no file can have")));
+        }
+        Ok(children.into_iter().map(|(_, file)| file).collect())
+    }
+
     /// Files of a volume.
     pub fn new(fs: &Arc<Filesystem>) -> Self {
         Self { fs: Arc::clone(fs), listed: RefCell::default() }
@@ -181,5 +199,20 @@ impl Source for VolumeFiles {
 
     fn inode(&self, node: &VolumeFile) -> Option<InodeId> {
         Some(node.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_none() {
+        for odd in [&b""[..], b".", b"..", b"/", b"a/b", b"../x", b"a\0b", &[b'x'; 256]] {
+            assert!(!is_name(odd), "{odd:?}");
+        }
+        for fine in [&b"a"[..], b"...", b"..a", b"\xff\n", &[b'x'; 255]] {
+            assert!(is_name(fine), "{fine:?}");
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! What of a tree comes into a volume, and whom it belongs to there.
 
-use glob::{MatchOptions, Pattern};
 use ubtrfs::acl::{self, Acl, AclEntry, AclTag};
 
+use crate::path_pattern::{Matched, NamePattern, PathPattern};
 use crate::source::Description;
 
 /// The capabilities of files, whose third version has the number of a user.
@@ -16,16 +16,16 @@ const ROOT_ID: std::ops::Range<usize> = 20..24;
 #[derive(Clone, Debug, Default)]
 pub struct Excluded {
     /// Of names, wherever they are.
-    names: Vec<Pattern>,
-    /// Of paths from the top, without a slash before them, and how many names each has that it
-    /// matches; `None` is any number.
-    paths: Vec<(Pattern, Option<usize>)>,
+    names: Vec<NamePattern>,
+    /// Of paths from the top.
+    paths: Vec<PathPattern>,
 }
 
-impl Excluded {
-    const HOW: MatchOptions =
-        MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
+/// How much of each pattern of paths a directory's path has matched.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MatchedPaths(Vec<Matched>);
 
+impl Excluded {
     /// Adds a pattern: one with a slash is of paths from the top, one without of names. An error
     /// says what is wrong with it.
     pub fn add(&mut self, pattern: &str) -> Result<(), String> {
@@ -34,35 +34,33 @@ impl Excluded {
         if path.split('/').any(|name| matches!(name, "" | "." | "..")) {
             return Err(wrong("it has an empty name, . or .. in it, or ends with a slash"));
         }
-        let parsed = Pattern::new(path).map_err(|error| wrong(error.msg))?;
         if pattern.contains('/') {
-            let names = path.split('/').count();
-            self.paths.push((parsed, (!path.contains("**")).then_some(names)));
+            self.paths.push(PathPattern::new(path).map_err(|error| wrong(error.msg))?);
         } else {
-            self.names.push(parsed);
+            self.names.push(NamePattern::new(path).map_err(|error| wrong(error.msg))?);
         }
         Ok(())
     }
 
-    /// Whether what has this name is left out wherever it is.
-    pub fn has_name(&self, name: &[u8]) -> bool {
-        matches(self.names.iter(), name)
-    }
-
-    /// Whether a path has to be known to tell.
-    pub fn asks_for_paths(&self) -> bool {
+    /// Whether the path of a directory has to be known to tell of what is in it.
+    pub(crate) fn asks_for_paths(&self) -> bool {
         !self.paths.is_empty()
     }
 
-    /// Whether a path from the top is left out, without what leaves out its name.
-    pub fn has_path(&self, path: &[u8]) -> bool {
-        matches(self.paths.iter().map(|(pattern, _)| pattern), path)
+    /// Of the top of the tree.
+    pub(crate) fn top(&self) -> MatchedPaths {
+        MatchedPaths(self.paths.iter().map(PathPattern::begin).collect())
     }
 
-    /// The same of a path of so many names.
-    fn has_path_of(&self, path: &[u8], names: usize) -> bool {
-        let fitting = self.paths.iter().filter(|(_, of)| of.is_none_or(|of| of == names));
-        matches(fitting.map(|(pattern, _)| pattern), path)
+    /// Of what has a name in a directory; and whether it is left out.
+    pub(crate) fn step(&self, above: &MatchedPaths, name: &[u8]) -> (MatchedPaths, bool) {
+        let mut is_left_out = self.names.iter().any(|pattern| pattern.matches(name));
+        let matched = self.paths.iter().zip(&above.0).map(|(pattern, above)| {
+            let (matched, is_whole) = pattern.step(above, name);
+            is_left_out |= is_whole;
+            matched
+        });
+        (MatchedPaths(matched.collect()), is_left_out)
     }
 
     /// Whether a path from the top, or what it is below of, is left out.
@@ -70,23 +68,12 @@ impl Excluded {
         if self.names.is_empty() && self.paths.is_empty() {
             return false;
         }
-        let mut path = Vec::new();
-        (1..).zip(names).any(|(depth, name)| {
-            if !path.is_empty() {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
-            self.has_name(name) || self.has_path_of(&path, depth)
+        let mut at = self.top();
+        names.iter().any(|name| {
+            let is_left_out;
+            (at, is_left_out) = self.step(&at, name);
+            is_left_out
         })
-    }
-}
-
-/// Names that are no UTF-8 match by what a terminal shows of them.
-fn matches<'a>(patterns: impl Iterator<Item = &'a Pattern>, bytes: &[u8]) -> bool {
-    let mut patterns = patterns.peekable();
-    patterns.peek().is_some() && {
-        let text = String::from_utf8_lossy(bytes);
-        patterns.any(|pattern| pattern.matches_with(&text, Excluded::HOW))
     }
 }
 

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use rustix::fs::{CWD, Mode, OFlags};
 use ubtrfs::Filesystem;
 use ubtrfs_format::items::FileType;
-use ubtrfs_image::{Description, Editor, HostDirectory, HostTree, Job, LinkedPath, Source, VolumeFile, VolumeFiles};
+use ubtrfs_image::{
+    Description, Editor, HostDirectory, HostTree, Job, LinkedPath, Source, VolumeFile, VolumeFiles, is_name,
+};
 
 use super::session::about;
 use crate::args::edit::Cp;
@@ -24,7 +26,7 @@ use crate::host::destination::{Destination, is_content, is_named_as_directory};
 use crate::host::replacement::Replacement;
 use crate::host::sources::Sources;
 use crate::host::target::{
-    Identity, Made, enter, hold, hold_again, is_name, make_directory, make_link, make_node, make_symlink,
+    Identity, Made, enter, hold, hold_again, make_directory, make_link, make_node, make_symlink,
 };
 use crate::show;
 

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use ubtrfs::{FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
-use ubtrfs_image::HostDirectory;
+use ubtrfs_image::{HostDirectory, is_name};
 use ubtrfs_tree::sentence;
 
 use super::walk::Walk;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, is_name, joined};
+use crate::host::target::{self, joined};
 
 /// Inodes that are processed together.
 const BATCH: usize = 256;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
-use ubtrfs_image::HostDirectory;
+use ubtrfs_image::{HostDirectory, is_name};
 use ubtrfs_tree::sentence;
 
 use super::content;
@@ -19,7 +19,7 @@ use super::report::{Copied, Report};
 use super::source::Source;
 use crate::args;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, Identity, Made, Place, Target, is_fatal, is_name, joined};
+use crate::host::target::{self, Identity, Made, Place, Target, is_fatal, joined};
 use crate::trees::Trees;
 
 /// Entries that are listed at once.
