@@ -149,7 +149,7 @@ fn about(path: &Path, errno: Errno) -> Failure {
         Errno::CANCELED => "the balance was paused or cancelled",
         Errno::INVAL => {
             "the volume can't have chunks like that; where a conversion leaves fewer copies of metadata, --force says \
-             that this is wanted"
+             that this is wanted; where data and metadata share chunks, -d and -m have to be the same"
         }
         Errno::NOSPC => "there was no room to empty some of the chunks",
         Errno::INTR => "a signal has ended the balance",

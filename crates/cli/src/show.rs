@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use ubtrfs_format::items::Timespec;
+use ubtrfs_image::misleads;
 
 const DAY: i64 = 24 * 60 * 60;
 
@@ -75,7 +76,7 @@ pub fn bytes(bytes: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\\' | '"' => text.extend(['\\', c]),
-                c if c.is_control() => text.extend(c.escape_default()),
+                c if misleads(c) => text.extend(c.escape_default()),
                 c => text.push(c),
             }
         }
@@ -90,7 +91,7 @@ pub fn bytes(bytes: &[u8]) -> String {
 pub fn harmless(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() { shown.extend(c.escape_default()) } else { shown.push(c) }
+        if misleads(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     shown
 }
@@ -155,6 +156,7 @@ mod tests {
     fn names_are_harmless() {
         assert_eq!(bytes("ä\x1b[31m\n\"\\".as_bytes()), "ä\\u{1b}[31m\\n\\\"\\\\");
         assert_eq!(bytes(b"a\xffb"), "a\\xffb");
+        assert_eq!(harmless("a\u{202e}b\u{2028}"), "a\\u{202e}b\\u{2028}");
         assert_eq!(harmless("\"ä\x1b[31m\u{9b}"), "\"ä\\u{1b}[31m\\u{9b}");
         assert_eq!(hex(&[0xab; 33]), format!("{}… (33 bytes)", "ab".repeat(32)));
     }

@@ -18,6 +18,9 @@ use crate::sparse::{SparseRecords, Taken};
 const ACL_ACCESS: &[u8] = ubtrfs::acl::ACCESS;
 const ACL_DEFAULT: &[u8] = ubtrfs::acl::DEFAULT;
 
+/// Records of one entry: each takes memory beside its bytes. Sparse files have two for a range.
+const MAX_RECORDS: usize = 1 << 18;
+
 /// Records `LENGTH KEY=VALUE\n`; values may have any bytes.
 pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record>> {
     let mut records = Vec::new();
@@ -30,6 +33,9 @@ pub fn parse(mut bytes: &[u8]) -> Result<Vec<Record>> {
             Some((len, record[..equals].to_vec(), record[equals + 1..].to_vec()))
         })();
         let (len, key, value) = parsed.ok_or_else(|| Error::Refused("the archive has a malformed record".into()))?;
+        if records.len() >= MAX_RECORDS {
+            return Err(Error::Refused("the archive has an entry with too many records".into()));
+        }
         records.push((key, value));
         bytes = &bytes[len..];
     }

@@ -42,6 +42,8 @@ pub struct CopyOptions {
     pub dedupe: bool,
     /// The owner of what is made, unless `archive` says otherwise.
     pub owner: (u32, u32),
+    /// Permissions that what is made does not get, unless `archive` says otherwise.
+    pub umask: u32,
 }
 
 /// A directory that is being copied.
@@ -158,7 +160,8 @@ impl<S: Source> Copier<'_, '_, S> {
             self.job.done(description.file_type())?;
             return Ok(None);
         }
-        let made = self.fs.create(dir, &name, &self.new_inode(&description)).map_err(inside(path))?;
+        let new = self.new_inode(dir, &description).map_err(inside(path))?;
+        let made = self.fs.create(dir, &name, &new).map_err(inside(path))?;
         if description.file_type() == FileType::Regular {
             self.job.made(self.fs, made, path)?;
             if self.options.archive {
@@ -209,7 +212,8 @@ impl<S: Source> Copier<'_, '_, S> {
             Some(_) => return Err(refused(path, "is no directory, and no directory replaces it")),
             None => {
                 let left = self.source.children(node)?;
-                (self.fs.create(dir, name, &self.new_inode(&description)).map_err(inside(path))?, left)
+                let new = self.new_inode(dir, &description).map_err(inside(path))?;
+                (self.fs.create(dir, name, &new).map_err(inside(path))?, left)
             }
         };
         self.job.made(self.fs, to, path)?;
@@ -237,11 +241,18 @@ impl<S: Source> Copier<'_, '_, S> {
         dir == above
     }
 
-    fn new_inode(&self, of: &Description) -> NewInode {
-        let (uid, gid) = if self.options.archive { (of.uid, of.gid) } else { self.options.owner };
-        let mode = if self.options.archive { of.mode } else { of.mode & !0o7000 };
+    /// As by cp(1): a plain copy keeps no set-id bits, of a directory the sticky bit; and the umask
+    /// or a default ACL of the directory counts, for directories both.
+    fn new_inode(&self, dir: InodeId, of: &Description) -> ubtrfs::Result<NewInode> {
+        let CopyOptions { archive, owner, umask, .. } = self.options;
         let (rdev, symlink_target) = (of.rdev, of.target.clone());
-        NewInode { mode, uid, gid, rdev, symlink_target, ..NewInode::default() }
+        let new = NewInode { mode: of.mode, rdev, symlink_target, ..NewInode::default() };
+        if archive {
+            return Ok(NewInode { uid: of.uid, gid: of.gid, ..new });
+        }
+        let dropped = if of.file_type() == FileType::Directory { 0o6000 | umask } else { 0o7000 };
+        let new = NewInode { mode: of.mode & !dropped, uid: owner.0, gid: owner.1, ..new };
+        self.fs.inheriting(dir, new, umask)
     }
 
     /// Fills an empty file.

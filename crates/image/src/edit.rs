@@ -139,6 +139,7 @@ impl Editor {
         let (dir, path) = self.place(path, None)?;
         let name = path.file_name().unwrap_or_default().as_bytes();
         let new = NewInode { mode, uid, gid, rdev, ..NewInode::default() };
+        let new = self.fs.inheriting(dir, new, 0).map_err(inside(&path))?;
         let made = self.fs.create(dir, name, &new).map_err(inside(&path))?;
         self.fs.forget(made, 1);
         // A directory with the set-group-id bit has given its own group.
@@ -185,6 +186,9 @@ impl Editor {
                 shown(from),
                 shown(&to)
             )),
+            Errno::INVAL if to.starts_with(from) => {
+                Error::Refused(format!("{} can't be moved into itself, to {}", shown(from), shown(&to)))
+            }
             _ => inside(&to)(error),
         })
     }
@@ -269,7 +273,17 @@ impl Editor {
             Some(value) => self.fs.put_xattr(id, name, value, XattrMode::Set),
             None => self.fs.drop_xattr(id, name),
         }
-        .map_err(inside(path))
+        .map_err(|error| match error.errno() {
+            Errno::OPNOTSUPP
+                if ![&b"user."[..], b"trusted.", b"security.", b"system.", b"btrfs."]
+                    .iter()
+                    .any(|space| name.starts_with(space)) =>
+            {
+                let name = name.escape_ascii();
+                Error::Refused(format!("{}: the attribute '{name}' is in no namespace, such as user.", shown(path)))
+            }
+            _ => inside(path)(error),
+        })
     }
 
     /// Sets the size of a file, which is made if there is none.

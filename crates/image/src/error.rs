@@ -69,12 +69,19 @@ impl Error {
     }
 }
 
+/// Whether a character of a text that somebody else has written does something to a terminal, or to
+/// the order or the lines of what follows.
+pub fn misleads(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
 /// A path as messages have it. Names come from anywhere: none ends a line or has anything that a
 /// terminal would obey.
 pub(crate) fn shown(path: &Path) -> String {
     let mut text = String::new();
     for c in path.to_string_lossy().chars() {
-        if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+        if misleads(c) { text.extend(c.escape_default()) } else { text.push(c) }
     }
     text
 }

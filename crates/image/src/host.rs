@@ -101,6 +101,10 @@ impl HostFiles {
 
 /// An error about a file, whose path is put together only then.
 fn about(file: &HostFile, error: impl Into<io::Error>) -> Error {
+    let error = error.into();
+    if error.kind() == io::ErrorKind::NotFound && !file.begins_walk() {
+        return outside(file.path())(io::Error::new(error.kind(), "it vanished while its directory was read"));
+    }
     outside(file.path())(error)
 }
 

@@ -94,6 +94,11 @@ impl HostFile {
         Self { dir: None, name, listed_as: FileType::Unknown, listed_ino: 0, links, opened: OnceCell::new() }
     }
 
+    /// Whether a walk begins here.
+    pub(crate) fn begins_walk(&self) -> bool {
+        self.dir.is_none()
+    }
+
     /// Its name in its directory; of what a walk begins with, the path.
     pub fn name(&self) -> &OsStr {
         &self.name
@@ -414,6 +419,32 @@ mod tests {
         }
         assert_eq!(found, (0..LEVELS).rev().collect::<Vec<_>>());
         assert!(longest > 4096);
+        let removed = std::process::Command::new("rm").arg("-rf").arg(dir.path()).status().unwrap();
+        assert!(removed.success());
+    }
+
+    /// Hard links lead from one deep directory to another.
+    #[test]
+    fn ways_to_several_deep_directories_stay_open() {
+        const LEVELS: u32 = 600;
+        let dir = tempfile::tempdir().unwrap();
+        let tree = HostTree::default();
+        let bottoms = ["one", "two"].map(|name| {
+            fs::create_dir(dir.path().join(name)).unwrap();
+            deep(&dir.path().join(name), LEVELS);
+            let mut at = HostFile::named(dir.path().join(name), false);
+            loop {
+                let Some(below) = tree.children(&at).unwrap().into_iter().find(|child| child.name() == "d") else {
+                    break at.dir.clone().unwrap();
+                };
+                at = below;
+            }
+        });
+        for dir in bottoms.iter().cycle().take(6) {
+            tree.descriptor(dir).unwrap();
+        }
+        assert!(bottoms.iter().all(|dir| dir.fd.borrow().is_some()), "one is opened again for each turn");
+        assert!(tree.open.borrow().len() <= MOST_OPEN);
         let removed = std::process::Command::new("rm").arg("-rf").arg(dir.path()).status().unwrap();
         assert!(removed.success());
     }

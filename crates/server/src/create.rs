@@ -8,7 +8,6 @@ use ubtrfs_fuse::{Caller, Errno};
 use crate::device_number;
 use crate::shared::{Shared, errno};
 
-const S_IFMT: u32 = 0o170_000;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFLNK: u32 = 0o120_000;
 
@@ -24,19 +23,8 @@ impl Shared {
         rdev: u32,
     ) -> Result<NewInode, Errno> {
         let (uid, gid) = self.ownership().maker(caller);
-        let mut new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
-        let Some(value) = self.xattr(parent, acl::DEFAULT)? else {
-            new.mode &= !(umask & 0o777);
-            return Ok(new);
-        };
-        let Some(default) = Acl::parse(&value).map_err(|_| Errno::IO)? else { return Ok(new) };
-        let inherited = default.inherit(mode);
-        new.mode = inherited.mode;
-        new.xattrs.extend(inherited.access.map(|access| (acl::ACCESS.to_vec(), access)));
-        if mode & S_IFMT == S_IFDIR {
-            new.xattrs.push((acl::DEFAULT.to_vec(), value));
-        }
-        Ok(new)
+        let new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
+        self.engine.inheriting(parent, new, umask).map_err(|error| errno(&error))
     }
 
     /// The root directory of a new subvolume. As by the kernel's driver a default ACL of the

@@ -110,7 +110,7 @@ fn copy(
         When::Never => Reflink::Never,
     };
     let Cp { archive, dedupe, .. } = *arguments;
-    let options = CopyOptions { archive, recursive, reflink, dedupe, owner };
+    let options = CopyOptions { archive, recursive, reflink, dedupe, owner, umask: crate::host::umask() };
     let (mut within, mut outside) = (Vec::new(), Vec::new());
     for word in from {
         match locate(word) {

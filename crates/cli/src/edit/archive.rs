@@ -104,6 +104,10 @@ pub fn import(arguments: &Import) -> Result<()> {
                 continue;
             }
             let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
+            if path.is_dir() {
+                let sentence = "is a directory, and no archive: 'ubtrfs cp -a' copies what is in it";
+                return Err(Failure::new(format!("{} {sentence}", show::path(path))));
+            }
             edited.image.refuse(path)?;
             read(path, &mut file, job)?;
         }

@@ -1,5 +1,6 @@
 //! The commits of an edit, and what is said when it fails.
 
+use std::io;
 use std::path::Path;
 
 use ubtrfs::{Options, Reproducible};
@@ -93,5 +94,20 @@ pub fn about(error: &Error) -> Failure {
     let remedy = format!(
         "; {NOTHING}. An edit keeps what it replaces until its end, so smaller ones may fit; or make a larger image"
     );
-    Failure::of(error).map_sentence(|sentence| if error.is_full() { sentence + &remedy } else { sentence })
+    Failure::of(error).map_sentence(|sentence| match error {
+        _ if error.is_full() => sentence + &remedy,
+        Error::Superblocks(_) => sentence,
+        _ if is_host_full(error) => {
+            format!("{sentence}: the file system that the image is on has no room for it; {NOTHING}")
+        }
+        _ => sentence,
+    })
+}
+
+/// Whether a device can't be written since what it is on is full.
+fn is_host_full(error: &Error) -> bool {
+    let is_full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let errors = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    !matches!(error, Error::Outside { .. })
+        && errors.into_iter().any(|error| error.downcast_ref::<io::Error>().is_some_and(|error| is_full(error.kind())))
 }

@@ -80,11 +80,9 @@ pub fn copy(
     let (archive, recursive) = (arguments.archive, arguments.recursive || arguments.archive);
     let editor = Editor::new(fs, (0, 0));
     if !to.is_dir() && (from.len() > 1 || is_named_as_directory(to) && !recursive) {
-        return Err(Failure::new(format!("{} is not a directory", to.display())));
+        return Err(no_directory(to));
     }
-    let previous = rustix::process::umask(Mode::empty());
-    rustix::process::umask(previous);
-    let mut copier = Copier { fs, job, sources, archive, recursive, umask: previous.as_raw_mode() };
+    let mut copier = Copier { fs, job, sources, archive, recursive, umask: crate::host::umask() };
     let mut made = HashSet::new();
     for path in from {
         let (id, file_type) = editor.find(path, !recursive).map_err(|error| about(&error))?;
@@ -125,6 +123,18 @@ pub fn copy(
         }
     }
     Ok(())
+}
+
+/// What is copied to has to be a directory, and is none: perhaps since it was meant to be an image.
+fn no_directory(to: &Path) -> Failure {
+    let shown = show::path(to);
+    let image = to.as_os_str().as_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
+    let image = Path::new(OsStr::from_bytes(image));
+    if image != to && !image.exists() {
+        let image = show::path(image);
+        return Failure::new(format!("there is no image {image}, nor a directory {shown}"));
+    }
+    Failure::new(format!("{shown} is not a directory"))
 }
 
 impl Tree {

@@ -5,3 +5,10 @@ pub mod destination;
 pub mod replacement;
 pub mod sources;
 pub mod target;
+
+/// Permissions that new files don't get (umask(2)). There are no other threads yet that make files.
+pub fn umask() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.as_raw_mode()
+}

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Timestamps, XattrFlags};
 use ubtrfs::Attributes;
 use ubtrfs_format::items::Timespec as VolumeTime;
-use ubtrfs_image::{HostDirectory, HostTree};
+use ubtrfs_image::{HostDirectory, HostTree, LinkedPath};
 use ubtrfs_server::device_number;
 
 use crate::failure::{Failure, Result};
@@ -43,8 +43,19 @@ impl Target {
                 path.display()
             )));
         }
-        let root = HostTree::begin(root).map_err(|error| failed(&error))?;
-        Ok(Self { root, tree: HostTree::default(), is_root: rustix::process::geteuid().is_root() })
+        Self::held(root).map_err(|error| failed(&error))
+    }
+
+    fn held(root: OwnedFd) -> io::Result<Self> {
+        let (root, tree) = (HostTree::begin(root)?, HostTree::default());
+        Ok(Self { root, tree, is_root: rustix::process::geteuid().is_root() })
+    }
+
+    /// Makes a directory in it that was not there, as a target of its own.
+    pub fn make_target(&self, name: &[u8]) -> io::Result<Self> {
+        let root = self.descriptor(&self.root)?;
+        make_directory(&root, name)?;
+        Self::held(enter(&root, name)?)
     }
 
     /// The directory itself.
@@ -251,22 +262,35 @@ fn group(gid: u32) -> Option<rustix::fs::Gid> {
 
 /// Where a file is, for messages.
 pub struct Place<'a> {
-    /// The names of the directories above it.
-    pub path: &'a [Vec<u8>],
+    /// Its directory, in a walk that began at the top.
+    pub above: &'a LinkedPath,
     pub name: &'a [u8],
 }
 
 impl std::fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&joined(&[self.path, &[self.name.to_vec()]].concat()))
+        f.write_str(&joined(&self.above.join(self.name)))
     }
 }
 
-/// A path out of names.
-pub fn joined(path: &[Vec<u8>]) -> String {
-    let mut shown = crate::show::bytes(&path.join(&b'/'));
-    shown.insert(0, '/');
-    shown
+/// A path from the top, for people. Of a very long one the middle is left out.
+pub fn joined(path: &LinkedPath) -> String {
+    const LONGEST: usize = 1000;
+    let shown = crate::show::bytes(&path.below(b""));
+    if shown.is_empty() {
+        return "/".into();
+    }
+    if shown.len() <= LONGEST {
+        return shown;
+    }
+    let half = |is_first: bool| {
+        let mut at = if is_first { LONGEST / 2 } else { shown.len() - LONGEST / 2 };
+        while !shown.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    };
+    format!("{}…{}", &shown[..half(true)], &shown[half(false)..])
 }
 
 /// Whether an error means that nothing more can be made at all.
@@ -299,6 +323,10 @@ mod tests {
         let root = target.descriptor(target.root()).unwrap();
         assert!(make_file(&root, b"up/x").is_err() && make_file(&root, b"up").is_err());
         assert!(enter(&root, b"up").is_err());
+        // What is there already is not taken for what was to be made.
+        assert!(target.make_target(b"up").is_err() && target.make_target(b"..").is_err());
+        target.make_target(b"made").unwrap();
+        assert!(target.make_target(b"made").is_err());
         // Deeper than a path can be.
         let mut deep = Vec::new();
         for level in 0..40 {

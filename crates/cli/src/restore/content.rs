@@ -23,6 +23,8 @@ pub struct Outcome {
     pub lost: u64,
     /// Why, of the first of them.
     pub why: Option<String>,
+    /// Why the file ends with its last data instead.
+    pub size_error: Option<std::io::Error>,
 }
 
 /// Copies what can be read of a file of `size` bytes. Fails only if writing does.
@@ -35,7 +37,7 @@ pub fn copy(fs: &Filesystem, damage: &Damage, id: InodeId, size: u64, to: &File)
         copy.data(start, end)?;
         at = end;
     }
-    to.set_len(size)?;
+    copy.outcome.size_error = to.set_len(size).err();
     Ok(copy.outcome)
 }
 

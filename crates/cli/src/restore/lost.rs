@@ -1,31 +1,61 @@
 //! Inodes to which no directory refers, because the entries are lost: they are found by their own
 //! items, and put where their names say, or under `lost+found`.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
-use ubtrfs::{FoundInode, InodeId};
+use ubtrfs::{Errno, FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
-use ubtrfs_image::{HostDirectory, is_name};
+use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
 use ubtrfs_tree::sentence;
 
 use super::walk::Walk;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, joined};
+use crate::host::target::{self, Place, joined};
 
 /// Inodes that are processed together.
 const BATCH: usize = 256;
-/// The greatest number of names in the path to the root; a damaged volume may have a loop.
-const MOST_NAMES: usize = 4096;
+/// Directories whose ways are known at a time.
+const MAX_WAYS: usize = 1 << 16;
 const LOST: &[u8] = b"lost+found";
 
-impl Walk<'_> {
-    /// Copies inodes that the walk has not found. Without damage to the trees there are none.
-    pub fn lost_inodes(&mut self) -> Result<()> {
-        if self.source.damage.count() == 0 && self.problems.is_empty() {
-            return Ok(());
+/// A directory that is copied to, unless nothing is made.
+#[derive(Clone)]
+pub struct Way {
+    pub(super) path: LinkedPath,
+    pub(super) at: Option<Rc<HostDirectory>>,
+}
+
+/// What the items of an inode say of where it is: its directory, if it is known, and its name.
+pub struct Home {
+    parent: Option<Ino>,
+    name: Vec<u8>,
+}
+
+impl Home {
+    fn of(inode: &FoundInode) -> Self {
+        match inode.names.first() {
+            // Hostile volumes have other names.
+            Some((parent, name)) if is_name(name) => Self { parent: Some(*parent), name: name.clone() },
+            _ => Self::lost(inode.ino),
         }
+    }
+
+    fn lost(ino: Ino) -> Self {
+        Self { parent: None, name: lost_name(ino) }
+    }
+}
+
+fn lost_name(ino: Ino) -> Vec<u8> {
+    format!("inode-{ino}").into_bytes()
+}
+
+impl Walk<'_> {
+    /// Copies inodes that the walk has not found. They need not be missed by anybody: what is wrong
+    /// in a tree may have right checksums.
+    pub fn lost_inodes(&mut self) -> Result<()> {
         // Only below the root of the copied subvolume: the location of other subvolumes is unknown.
         let Some(subvolume) = self.subvolumes.first().copied() else { return Ok(()) };
         let mut from = Ino::ROOT_DIR;
@@ -50,35 +80,26 @@ impl Walk<'_> {
     }
 
     /// Where an inode of an old commit was; nothing if it was no longer there, or isn't wanted.
-    pub fn path_of(&mut self, subvolume: TreeId, ino: Ino) -> Result<Option<Vec<Vec<u8>>>> {
-        let found = match self.source.fs.find_inodes(subvolume, ino, 1) {
-            Ok(found) => found,
-            Err(error) => return Err(Failure::of(&error)),
-        };
+    pub fn home_of(&mut self, subvolume: TreeId, ino: Ino) -> Result<Option<Home>> {
+        let found = self.source.fs.find_inodes(subvolume, ino, 1).map_err(|error| Failure::of(&error))?;
         let Some(inode) = found.into_iter().next().filter(|found| found.ino == ino && found.is_alive) else {
             return Ok(None);
         };
-        let mut path = match inode.names.into_iter().next() {
-            Some((parent, name)) => [self.way_to(subvolume, parent), vec![name]].concat(),
-            None => vec![LOST.to_vec(), format!("inode-{ino}").into_bytes()],
-        };
-        // Hostile images have other names.
-        if !path.iter().all(|name| is_name(name)) {
-            path = vec![LOST.to_vec(), format!("inode-{ino}").into_bytes()];
-        }
-        let wanted = self.arguments.path.as_ref().map(|path| path.as_bytes()).unwrap_or_default();
-        let mut wanted = wanted.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-        let mut names = path.iter();
-        let is_wanted = wanted.all(|name| names.next().is_some_and(|other| other == name));
-        Ok(is_wanted.then_some(path))
+        let home = Home::of(&inode);
+        let Some(wanted) = self.arguments.path.as_ref() else { return Ok(Some(home)) };
+        // Nothing is made to tell this.
+        let way = self.way_to(subvolume, home.parent).map_err(|error| Failure::about("/", &error))?;
+        let path = way.path.join(home.name.clone());
+        let mut names = path.names().into_iter();
+        let mut wanted = wanted.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        Ok(wanted.all(|name| names.next() == Some(name)).then_some(home))
     }
 
-    /// Copies an inode to a path, or under `lost+found` if that is taken.
-    pub fn place_at(&mut self, id: InodeId, path: &[Vec<u8>]) -> Result<()> {
-        let lost = vec![LOST.to_vec(), format!("inode-{}", id.ino).into_bytes()];
-        if !self.place(id, path.to_vec())? && path != lost {
-            self.problems.add(joined(path), format!("it is under {}", joined(&lost)));
-            self.place(id, lost)?;
+    /// Copies an inode to where it was, or under `lost+found` if that is taken.
+    pub fn place_at(&mut self, id: InodeId, home: &Home) -> Result<()> {
+        if !self.place(id, home)? && home.parent.is_some() {
+            let lost = Home::lost(id.ino);
+            self.place(id, &lost)?;
         }
         Ok(())
     }
@@ -88,51 +109,53 @@ impl Walk<'_> {
         if !inode.is_alive || inode.ino == Ino::ROOT_DIR || self.seen.contains(id) {
             return Ok(());
         }
-        let lost = vec![LOST.to_vec(), format!("inode-{}", inode.ino).into_bytes()];
-        let path = match inode.names.first() {
-            Some((parent, name)) => {
-                let mut path = self.way_to(subvolume, *parent);
-                path.push(name.clone());
-                path
-            }
-            None => lost.clone(),
-        };
-        if let Some(odd) = path.iter().find(|name| !is_name(name)) {
-            let odd = crate::show::bytes(odd);
-            self.problems.add(joined(&path), format!("nothing can have the name '{odd}'"));
+        // A log may have removed it since the commit that has it.
+        if self.source.fs.attributes(id).is_err_and(|error| error.errno() == Errno::NOENT) {
             return Ok(());
         }
-        self.problems.add(joined(&path), "no directory refers to it any more");
-        self.place_at(id, &path)
+        self.note_lost = true;
+        let placed = self.place_at(id, &Home::of(inode));
+        self.note_lost = false;
+        placed
     }
 
-    /// Copies an inode that the walk has not found to `path`. False if that or a part of it is
+    /// Copies an inode that the walk has not found. False if its name or a part of its path is
     /// taken, for example by a symbolic link in place of a directory.
-    fn place(&mut self, id: InodeId, mut path: Vec<Vec<u8>>) -> Result<bool> {
-        let Some(name) = path.pop() else { return Ok(false) };
-        let (at, times) = match self.make_way(&path) {
-            Ok(at) => at,
-            Err(error) if target::is_fatal(&error) => return Err(Failure::about(joined(&path), &error)),
+    fn place(&mut self, id: InodeId, home: &Home) -> Result<bool> {
+        let name = &home.name;
+        let way = match self.way_to(id.subvolume, home.parent) {
+            Ok(way) => way,
+            Err(error) if target::is_fatal(&error) => return Err(Failure::about(LOST.escape_ascii(), &error)),
             Err(error) => {
-                self.problems.add(joined(&path), sentence(&error));
+                let what = format!("inode {} can't be put where it was: {}", id.ino, sentence(&error));
+                self.problems.add("/", what);
                 return Ok(false);
             }
         };
-        let opened = at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.descriptor(at));
-        let opened = opened.transpose().map_err(|error| Failure::about(joined(&path), &error))?;
-        let there = opened.as_ref().and_then(|at| target::type_of(at, &name));
+        let shown = Place { above: &way.path, name };
+        let opened = way.at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.descriptor(at));
+        let opened = opened.transpose().map_err(|error| Failure::about(joined(&way.path), &error))?;
+        let times = opened.as_ref().map(|at| target::times(at)).transpose();
+        let times = times.map_err(|error| Failure::about(joined(&way.path), &error))?;
+        let there = opened.as_ref().and_then(|at| target::type_of(at, name));
         let is_directory =
             self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
         let entered = match there {
             // A directory that was made as a parent of another file is entered, not made.
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
             Some(_) => return Ok(false),
-            None => self.entry(at.as_ref(), &path, &name, id)?,
+            None => {
+                if self.note_lost {
+                    self.problems.add(&shown, "no directory refers to it any more");
+                } else if home.parent.is_none() {
+                    self.problems.add(&shown, "where it was is not known, or taken by something else");
+                }
+                self.entry(&way, name, id)?
+            }
         };
         if entered {
-            let to = self.enter(at.as_ref(), &path, &name)?;
-            path.push(name);
-            self.below(&mut path, to, id)?;
+            let to = self.enter(&way, name)?;
+            self.below(&to, id)?;
         }
         if let (Some(at), Some(times)) = (&opened, &times) {
             let _ = target::set_times(at, times);
@@ -140,42 +163,48 @@ impl Walk<'_> {
         Ok(true)
     }
 
-    /// The names from the root to a directory; from `lost+found` on if the root can't be reached.
-    fn way_to(&self, subvolume: TreeId, directory: Ino) -> Vec<Vec<u8>> {
-        let mut names = Vec::new();
-        let mut at = directory;
-        while at != Ino::ROOT_DIR {
-            let found = self.source.fs.find_inodes(subvolume, at, 1).unwrap_or_default();
-            let parent = found.first().filter(|found| found.ino == at).and_then(|found| found.names.first());
-            let (Some((parent, name)), true) = (parent, names.len() < MOST_NAMES) else {
-                names.push(format!("inode-{at}").into_bytes());
-                names.push(LOST.to_vec());
-                break;
-            };
-            names.push(name.clone());
-            at = *parent;
+    /// A directory, which is made if it is not there; one below `lost+found` if its names don't
+    /// lead to the top, or if none is known.
+    fn way_to(&mut self, subvolume: TreeId, directory: Option<Ino>) -> std::io::Result<Way> {
+        if self.ways.len() > MAX_WAYS {
+            self.ways.clear();
         }
-        names.reverse();
-        names
+        let (mut below, mut met) = (Vec::new(), HashSet::new());
+        let mut at = directory;
+        let mut way = loop {
+            match at {
+                None => break self.step(&self.top(), LOST)?,
+                Some(Ino::ROOT_DIR) => break self.top(),
+                Some(ino) => {
+                    if let Some(known) = self.ways.get(&ino) {
+                        break known.clone();
+                    }
+                    let found = self.source.fs.find_inodes(subvolume, ino, 1).unwrap_or_default();
+                    let home = found.first().filter(|found| found.ino == ino).map(Home::of);
+                    // A damaged volume may have a loop of directories.
+                    let home = home.filter(|_| met.insert(ino)).unwrap_or_else(|| Home::lost(ino));
+                    at = home.parent;
+                    below.push((ino, home.name));
+                }
+            }
+        };
+        for (ino, name) in below.into_iter().rev() {
+            way = self.step(&way, &name)?;
+            self.ways.insert(ino, way.clone());
+        }
+        Ok(way)
     }
 
-    /// Makes the directories of a path that are not there. Returns the last one, and its times as
-    /// they should stay.
-    #[allow(clippy::type_complexity, reason = "two things of one directory")]
-    fn make_way(
-        &self,
-        path: &[Vec<u8>],
-    ) -> std::io::Result<(Option<Rc<HostDirectory>>, Option<rustix::fs::Timestamps>)> {
-        let Some(target) = &self.target else { return Ok((None, None)) };
-        let mut at = Rc::clone(target.root());
-        for name in path {
-            let above = target.descriptor(&at)?;
-            if target::type_of(&above, name).is_none() {
-                target::make_directory(&above, name)?;
-            }
-            at = target.enter(&at, name)?;
+    /// A directory in another one. It is made if it is not there.
+    fn step(&self, above: &Way, name: &[u8]) -> std::io::Result<Way> {
+        let path = above.path.join(name);
+        let Some((at, target)) = above.at.as_ref().zip(self.target.as_ref()) else {
+            return Ok(Way { path, at: None });
+        };
+        let opened = target.descriptor(at)?;
+        if target::type_of(&opened, name).is_none() {
+            target::make_directory(&opened, name)?;
         }
-        let times = target::times(&*target.descriptor(&at)?)?;
-        Ok((Some(at), Some(times)))
+        Ok(Way { path, at: Some(target.enter(at, name)?) })
     }
 }

@@ -31,9 +31,7 @@ pub fn run(
     devices: &[Arc<dyn Device>],
     directory: Option<&Path>,
 ) -> Result<()> {
-    if let Some(directory) = directory {
-        Target::prepare(directory)?;
-    }
+    let target = directory.map(Target::prepare).transpose()?;
     let mut states: Vec<Candidate> = commits::all(devices).into_iter().map(|commit| commit.candidate).collect();
     states.dedup_by_key(|state| state.superblock.generation);
     let shown = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
@@ -56,7 +54,7 @@ pub fn run(
             }
         };
         if let Some(newer) = &newer
-            && let Some(report) = copy_changed(arguments, &older, newer, directory)?
+            && let Some(report) = copy_changed(arguments, &older, newer, target.as_ref())?
         {
             count += 1;
             say(&format!("commit {}: {}", state.superblock.generation, report.summary()))?;
@@ -79,7 +77,7 @@ fn copy_changed(
     arguments: &args::Restore,
     older: &Source,
     newer: &Source,
-    directory: Option<&Path>,
+    target: Option<&Target>,
 ) -> Result<Option<Report>> {
     let subvolume = older.fs.root().subvolume;
     let (changed, problem) = changed(older, newer, subvolume);
@@ -89,21 +87,23 @@ fn copy_changed(
     let mut walk = Walk::new(older, arguments, None);
     let mut wanted = Vec::new();
     for ino in changed {
-        if let Some(path) = walk.path_of(subvolume, ino)? {
-            wanted.push((InodeId::new(subvolume, ino), path));
+        if let Some(home) = walk.home_of(subvolume, ino)? {
+            wanted.push((InodeId::new(subvolume, ino), home));
         }
     }
     if wanted.is_empty() && problem.is_none() {
         return Ok(None);
     }
     let generation = older.volume.superblock().generation;
-    let place = directory.map(|directory| directory.join(format!("generation-{generation}")));
-    let mut walk = Walk::new(older, arguments, place.as_deref().map(Target::prepare).transpose()?);
+    // In the directory that was found empty, and through no link that somebody has put there since.
+    let name = format!("generation-{generation}");
+    let place = target.map(|target| target.make_target(name.as_bytes())).transpose();
+    let mut walk = Walk::new(older, arguments, place.map_err(|error| Failure::about(&name, &error))?);
     if let Some(problem) = problem {
         walk.problems.add("/", problem);
     }
-    for (id, path) in &wanted {
-        walk.place_at(*id, path)?;
+    for (id, home) in &wanted {
+        walk.place_at(*id, home)?;
     }
     Ok(Some(walk.finish()))
 }

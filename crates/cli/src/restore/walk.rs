@@ -10,10 +10,11 @@ use std::rc::Rc;
 use ubtrfs::{Attributes, DirectoryEntry, Errno, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Ino, TreeId};
-use ubtrfs_image::{HostDirectory, is_name};
+use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
 use ubtrfs_tree::sentence;
 
 use super::content;
+use super::lost::Way;
 use super::problems::Problems;
 use super::report::{Copied, Report};
 use super::source::Source;
@@ -26,6 +27,9 @@ use crate::trees::Trees;
 const BATCH: usize = 64;
 /// Files of several names whose other names are waited for.
 const MOST_LINKED: usize = 1 << 20;
+
+/// Kinds of what is left out that are named.
+const MAX_LEFT_OUT: usize = 100;
 
 /// Subvolumes that are named though nothing of them is copied.
 const MOST_OTHERS: usize = 20;
@@ -52,7 +56,7 @@ impl InodeSet {
 /// A directory of the current path, and where it is copied to.
 struct Level {
     id: InodeId,
-    at: Option<Rc<HostDirectory>>,
+    to: Way,
     after: DirIndex,
     batch: VecDeque<DirectoryEntry>,
     is_listed: bool,
@@ -78,6 +82,10 @@ pub struct Walk<'a> {
     pub(super) seen: InodeSet,
     /// Files with several names.
     linked: HashMap<InodeId, First>,
+    /// Whether what is placed was lost.
+    pub(super) note_lost: bool,
+    /// Where directories of lost files are.
+    pub(super) ways: HashMap<Ino, Way>,
     snapshots: Vec<TreeId>,
     /// Subvolumes that something was copied of.
     pub(super) subvolumes: Vec<TreeId>,
@@ -99,6 +107,8 @@ impl<'a> Walk<'a> {
             copied: Copied::default(),
             seen: InodeSet::default(),
             linked: HashMap::new(),
+            note_lost: false,
+            ways: HashMap::new(),
             snapshots,
             subvolumes: Vec::new(),
             met: HashSet::new(),
@@ -122,31 +132,35 @@ impl<'a> Walk<'a> {
         self.seen.insert(id);
         self.subvolumes.push(id.subvolume);
         self.copied.directories += 1;
-        let root = self.target.as_ref().map(|target| Rc::clone(target.root()));
-        self.below(&mut Vec::new(), root, id)
+        let top = self.top();
+        self.below(&top, id)
     }
 
     /// Copies one file.
     pub fn single(&mut self, name: &[u8], id: InodeId) -> Result<()> {
-        let root = self.target.as_ref().map(|target| Rc::clone(target.root()));
-        self.entry(root.as_ref(), &[], name, id).map(|_| ())
+        let top = self.top();
+        self.entry(&top, name, id).map(|_| ())
     }
 
-    /// Copies what is in a directory that has been made at `path`, and in the end its attributes.
-    pub(super) fn below(&mut self, path: &mut Vec<Vec<u8>>, at: Option<Rc<HostDirectory>>, id: InodeId) -> Result<()> {
-        let top = path.len();
-        let level = |id, at| Level { id, at, after: DirIndex(0), batch: VecDeque::new(), is_listed: false };
-        let mut levels = vec![level(id, at)];
+    /// The directory that is copied to.
+    pub(super) fn top(&self) -> Way {
+        Way { path: LinkedPath::new(""), at: self.target.as_ref().map(|target| Rc::clone(target.root())) }
+    }
+
+    /// Copies what is in a directory that has been made, and in the end its attributes.
+    pub(super) fn below(&mut self, to: &Way, id: InodeId) -> Result<()> {
+        let level = |id, to: &Way| {
+            let (after, batch, is_listed) = (DirIndex(0), VecDeque::new(), false);
+            Level { id, to: to.clone(), after, batch, is_listed }
+        };
+        let mut levels = vec![level(id, to)];
         while let Some(here) = levels.last_mut() {
             if here.batch.is_empty() && !here.is_listed {
-                self.list(path, here);
+                self.list(here);
             }
             let Some(entry) = here.batch.pop_front() else {
-                self.finish_directory(path, here)?;
+                self.finish_directory(here)?;
                 levels.pop();
-                if path.len() > top {
-                    path.pop();
-                }
                 continue;
             };
             here.after = entry.index;
@@ -154,13 +168,12 @@ impl<'a> Walk<'a> {
             if entry.inode.subvolume != inside && self.is_left_out(entry.inode.subvolume) {
                 continue;
             }
-            if self.entry(here.at.as_ref(), path, &entry.name, entry.inode)? {
-                let at = self.enter(here.at.as_ref(), path, &entry.name)?;
+            if self.entry(&here.to, &entry.name, entry.inode)? {
+                let to = self.enter(&here.to, &entry.name)?;
                 if entry.inode.subvolume != inside && entry.inode.ino == Ino::ROOT_DIR {
                     self.subvolumes.push(entry.inode.subvolume);
                 }
-                path.push(entry.name);
-                levels.push(level(entry.inode, at));
+                levels.push(level(entry.inode, &to));
             }
         }
         Ok(())
@@ -197,21 +210,19 @@ impl<'a> Walk<'a> {
     }
 
     pub(super) fn leave_out(&mut self, what: String) {
-        *self.copied.left_out.entry(what).or_default() += 1;
+        let left_out = &mut self.copied.left_out;
+        let is_one_more = left_out.len() >= MAX_LEFT_OUT && !left_out.contains_key(&what);
+        *left_out.entry(if is_one_more { "others".into() } else { what }).or_default() += 1;
     }
 
     /// A directory that was made in another one.
-    pub(super) fn enter(
-        &self,
-        at: Option<&Rc<HostDirectory>>,
-        path: &[Vec<u8>],
-        name: &[u8],
-    ) -> Result<Option<Rc<HostDirectory>>> {
-        let entered = at.zip(self.target.as_ref()).map(|(at, target)| target.enter(at, name)).transpose();
-        entered.map_err(|error| Failure::about(Place { path, name }, &error))
+    pub(super) fn enter(&self, above: &Way, name: &[u8]) -> Result<Way> {
+        let entered = above.at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.enter(at, name));
+        let at = entered.transpose().map_err(|error| Failure::about(Place { above: &above.path, name }, &error))?;
+        Ok(Way { path: above.path.join(name), at })
     }
 
-    fn list(&mut self, path: &[Vec<u8>], level: &mut Level) {
+    fn list(&mut self, level: &mut Level) {
         let before = self.source.damage.count();
         match self.source.fs.list(level.id, level.after, DirIndex(u64::MAX), BATCH) {
             Ok(entries) => {
@@ -220,23 +231,17 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 level.is_listed = true;
-                self.problems.add(joined(path), format!("can't be listed: {}", sentence(&error)));
+                self.problems.add(joined(&level.to.path), format!("can't be listed: {}", sentence(&error)));
             }
         }
         if self.source.damage.count() != before {
-            self.problems.add(joined(path), "part of the directory can't be read");
+            self.problems.add(joined(&level.to.path), "part of the directory can't be read");
         }
     }
 
     /// Makes the file of an entry. True if it is a directory whose content is to be copied next.
-    pub(super) fn entry(
-        &mut self,
-        at: Option<&Rc<HostDirectory>>,
-        path: &[Vec<u8>],
-        name: &[u8],
-        id: InodeId,
-    ) -> Result<bool> {
-        let shown = &Place { path, name };
+    pub(super) fn entry(&mut self, to: &Way, name: &[u8], id: InodeId) -> Result<bool> {
+        let shown = &Place { above: &to.path, name };
         if !is_name(name) {
             self.problems.add(shown, "nothing can have this name");
             return Ok(false);
@@ -267,7 +272,7 @@ impl<'a> Walk<'a> {
         if !is_directory {
             self.seen.insert(id);
         }
-        let made = if let Some(at) = at {
+        let made = if let Some(at) = &to.at {
             self.make(at, name, &attributes, shown)
         } else {
             self.count(&attributes, attributes.size);
@@ -314,6 +319,10 @@ impl<'a> Walk<'a> {
                     self.problems.add(shown, "part of its map can't be read: there may be holes where data was");
                 }
                 let made = Made::Open(file.as_fd());
+                if let Some(error) = &copied.size_error {
+                    let size = attributes.size;
+                    self.problems.add(shown, format!("it can't have its size of {size} bytes: {}", sentence(error)));
+                }
                 self.dress(&made, attributes, shown);
                 self.count(attributes, copied.copied);
                 made.identity()?
@@ -361,11 +370,12 @@ impl<'a> Walk<'a> {
         Ok(true)
     }
 
-    fn finish_directory(&mut self, path: &[Vec<u8>], level: &Level) -> Result<()> {
-        let Some((at, target)) = level.at.as_ref().zip(self.target.as_ref()) else { return Ok(()) };
+    fn finish_directory(&mut self, level: &Level) -> Result<()> {
+        let Way { path, at } = &level.to;
+        let Some((at, target)) = at.as_ref().zip(self.target.as_ref()) else { return Ok(()) };
         let at = target.descriptor(at).map_err(|error| Failure::about(joined(path), &error))?;
-        let (name, above) = path.split_last().map_or((&[][..], path), |(name, above)| (name, above));
-        let shown = Place { path: above, name };
+        let top = path.clone();
+        let shown = path.above().map_or(Place { above: &top, name: b"" }, |above| Place { above, name: path.name() });
         match self.source.fs.attributes(level.id) {
             Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &shown),
             Err(error) => self.problems.add(shown, sentence(&error)),

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use tar::{EntryType, Header};
+use ubtrfs_format::{ItemType, Key, TreeId};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
@@ -52,6 +53,26 @@ pub fn import_layers(dir: &Path, place: &str, layers: &[Vec<u8>]) {
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A reader of the archive would make files elsewhere.
+#[test]
+fn names_that_no_file_can_have_are_not_exported() {
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    success(&ubtrfs(&["mkdir", &format!("{image}:dir")]));
+    success(&ubtrfs(&["truncate", "-s", "1", &format!("{image}:dir/sixteen-letters-")]));
+    let damaged = ubtrfs_damage::Image::open(Path::new(&image));
+    let has_name = |key: &Key, data: &[u8]| key.item_type == ItemType::DIR_INDEX && data.ends_with(b"sixteen-letters-");
+    damaged.edit(TreeId::FS, has_name, |_, data| {
+        let at = data.len() - 16;
+        data[at..].copy_from_slice(b"../../../escaped");
+    });
+    for format in ["tar", "composefs"] {
+        let refused = ubtrfs(&["export", "--format", format, &image]);
+        fails(&refused, 1, "dir has the name '../../../escaped' in it, which no file can have");
+        assert!(!String::from_utf8_lossy(&refused.stdout).contains("escaped"), "{format}");
+    }
 }
 
 #[test]

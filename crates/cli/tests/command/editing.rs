@@ -176,6 +176,37 @@ fn more_files_with_several_names_are_copied_out_than_may_be_open() {
 }
 
 #[test]
+fn what_is_made_has_permissions_as_the_kernel_and_cp_give_them() {
+    require!(Need::Kernel, Need::Tool("setfacl"));
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let tree = dir.path().join("tree");
+    let script = "mkdir -p tree/tmp with; chmod 1777 tree/tmp; touch tree/open; chmod 666 tree/open; chmod 6777 tree
+        touch tree/program; chmod 4755 tree/program; setfacl -m u:5:rwx,o::- -d -m u:5:rwx,g::-,o::- with";
+    let mut shell = Command::new("sh");
+    success(&shell.args(["-ec", script]).current_dir(dir.path()).output().unwrap());
+    let at = |path: &str| format!("{image}:{path}");
+    quiet(&["cp", "-a", dir.path().join("with").to_str().unwrap(), &at("")]);
+    quiet(&["mkdir", &at("plain"), &at("with/ours"), &at("plain/ours")]);
+    for place in ["with/ours", "plain/ours"] {
+        quiet(&["cp", "-r", tree.to_str().unwrap(), &at(place)]);
+        success(&with_input(&["put", &at(&format!("{place}/put"))], b"content"));
+        quiet(&["mkdir", &at(&format!("{place}/made"))]);
+    }
+    let mount = KernelMount::new(&[Path::new(&image)], "");
+    let script = r#"
+        for place in with plain; do
+            mkdir "$place/theirs"; cp -r "$0" "$place/theirs"; echo content > "$place/theirs/put"; mkdir "$place/theirs/made"
+            for side in ours theirs; do (cd "$place/$side"; find . | sort | xargs getfacl -np; find . -printf '%m %p
+' | sort -k 2) > "$place-$side"; done
+            diff "$place-ours" "$place-theirs"
+        done"#;
+    let mut shell = Command::new("sh");
+    success(&shell.args(["-ec", script]).arg(&tree).current_dir(mount.path()).output().unwrap());
+    assert_eq!(mount.unmount(), Vec::<String>::new());
+}
+
+#[test]
 fn the_kernel_shows_the_tree_that_was_copied_into_an_image() {
     require!(Need::Kernel, Need::Tool("rsync"));
     let dir = scratch_dir();
@@ -257,7 +288,7 @@ fn what_can_not_be_edited_is_refused_in_a_sentence() {
         (&["mkdir", &at(&long)], "File name too long"),
         (&["mkdir", &at("file/x")], "Not a directory"),
         (&["rm", &at("a")], "-r removes those"),
-        (&["mv", &at("a"), &at("a/b/c")], "Invalid argument"),
+        (&["mv", &at("a"), &at("a/b/c")], "can't be moved into itself, to"),
         (&["mv", &at("file"), &at("a/sub")], "cp -a"),
         (&["cp", &at("a"), &at("z")], "-r copies those"),
         (&["cp", "-r", &at("a"), &at("a/b")], "is in the directory"),

@@ -251,6 +251,34 @@ fn hostile_names_stay_inside_and_loops_end() {
     assert!(!Path::new("/evil").exists());
 }
 
+/// What is wrong in a tree may have right checksums: nothing is unreadable then.
+#[test]
+fn files_that_no_directory_refers_to_are_found_though_all_can_be_read() {
+    let dir = scratch_dir();
+    let path = crate::new_volume(dir.path());
+    for directory in ["deep", "deep/er"] {
+        crate::success(&ubtrfs(&["mkdir", &format!("{path}:{directory}")]));
+    }
+    for number in 0..40 {
+        crate::success(&ubtrfs(&["truncate", "-s", "5", &format!("{path}:deep/er/file{number}")]));
+    }
+    let image = Image::open(Path::new(&path));
+    // The directory says that it is a file, and the one above has lost an entry.
+    let is_er = |key: &Key, data: &[u8]| key.item_type == ItemType::DIR_INDEX && data.ends_with(b"er");
+    let (_, entry) = image.items(TreeId::FS).into_iter().find(|(key, data)| is_er(key, data)).unwrap();
+    let er = u64::from_le_bytes(entry[..8].try_into().unwrap());
+    let is_inode = |key: &Key, _: &[u8]| key.item_type == ItemType::INODE_ITEM && key.objectid == er;
+    // The mode is the 32-bit number at 52.
+    image.edit(TreeId::FS, is_inode, |_, data| data[52..56].copy_from_slice(&0o100_644_u32.to_le_bytes()));
+    let out = dir.path().join("out");
+    let output = ubtrfs(&["restore".as_ref(), Path::new(&path).as_os_str(), out.as_os_str()]);
+    let reported = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("no directory refers to it any more"), "{reported}");
+    let found = fs::read_dir(out.join("lost+found")).unwrap().count();
+    assert_eq!(found, 40, "{reported}");
+}
+
 #[test]
 fn a_user_gets_what_a_user_may_have() {
     require!(Need::Root, Need::Tool("setpriv"));
@@ -320,14 +348,14 @@ fn lost_directories_are_not_searched_through_links() {
             data.extend_from_slice(&link_name);
         },
     );
-    // Without any damage to trees there is no search for lost inodes.
     let some_file = entries().find(|(_, data)| data[29] == 1 && number(data) != directory).unwrap();
     image.remove(TreeId::FS, |key, _| key.item_type == ItemType::INODE_ITEM && key.objectid == number(&some_file.1));
     let output = case.restore(&[]);
     assert_eq!(output.status.code(), Some(1));
     let reported = said(&output);
     let place = case.out().join(format!("lost+found/inode-{directory}"));
-    assert!(reported.contains(&format!("it is under /lost+found/inode-{directory}")), "{reported}");
+    let lost = format!("/lost+found/inode-{directory}: no directory refers to it any more");
+    assert!(reported.contains(&lost), "{reported}");
     assert!(place.is_dir() && place.join(std::ffi::OsStr::from_bytes(file_name)).exists(), "{reported}");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{reported}");
 }

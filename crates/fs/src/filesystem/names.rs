@@ -61,6 +61,12 @@ impl Filesystem {
         self.names.forget_listings(dir)
     }
 
+    /// What a new inode of a directory is, as the kernel has it: the directory's default ACL decides
+    /// on its mode and ACLs, or else the umask on its mode.
+    pub fn inheriting(&self, dir: InodeId, new: NewInode, umask: u32) -> Result<NewInode> {
+        self.ops.inheriting(dir, new, umask)
+    }
+
     /// Makes an inode and its first name. The caller gets a reference to it, as from a lookup.
     pub fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
         self.ops.create(dir, name, new)

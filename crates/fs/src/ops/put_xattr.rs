@@ -5,6 +5,7 @@
 use ubtrfs_format::items::FileType;
 
 use super::attr::{Attributes, ModeAndXattr, Plan, SetAttributes};
+use super::create::NewInode;
 use super::operations::Operations;
 use super::xattr::XattrMode;
 use crate::acl::{self, Acl};
@@ -54,6 +55,30 @@ impl Operations {
             }
             _ => Err(Errno::OPNOTSUPP.into()),
         }
+    }
+
+    /// What a new inode of a directory is: the directory's default ACL decides on its mode and
+    /// ACLs, or else the umask on its mode (acl(5)). A symbolic link has neither.
+    pub(crate) fn inheriting(&self, dir: InodeId, mut new: NewInode, umask: u32) -> Result<NewInode> {
+        let file_type = FileType::from_mode(new.mode);
+        if file_type == FileType::Symlink {
+            return Ok(new);
+        }
+        let value = match self.get_xattr(dir, acl::DEFAULT) {
+            Err(error) if error.errno() == Errno::NODATA => {
+                new.mode &= !(umask & 0o777);
+                return Ok(new);
+            }
+            value => value?,
+        };
+        let Some(default) = Acl::parse(&value).map_err(|_| Errno::IO)? else { return Ok(new) };
+        let inherited = default.inherit(new.mode);
+        new.mode = inherited.mode;
+        new.xattrs.extend(inherited.access.map(|access| (acl::ACCESS.to_vec(), access)));
+        if file_type == FileType::Directory {
+            new.xattrs.push((acl::DEFAULT.to_vec(), value));
+        }
+        Ok(new)
     }
 
     /// Removes an attribute as removexattr(2) does.

@@ -18,6 +18,9 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
 use crate::ops::{Attributes, NewInode, RenameFlags, SetAttributes};
 
+/// Permissions that new inodes don't get, where no default ACL says it.
+const UMASK: u32 = 0o022;
+
 /// A directory of a volume, and the place that relative paths begin at.
 ///
 /// Absolute paths, and absolute targets of symbolic links, begin at the root of the mounted
@@ -27,7 +30,7 @@ use crate::ops::{Attributes, NewInode, RenameFlags, SetAttributes};
 /// Nobody is asked for permissions, but flags (immutable, append-only) and read-only subvolumes
 /// count. New inodes belong to the process's effective user and group, unless
 /// [`Self::with_owner`] says otherwise; files have the permissions 0644 and directories 0755,
-/// whatever the umask.
+/// whatever the process's umask, or those that a default ACL of their directory says.
 #[derive(Clone, Debug)]
 pub struct Dir {
     inode: Handle,
@@ -85,7 +88,7 @@ impl Dir {
             }
             if how.create_new || (how.create && !place.exists()) {
                 let (dir, name) = place.new_entry(FileType::Regular)?;
-                match self.make(dir, name, FileType::Regular, how.mode) {
+                match self.make(dir, name, FileType::Regular, how.mode.map_or((0o666, UMASK), |mode| (mode, 0))) {
                     // Somebody else has made it meanwhile.
                     Err(error) if error.errno() == Errno::EXIST && !how.create_new => continue,
                     made => return Ok(File::new(made?, how)),
@@ -118,7 +121,7 @@ impl Dir {
     pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let place = self.resolve(path.as_ref(), AtEnd::Name)?;
         let (dir, name) = place.new_entry(FileType::Directory)?;
-        self.make(dir, name, FileType::Directory, 0o755).map(drop)
+        self.make(dir, name, FileType::Directory, (0o777, UMASK)).map(drop)
     }
 
     /// Makes a directory and those above that are missing. It is no error if it is there.
@@ -289,8 +292,9 @@ impl Dir {
         NewInode { mode: type_bits(file_type) | (mode & 0o7777), uid, gid, ..NewInode::default() }
     }
 
-    fn make(&self, dir: &Handle, name: &[u8], file_type: FileType, mode: u32) -> Result<Handle> {
-        let id = dir.fs().create(dir.id(), name, &self.new_inode(file_type, mode))?;
+    fn make(&self, dir: &Handle, name: &[u8], file_type: FileType, (mode, umask): (u32, u32)) -> Result<Handle> {
+        let new = dir.fs().inheriting(dir.id(), self.new_inode(file_type, mode), umask)?;
+        let id = dir.fs().create(dir.id(), name, &new)?;
         Ok(Handle::adopt(dir.fs(), id))
     }
 }

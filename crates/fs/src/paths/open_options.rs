@@ -10,20 +10,12 @@ pub struct OpenOptions {
     pub(super) truncate: bool,
     pub(super) create: bool,
     pub(super) create_new: bool,
-    pub(super) mode: u32,
+    pub(super) mode: Option<u32>,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self {
-            read: false,
-            write: false,
-            append: false,
-            truncate: false,
-            create: false,
-            create_new: false,
-            mode: 0o644,
-        }
+        Self { read: false, write: false, append: false, truncate: false, create: false, create_new: false, mode: None }
     }
 }
 
@@ -69,9 +61,10 @@ impl OpenOptions {
         self
     }
 
-    /// The permissions of a new file, as they are: no umask applies.
+    /// The permissions of a new file, as they are: no umask applies, but a default ACL of its
+    /// directory does. If they are not given, they are 0666 with a umask of 022.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
+        self.mode = Some(mode);
         self
     }
 
