@@ -302,6 +302,43 @@ mod tests {
         assert_eq!((alone(&one), alone(&late)), (9, 9));
     }
 
+    /// What the edit after a crash makes durable is on each device, whatever the crash left of the
+    /// one before on either (invariants 34 and 70).
+    #[test]
+    fn the_edit_after_a_crash_is_on_each_device() {
+        let pair = [(); 2].map(|()| Arc::new(MemoryDevice::new(128 << 20)));
+        let second = NewDevice { total_bytes: 128 << 20, uuid: Uuid([7; 16]) };
+        let (more_devices, data_profile) = (vec![second], Some(Profile::Raid1));
+        let options = MkfsOptions { more_devices, data_profile, ..MkfsOptions::new(128 << 20) };
+        mkfs::make(&[&*pair[0], &*pair[1]], &options).unwrap();
+        let images = pair.map(|device| RecordingDevice::new(Arc::from(device.to_bytes())).current());
+        let recording = RecordingDevice::together(&images).into_iter().map(Arc::new).collect::<Vec<_>>();
+        let write = |devices: Vec<Arc<dyn Device>>, byte: u8| -> Result<()> {
+            let session = Session::open(devices)?;
+            Dir::root(session.fs()).write("file", vec![byte; 100_000]).map_err(crate::error::inside("/"))?;
+            session.publish()
+        };
+        let devices = recording.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+        write(devices, 1).unwrap();
+        let mut lagged = 0;
+        for event in 0..=recording[0].len() {
+            for seed in 0..6 {
+                let states = recording[0].crash_states(event, &mut random_fates(seed * 1000 + event as u64));
+                let states: Vec<Arc<dyn Device>> = states.into_iter().map(|state| Arc::new(state) as _).collect();
+                lagged += usize::from(!open_volume(states.clone()).unwrap().lagging_devices().is_empty());
+                write(states.clone(), 2).unwrap();
+                for (number, device) in states.into_iter().enumerate() {
+                    let volume = Volume::open_degraded(vec![device], OpenOptions { read_only: true }).unwrap();
+                    let options = Options { read_only: true, ..Options::default() };
+                    let fs = Filesystem::open(Arc::new(volume), options).unwrap();
+                    let found = Dir::root(&fs).read("file").unwrap()[0];
+                    assert_eq!(found, 2, "device {number} after {event} events, seed {seed}");
+                }
+            }
+        }
+        assert!(lagged > 0, "no crash left a device behind");
+    }
+
     /// The bytes of a volume with some files, and what it shows before and after [`edit`].
     fn volume() -> (Arc<[u8]>, [Listing; 2]) {
         let device = Arc::new(MemoryDevice::new(128 << 20));
