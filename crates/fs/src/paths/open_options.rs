@@ -1,7 +1,7 @@
 //! How a file is opened.
 
 /// How a file is opened, as [`std::fs::OpenOptions`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct OpenOptions {
     pub(super) read: bool,
@@ -11,12 +11,6 @@ pub struct OpenOptions {
     pub(super) create: bool,
     pub(super) create_new: bool,
     pub(super) mode: Option<u32>,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self { read: false, write: false, append: false, truncate: false, create: false, create_new: false, mode: None }
-    }
 }
 
 impl OpenOptions {
