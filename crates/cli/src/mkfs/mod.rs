@@ -135,7 +135,7 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
         make(&targets, arguments, input, identity, &mut options)
     });
     if made.is_err() {
-        targets.iter().for_each(Target::remove_if_made);
+        targets.iter().for_each(Target::undo);
     }
     let volume = made?;
     if !arguments.quiet {
@@ -202,6 +202,7 @@ fn make(
             Failure::about(shown(targets, number), &error)
         })?;
     }
+    targets.iter().for_each(Target::publish);
     for (number, before, bytes) in cut {
         targets[number].cut(before, bytes)?;
     }
@@ -346,12 +347,18 @@ fn open(
     Ok((devices, chunks))
 }
 
-/// Writes an empty volume.
+/// Writes an empty volume. What fails leaves none that would be larger than its image file.
 fn write(targets: &[Target<'_>], devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Result<()> {
     let of_volume: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
-    make_over(&of_volume, options).map_err(|error| match &error {
-        Error::Options(error) => refused(targets, error),
-        _ => Failure::about(shown(targets, 0), &error),
+    make_over(&of_volume, options).map_err(|error| {
+        let is_new = |device: &&Arc<dyn Device>| {
+            ubtrfs_volume::Volume::superblock_of(&***device).is_some_and(|superblock| superblock.fsid == options.fsid)
+        };
+        devices.iter().filter(is_new).for_each(|device| wipe_superblocks(&**device, 0));
+        match &error {
+            Error::Options(error) => refused(targets, error),
+            _ => Failure::about(shown(targets, 0), &error),
+        }
     })
 }
 

@@ -211,6 +211,13 @@ fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
         success(&stand_in.run(arguments));
         assert_eq!(success(&ubtrfs(&["cat", stand_in.path("empty").to_str().unwrap(), "/file"])), "content");
     }
+    // With --shrink the volume ends the file, whatever was asked for.
+    stand_in.image("larger", 500);
+    let summary = success(&stand_in.run(&["-b", "300M", "--shrink", "--rootdir", "tree", "larger"]));
+    let info = success(&ubtrfs(&["info", "--json", stand_in.path("larger").to_str().unwrap()]));
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let bytes = std::fs::metadata(stand_in.path("larger")).unwrap().len();
+    assert!(bytes < 100 << 20 && info["total_bytes"] == bytes, "{bytes}: {summary}");
     success(&stand_in.run(&["-q", "-f", "--shrink", "--compress", "no", "--rootdir", "tree", "a"]));
     assert!(std::fs::metadata(&image).unwrap().len() < 100 << 20);
     success(&ubtrfs(&["check", image.to_str().unwrap()]));
