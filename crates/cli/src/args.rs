@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use compression::{Compression, parse_compression_of_mkfs_btrfs};
 pub use mkfs::{Mkfs, MkfsAlone};
 use owner::parse_owner;
 pub use populate::Populate;

@@ -56,7 +56,7 @@ pub use linked_path::{LinkedPath, add_name};
 pub use measure::{Measured, check_beginning, measure_compressed};
 pub use mode_change::ModeChange;
 pub use oci::{OciImage, OciReference, Platform};
-pub use path_flags::PathFlags;
+pub use path_flags::{PathFlags, path_from_top};
 pub use selection::{Excluded, IdRange, Owners, Selection};
 pub use session::Session;
 pub use source::{Description, Source};

@@ -15,10 +15,17 @@ struct Clause {
     bits: u32,
     /// `X`: execution, of directories and of what somebody may execute already.
     executes_if: bool,
+    /// A number of more than four digits: it is about the set-id bits of directories, too.
+    is_about_all: bool,
 }
 
+/// Of directories, they stay unless they are named.
+const SET_ID: u32 = 0o6000;
+
 impl ModeChange {
-    /// The permissions that come of others.
+    /// The permissions that come of others. As by chmod(1), the set-user-id and set-group-id bits
+    /// of directories are set by any number and by `=`, but cleared only by `-`, or by a number of
+    /// more than four digits.
     #[must_use]
     pub fn apply(&self, mode: u32, is_dir: bool) -> u32 {
         self.0.iter().fold(mode & 0o7777, |mode, clause| {
@@ -27,6 +34,7 @@ impl ModeChange {
             match clause.how {
                 '+' => mode | bits,
                 '-' => mode & !bits,
+                _ if is_dir && !clause.is_about_all => mode & (!clause.who | SET_ID) | bits,
                 _ => mode & !clause.who | bits,
             }
         })
@@ -40,7 +48,8 @@ impl FromStr for ModeChange {
         let wrong = || format!("'{text}' are no permissions: write them as 0755 or as u=rwx,go=rx");
         if text.starts_with(|first: char| first.is_ascii_digit()) {
             let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777).ok_or_else(wrong)?;
-            return Ok(Self(vec![Clause { who: 0o7777, how: '=', bits, executes_if: false }]));
+            let is_about_all = text.len() > 4;
+            return Ok(Self(vec![Clause { who: 0o7777, how: '=', bits, executes_if: false, is_about_all }]));
         }
         let mut clauses = Vec::new();
         for part in text.split(',') {
@@ -58,7 +67,7 @@ impl FromStr for ModeChange {
             };
             let mut rest = part[split..].chars();
             let how = rest.next().ok_or_else(wrong)?;
-            let mut clause = Clause { who, how, bits: 0, executes_if: false };
+            let mut clause = Clause { who, how, bits: 0, executes_if: false, is_about_all: false };
             for letter in rest {
                 clause.bits |= match letter {
                     'r' => 0o444,
@@ -101,5 +110,25 @@ mod tests {
         for wrong in ["", "999", "77777", "x", "u", "u?x", "q+x", "u+q", "u+x,"] {
             assert!(wrong.parse::<ModeChange>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn set_id_bits_of_directories_stay_unless_they_are_named() {
+        for (change, before, after) in [
+            ("700", 0o6755, 0o6700),
+            ("0755", 0o7777, 0o6755),
+            ("2755", 0o4700, 0o6755),
+            ("00755", 0o7755, 0o755),
+            ("04755", 0o7755, 0o4755),
+            ("u=rwx,go=rx", 0o7755, 0o6755),
+            ("g=rx", 0o2777, 0o2757),
+            ("ug=s", 0o7755, 0o7005),
+            ("a=s", 0o7755, 0o6000),
+            ("u-s", 0o7755, 0o3755),
+            ("ug-s", 0o7755, 0o1755),
+        ] {
+            assert_eq!(change.parse::<ModeChange>().unwrap().apply(before, true), after, "{change} of {before:o}");
+        }
+        assert_eq!("00755".parse::<ModeChange>().unwrap().apply(0o6755, false), 0o755);
     }
 }

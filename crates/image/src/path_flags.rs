@@ -7,6 +7,13 @@ use ubtrfs::{Filesystem, InodeId};
 
 use crate::error::{Result, inside};
 
+/// The path from the top level that a word means, which may begin with `/` or `./`; empty is the
+/// top level itself. `None` with `..` in it.
+pub fn path_from_top(word: &str) -> Option<PathBuf> {
+    let names = || word.split('/').filter(|name| !matches!(*name, "" | "."));
+    (!names().any(|name| name == "..")).then(|| names().collect())
+}
+
 /// Flags of files at some paths, and of all that is below these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathFlags(Vec<(PathBuf, u64)>);
@@ -24,9 +31,7 @@ impl PathFlags {
                 _ => return None,
             };
         }
-        let path = path.trim_matches('/');
-        let is_path = path.split('/').all(|name| !matches!(name, "" | "." | ".."));
-        (is_path || path.is_empty()).then(|| (path.into(), flags))
+        path_from_top(path).map(|path| (path, flags))
     }
 
     /// All of these.
@@ -64,7 +69,10 @@ mod tests {
         let (cow, sum) = (InodeFlags::NODATACOW, InodeFlags::NODATASUM);
         assert_eq!(PathFlags::parse("nodatacow:/var/lib/"), Some(("var/lib".into(), cow)));
         assert_eq!(PathFlags::parse("nodatasum,nodatacow:a:b"), Some(("a:b".into(), cow | sum)));
-        for wrong in ["", "nodatacow", "nodump:x", ":x", "nodatacow,:x", "nodatacow:a/../b", "nodatacow:a//b"] {
+        for (given, path) in [(".", ""), ("./", ""), ("/", ""), ("./a/", "a"), ("/./a//b/.", "a/b")] {
+            assert_eq!(PathFlags::parse(&format!("nodatacow:{given}")), Some((path.into(), cow)), "{given}");
+        }
+        for wrong in ["", "nodatacow", "nodump:x", ":x", "nodatacow,:x", "nodatacow:a/../b", "nodatacow:.."] {
             assert_eq!(PathFlags::parse(wrong), None, "{wrong}");
         }
         let flags = PathFlags::new(vec![("a/b".into(), cow), ("a".into(), sum)]);

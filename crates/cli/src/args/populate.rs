@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ubtrfs::CompressionMode;
-use ubtrfs_image::{IdRange, NewSubvolume, PathFlags, Platform, Selection};
+use ubtrfs_image::{IdRange, NewSubvolume, PathFlags, Platform, Selection, path_from_top};
 
 use super::compression::{Compression, parse_compression};
 use super::edit::parse_memory;
@@ -25,10 +25,10 @@ pub struct Populate {
     /// Make a directory of it a subvolume: ro: one that can't be changed, default: the one that is
     /// mounted, default-ro: both.
     #[arg(short = 'u', long, value_name = "[KIND:]PATH", value_parser = parse_subvolume, requires = "rootdir")]
-    pub subvol: Vec<NewSubvolume>,
+    pub subvol: Vec<AsGiven<NewSubvolume>>,
     /// Give what is at a path of it, and below, flags: nodatacow, nodatasum, or both with a comma.
     #[arg(long, value_name = "FLAGS:PATH", value_parser = parse_flags, requires = "rootdir")]
-    pub inode_flags: Vec<(PathBuf, u64)>,
+    pub inode_flags: Vec<AsGiven<(PathBuf, u64)>>,
     /// Compress what the volume is filled with: zlib, lzo or zstd, with or without :LEVEL, or no.
     #[arg(long, value_name = "ALGORITHM", value_parser = parse_compression, requires = "rootdir")]
     pub compress: Option<Compression>,
@@ -64,7 +64,17 @@ pub struct Populate {
 impl Populate {
     /// How files are compressed.
     pub fn compression(&self) -> Option<CompressionMode> {
-        self.compress.and_then(|compression| compression.0)
+        self.compress.and_then(Compression::mode)
+    }
+
+    /// The directories that become subvolumes.
+    pub fn subvolumes(&self) -> Vec<NewSubvolume> {
+        self.subvol.iter().map(|given| given.value.clone()).collect()
+    }
+
+    /// Paths, and the flags of what is there and below.
+    pub fn flags(&self) -> Vec<(PathBuf, u64)> {
+        self.inode_flags.iter().map(|given| given.value.clone()).collect()
     }
 
     /// What of it comes into the volume, and whom it belongs to there.
@@ -84,8 +94,18 @@ impl Populate {
     }
 }
 
-fn parse_flags(text: &str) -> std::result::Result<(PathBuf, u64), String> {
-    PathFlags::parse(text).ok_or_else(|| format!("'{text}' is not nodatacow:PATH, nodatasum:PATH or both with a comma"))
+/// A value, and the path in it as it was given.
+#[derive(Clone, Debug)]
+pub struct AsGiven<T> {
+    pub value: T,
+    pub path: String,
+}
+
+fn parse_flags(text: &str) -> std::result::Result<AsGiven<(PathBuf, u64)>, String> {
+    let value = PathFlags::parse(text)
+        .ok_or_else(|| format!("'{text}' is not nodatacow:PATH, nodatasum:PATH or both with a comma"))?;
+    let (_, path) = text.split_once(':').unwrap_or_default();
+    Ok(AsGiven { value, path: path.into() })
 }
 
 /// What users and groups become.
@@ -116,17 +136,16 @@ fn parse_owner_map(text: &str) -> std::result::Result<OwnerMap, String> {
     Ok(OwnerMap { of_users, of_groups, range })
 }
 
-fn parse_subvolume(text: &str) -> std::result::Result<NewSubvolume, String> {
+fn parse_subvolume(text: &str) -> std::result::Result<AsGiven<NewSubvolume>, String> {
     let (kind, path) = match text.split_once(':') {
         Some((kind @ ("rw" | "ro" | "default" | "default-ro"), path)) => (kind, path),
         _ => ("rw", text),
     };
-    let path = path.trim_matches('/');
-    if path.is_empty() || path.split('/').any(|name| matches!(name, "" | "." | "..")) {
+    let Some(below) = path_from_top(path).filter(|path| !path.as_os_str().is_empty()) else {
         return Err(format!("'{text}' names no directory below the root directory"));
-    }
+    };
     let (read_only, default) = (kind.ends_with("ro"), kind.starts_with("default"));
-    Ok(NewSubvolume { path: path.into(), read_only, default })
+    Ok(AsGiven { value: NewSubvolume { path: below, read_only, default }, path: path.into() })
 }
 
 #[cfg(test)]
@@ -146,15 +165,19 @@ mod tests {
 
     #[test]
     fn subvolumes_have_a_kind_and_a_path() {
-        let parsed =
-            |text| parse_subvolume(text).map(|new| (new.path.display().to_string(), new.read_only, new.default));
+        let parsed = |text| {
+            let new = parse_subvolume(text).map(|given| given.value);
+            new.map(|new| (new.path.display().to_string(), new.read_only, new.default))
+        };
         assert_eq!(parsed("home"), Ok(("home".into(), false, false)));
         assert_eq!(parsed("rw:/var/log/"), Ok(("var/log".into(), false, false)));
         assert_eq!(parsed("ro:usr"), Ok(("usr".into(), true, false)));
         assert_eq!(parsed("default:root"), Ok(("root".into(), false, true)));
         assert_eq!(parsed("default-ro:root"), Ok(("root".into(), true, true)));
         assert_eq!(parsed("x:y"), Ok(("x:y".into(), false, false)));
-        for wrong in ["", "/", "ro:", "a//b", "../a", "a/."] {
+        assert_eq!(parsed("./etc/"), Ok(("etc".into(), false, false)));
+        assert_eq!(parsed("ro:/./a//b/."), Ok(("a/b".into(), true, false)));
+        for wrong in ["", "/", ".", "./", "ro:", "../a", "a/..", "a/../b"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

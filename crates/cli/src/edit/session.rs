@@ -8,8 +8,8 @@ use ubtrfs_format::items::Timespec;
 use ubtrfs_image::{Error, Job, Session};
 use ubtrfs_mkfs::random_uuid;
 
-use crate::args::Window;
 use crate::args::edit::{How, MEMORY};
+use crate::args::{Compression, Window};
 use crate::device::open_for_writing;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
@@ -33,7 +33,7 @@ fn open(image: &Path, window: Window, how: How) -> Result<(Session, Sources)> {
     let at_time = |sec| Reproducible { time: Timespec { sec, nsec: 0 }, seed: random_uuid() };
     let options = Options {
         memory: how.memory.unwrap_or(MEMORY),
-        compression: how.compress.and_then(|compression| compression.0),
+        compression: how.compress.and_then(Compression::mode),
         reproducible: source_date_epoch()?.map(at_time),
         ..Options::default()
     };

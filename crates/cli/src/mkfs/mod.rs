@@ -4,6 +4,7 @@ mod features;
 mod identity;
 mod input;
 mod populate;
+mod stand_in;
 mod summary;
 mod target;
 
@@ -13,7 +14,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory, FromArgMatches};
 use serde::Serialize;
 use ubtrfs::mkfs::{Error, make_over};
 use ubtrfs_format::items::BlockGroupFlags;
@@ -29,7 +29,7 @@ use self::input::Input;
 use self::populate::{Populated, Population};
 use self::summary::Summary;
 use self::target::{OpenTarget, Target};
-use crate::args::{self, MkfsAlone};
+use crate::args;
 use crate::failure::{Failure, Result};
 use crate::members::check_distinct;
 use crate::output;
@@ -74,14 +74,10 @@ pub fn run(arguments: &args::Mkfs) -> Result<()> {
     make_as(Program::Ubtrfs, arguments)
 }
 
-/// The program as `mkfs.btrfs`, whose options may be repeated (the last one counts) and shortened,
-/// by the rules of `getopt_long(3)`.
+/// The program as `mkfs.btrfs`.
 pub fn main_as_mkfs_btrfs() -> ExitCode {
-    let version = concat!("(ubtrfs ", env!("CARGO_PKG_VERSION"), "), with the options of btrfs-progs v7.3");
-    let command = MkfsAlone::command().name("mkfs.btrfs").bin_name("mkfs.btrfs").version(version);
-    let matches = command.infer_long_args(true).args_override_self(true).try_get_matches();
-    let arguments = match matches.and_then(|matches| MkfsAlone::from_arg_matches(&matches)) {
-        Ok(arguments) => arguments.mkfs,
+    let arguments = match stand_in::parse() {
+        Ok(arguments) => arguments,
         Err(error) => {
             if !error.use_stderr() {
                 let _ = error.print();
@@ -116,13 +112,14 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
     let paths = arguments.devices.as_slice();
     let (rootdir, platform) = (arguments.populate.rootdir.as_deref(), arguments.populate.platform.as_ref());
     let input = rootdir.map(|from| Input::new(from, platform, paths)).transpose()?;
-    if arguments.populate.subvol.iter().filter(|subvolume| subvolume.default).count() > 1 {
+    let subvolumes = arguments.populate.subvolumes();
+    if subvolumes.iter().filter(|subvolume| subvolume.default).count() > 1 {
         return Err(Failure::new("only one subvolume can be the default").with_status(2));
     }
     let selection = arguments.populate.selection()?;
     if let Some(input) = &input {
-        input.check_subvolumes(&arguments.populate.subvol)?;
-        input.check_flags(&arguments.populate.inode_flags)?;
+        input.check_subvolumes(&subvolumes)?;
+        input.check_flags(&arguments.populate.flags())?;
         input.check_selection(&selection)?;
     }
     let identity = Identity::new(arguments, input.as_ref(), &selection)?;
@@ -135,7 +132,7 @@ fn make_as(program: Program, arguments: &args::Mkfs) -> Result<()> {
         make(&targets, arguments, input, identity, &mut options)
     });
     if made.is_err() {
-        targets.iter().for_each(Target::remove_if_made);
+        targets.iter().for_each(Target::undo);
     }
     let volume = made?;
     if !arguments.quiet {
@@ -202,6 +199,7 @@ fn make(
             Failure::about(shown(targets, number), &error)
         })?;
     }
+    targets.iter().for_each(Target::publish);
     for (number, before, bytes) in cut {
         targets[number].cut(before, bytes)?;
     }
@@ -268,7 +266,12 @@ fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
     options.data_profile = arguments.data.as_deref().map(profile).transpose()?;
     options.metadata_profile = arguments.metadata.as_deref().map(profile).transpose()?;
     options.mixed = arguments.mixed;
-    apply_features(arguments, &mut options)?;
+    apply_features(program, arguments, &mut options)?;
+    if program == Program::MkfsBtrfs && options.mixed {
+        // The one that is left out is not that of the other, and two that differ are refused.
+        options.data_profile.get_or_insert(Profile::Single);
+        options.metadata_profile.get_or_insert(Profile::Single);
+    }
     // An ordinary user's volume is of no use to its maker if only root may make files in it. What
     // it is filled with gives it another owner, and who makes it leaves no trace.
     options.root_owner = match arguments.root_owner {
@@ -281,13 +284,20 @@ fn options(program: Program, arguments: &args::Mkfs) -> Result<MkfsOptions> {
 
 /// Turns features on and off. Without what it rests on, a volume has no block-group tree, if it
 /// was not asked for.
-fn apply_features(arguments: &args::Mkfs, options: &mut MkfsOptions) -> Result<()> {
+fn apply_features(program: Program, arguments: &args::Mkfs, options: &mut MkfsOptions) -> Result<()> {
     let words = [&arguments.runtime_features[..], &arguments.features].concat();
     options.block_group_tree = true;
     features::apply(&words, options)?;
     let is_asked_for = arguments.block_group_tree || features::ask_for(&words, "block-group-tree");
     let is_possible = options.free_space_tree && options.no_holes;
-    options.block_group_tree &= is_asked_for || is_possible;
+    if options.block_group_tree && !is_asked_for && !is_possible {
+        options.block_group_tree = false;
+        if program == Program::MkfsBtrfs {
+            eprintln!(
+                "WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features"
+            );
+        }
+    }
     if options.quotas.is_some() && arguments.populate.rootdir.is_some() {
         return Err(Failure::new(
             "quotas of a volume that is filled: ubtrfs does not count them: enable them when the volume is mounted, \
@@ -346,12 +356,18 @@ fn open(
     Ok((devices, chunks))
 }
 
-/// Writes an empty volume.
+/// Writes an empty volume. What fails leaves none that would be larger than its image file.
 fn write(targets: &[Target<'_>], devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Result<()> {
     let of_volume: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
-    make_over(&of_volume, options).map_err(|error| match &error {
-        Error::Options(error) => refused(targets, error),
-        _ => Failure::about(shown(targets, 0), &error),
+    make_over(&of_volume, options).map_err(|error| {
+        let is_new = |device: &&Arc<dyn Device>| {
+            ubtrfs_volume::Volume::superblock_of(&***device).is_some_and(|superblock| superblock.fsid == options.fsid)
+        };
+        devices.iter().filter(is_new).for_each(|device| wipe_superblocks(&**device, 0));
+        match &error {
+            Error::Options(error) => refused(targets, error),
+            _ => Failure::about(shown(targets, 0), &error),
+        }
     })
 }
 

@@ -85,9 +85,9 @@ impl Population<'_> {
     fn fill(&self, session: &Session) -> Result<(Counts, Vec<PathBuf>)> {
         let (fs, populate) = (session.fs(), &self.arguments.populate);
         let progress = Progress::new();
-        let mut job = progress.job().with_flags(PathFlags::new(populate.inode_flags.clone()));
+        let mut job = progress.job().with_flags(PathFlags::new(populate.flags()));
         let editor = Editor::new(fs, (0, 0));
-        let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvol.clone()).map_err(|error| about(&error))?;
+        let subvolumes = MadeSubvolumes::new(fs, &editor, populate.subvolumes()).map_err(|error| about(&error))?;
         match self.input {
             Input::Directory(path) => {
                 // A hard link of the image may be anywhere.

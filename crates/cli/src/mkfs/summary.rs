@@ -1,13 +1,14 @@
 //! What `mkfs.btrfs` prints of a new volume, in the lines that scripts look for.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::items::{BlockGroupFlags, InodeFlags};
+use ubtrfs_image::NewSubvolume;
 use ubtrfs_mkfs::MkfsOptions;
 
 use super::features;
-use crate::args::Mkfs;
+use crate::args::{Compression, Mkfs};
 use crate::size::Unit;
 
 /// Widths of the columns of a device's line.
@@ -32,8 +33,19 @@ impl Summary<'_> {
         let mut say = |label: &str, value: &str| lines.push(format!("{label:<20}{value}"));
         let populate = &arguments.populate;
         if let Some(from) = &populate.rootdir {
-            say("Rootdir from:", &from.display().to_string());
-            say("  Compress:", if populate.compression().is_some() { "yes" } else { "no" });
+            say("Rootdir from:", &absolute(from).display().to_string());
+            say("  Compress:", &populate.compress.map_or_else(|| "no".to_owned(), Compression::shown));
+            for given in &populate.subvol {
+                let NewSubvolume { default, read_only, .. } = given.value;
+                let kind = format!("{}{}", if default { "d" } else { "" }, if read_only { "ro" } else { "rw" });
+                say(&format!("  Subvolume ({kind}):"), &given.path);
+            }
+            for given in &populate.inode_flags {
+                let (_, flags) = given.value;
+                // Without copies on write there are no checksums, so it is not named, too.
+                let name = if flags & InodeFlags::NODATACOW == 0 { "NODATASUM" } else { "NODATACOW" };
+                say(&format!("  Inode flags ({name}):  "), &given.path);
+            }
             say("  Shrink:", if populate.shrink { "yes" } else { "no" });
         }
         let label = String::from_utf8_lossy(&options.label);
@@ -84,6 +96,13 @@ impl Summary<'_> {
         }
         groups
     }
+}
+
+/// What a volume is filled with, as a path from the top. An OCI image and the standard input are
+/// named otherwise.
+fn absolute(from: &Path) -> PathBuf {
+    let real = if from.as_os_str() == "-" { None } else { from.canonicalize().ok() };
+    real.unwrap_or_else(|| from.into())
 }
 
 fn shown(bytes: u64) -> String {

@@ -28,8 +28,16 @@ pub struct Target<'a> {
     was_made: bool,
     /// A larger image file keeps its size.
     keeps_size: bool,
-    /// The bytes of an image file that was there, and has lost what was in it.
-    emptied: Cell<Option<u64>>,
+    /// What an image file was that was there, if it has another size now.
+    before: Cell<Option<Before>>,
+}
+
+/// What an image file was.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    bytes: u64,
+    /// It has lost what was in it.
+    is_emptied: bool,
 }
 
 /// A target that nobody else has.
@@ -61,14 +69,14 @@ impl<'a> Target<'a> {
             }
             make_file(path, arguments.window.offset.saturating_add(size))?;
         }
-        let keeps_size = arguments.byte_count.is_some();
+        let keeps_size = arguments.byte_count.is_some() && !arguments.populate.shrink;
         let part = DevicePart { start: 0, size: None };
-        let emptied = Cell::default();
-        let mut target = Self { path, size, part, was_made: is_missing, keeps_size, emptied };
+        let before = Cell::default();
+        let mut target = Self { path, size, part, was_made: is_missing, keeps_size, before };
         match part_of(path, arguments.window) {
             Ok(part) => target.part = part,
             Err(error) => {
-                target.remove_if_made();
+                target.undo();
                 return Err(error);
             }
         }
@@ -80,16 +88,22 @@ impl<'a> Target<'a> {
         self.path
     }
 
-    /// Removes an image file that was made. One that was there and is to be filled takes no space
-    /// of the host.
-    pub fn remove_if_made(&self) {
+    /// Removes an image file that was made. One that was there has its old size again; if it was
+    /// to be filled, it takes no space of the host.
+    pub fn undo(&self) {
         if self.was_made {
             let _ = std::fs::remove_file(self.path);
-        } else if let Some(bytes) = self.emptied.get()
+        } else if let Some(Before { bytes, is_emptied }) = self.before.get()
             && let Ok(file) = OpenOptions::new().write(true).open(self.path)
         {
-            let _ = file.set_len(0).and_then(|()| file.set_len(bytes));
+            let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
+            let _ = emptied.and_then(|()| file.set_len(bytes));
         }
+    }
+
+    /// There is a volume on it now: a part of a larger file keeps the room that it has got.
+    pub fn publish(&self) {
+        self.before.set(self.before.get().filter(|before| before.is_emptied));
     }
 
     fn failed(&self, error: &io::Error) -> Failure {
@@ -175,8 +189,9 @@ impl OpenTarget<'_> {
         if !is_fixed && (is_emptied || end > device.size() || part.is_whole() && end < device.size()) {
             let file = OpenOptions::new().write(true).open(target.path);
             let file: File = file.map_err(|error| target.failed(&error))?;
+            let bytes = file.metadata().map_err(|error| target.failed(&error))?.len();
+            target.before.set(Some(Before { bytes, is_emptied }));
             let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
-            target.emptied.set(is_emptied.then_some(end));
             emptied.and_then(|()| file.set_len(end)).map_err(|error| target.failed(&error))?;
             drop(device);
             device = target.open_device()?;

@@ -80,6 +80,10 @@ fn files_of_an_image_are_made_changed_and_removed() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     assert_eq!(success(&ubtrfs(&["cat", &image, "a/b/link"])), "some content");
+    for (mode, shown) in [("700", "drwx--S---"), ("00701", "drwx-----x")] {
+        quiet(&["chmod", mode, &at("a/b/c")]);
+        assert!(listing(&image).contains(shown), "{mode}");
+    }
     quiet(&["setfattr", "-x", "user.note", &at("a/tool")]);
     quiet(&["rm", "-r", &at("a/b"), &at("a/null")]);
     // A file whose size is not known before it is read.

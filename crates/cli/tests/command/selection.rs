@@ -175,6 +175,64 @@ fn what_is_no_archive_leaves_the_volume_that_was_there() {
     assert_eq!(success(&ubtrfs(&["label", &path("image")])).trim(), "old");
 }
 
+/// Neither larger nor smaller, whether it is a volume already, and what is in front of a part of it
+/// stays.
+#[test]
+fn a_volume_that_is_not_made_leaves_a_file_of_the_same_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::create_dir(path("tree")).unwrap();
+    std::fs::write(path("tree/large"), vec![7; 150 << 20]).unwrap();
+    let image = path("image");
+    let size = || std::fs::metadata(&image).unwrap().len();
+    let filled = |options: &[&str]| {
+        let make = ["mkfs", "-q", "-f", "--rootdir", &path("tree"), &image];
+        fails(&ubtrfs(&[&make[..], options].concat()), 1, "give a larger --size");
+    };
+    for bytes in [10 << 20, (10 << 20) + 1, 500 << 20] {
+        std::fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        for options in [&["--size", "120M"][..], &["-b", "120M"], &["--size", "120M", "--shrink"]] {
+            filled(options);
+            assert_eq!(size(), bytes, "{options:?}");
+        }
+    }
+    std::fs::write(&image, vec![5; 8 << 20]).unwrap();
+    filled(&["--offset", "4M", "--size", "120M"]);
+    let content = std::fs::read(&image).unwrap();
+    assert!(content.len() == 8 << 20 && content[..4 << 20].iter().all(|byte| *byte == 5));
+    // A volume of another size.
+    success(&ubtrfs(&["mkfs", "-q", "-f", "--size", "200M", &image]));
+    let before = std::fs::read(&image).unwrap();
+    for (options, words) in [
+        (&["--size", "1M"][..], "too small"),
+        (&["--size", "300M", "-d", "raid1"], "raid1 needs"),
+        (&["--size", "300M", "--rootdir", &path("none")], "No such file"),
+    ] {
+        fails(&ubtrfs(&[&["mkfs", "-f", &image], options].concat()), 1, words);
+        assert!(std::fs::read(&image).unwrap() == before, "{words}");
+    }
+    filled(&["--size", "120M"]);
+    assert_eq!(size(), 200 << 20);
+}
+
+#[test]
+fn a_volume_without_room_leaves_a_file_of_the_same_size() {
+    require!(Need::Root);
+    let dir = tempfile::tempdir().unwrap();
+    let script = r#"
+        mount -t tmpfs -o size=256k none .; cd .; cd "$PWD"
+        for bytes in 10485760 524288000; do
+            truncate -s "$bytes" e.img
+            if "$UBTRFS" mkfs -q --size 120M e.img; then exit 1; fi
+            test "$(stat -c %s e.img)" = "$bytes"
+        done"#;
+    let mut line = Command::new("unshare");
+    line.args(["-m", "sh", "-ec", script]).current_dir(dir.path()).env("UBTRFS", env!("CARGO_BIN_EXE_ubtrfs"));
+    let output = line.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.contains("No space left"), "{error}");
+}
+
 #[test]
 fn a_volume_of_a_compressed_archive_has_room_for_what_is_in_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -63,6 +63,18 @@ fn as_meant(item: &str) -> String {
     .replace("num_stripes 1 sub_stripes 0", "num_stripes 1 sub_stripes 1")
 }
 
+/// What mkfs.btrfs says where only the want of another feature turns one off.
+const NO_BLOCK_GROUP_TREE: &str =
+    "WARNING: disabling block-group-tree feature due to missing no-holes and free-space-tree features\n";
+
+/// What a call that makes a volume says besides.
+#[track_caller]
+fn says(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    said.into_owned()
+}
+
 #[test]
 fn volumes_equal_those_of_mkfs_btrfs() {
     require!(Need::Tool("btrfs"), Need::Tool("zstd"));
@@ -83,7 +95,9 @@ fn volumes_equal_those_of_mkfs_btrfs() {
         }
         let words = options.split(' ').filter(|word| !word.is_empty()).map(Into::into);
         let arguments: Vec<PathBuf> = ["-q".into()].into_iter().chain(words).chain(ours.iter().cloned()).collect();
-        assert_eq!(success(&stand_in.run(&arguments)), "", "{name}");
+        let output = stand_in.run(&arguments);
+        let said = if name == "no-fst" { NO_BLOCK_GROUP_TREE } else { "" };
+        assert_eq!((says(&output), output.stdout.is_empty()), (said.to_owned(), true), "{name}");
         let (our_items, their_items) = (items(&ours), items(&theirs));
         if name == "squota" && their_items.is_empty() {
             // Dumps of before 6.7 know no simple quotas; the kernel mounts them in crates/mkfs.
@@ -143,6 +157,121 @@ fn the_summary_has_the_lines_that_scripts_look_for() {
         assert!(listed.lines().any(|line| line.split_whitespace().next() == Some(feature)), "{listed}");
     }
     assert_eq!(success(&ubtrfs(&["mkfs", "-O", "list-all"])), listed);
+}
+
+/// A tree with directories and files, and an image beside it.
+fn with_tree() -> StandIn {
+    let stand_in = StandIn::new();
+    for dir in ["etc", "home", "srv/data", "usr"] {
+        std::fs::create_dir_all(stand_in.path("tree").join(dir)).unwrap();
+    }
+    std::fs::write(stand_in.path("tree/etc/file"), "content").unwrap();
+    std::fs::write(stand_in.path("tree/usr/large"), vec![b'x'; 300_000]).unwrap();
+    stand_in.image("a", 300);
+    stand_in
+}
+
+#[test]
+fn the_summary_says_what_the_volume_is_filled_with() {
+    let stand_in = with_tree();
+    symlink("tree", stand_in.path("link")).unwrap();
+    let from = stand_in.path("tree").canonicalize().unwrap().display().to_string();
+    let summary = success(&stand_in.run(&[
+        "--rootdir=./link",
+        "--compress=zlib:9",
+        "--inode-flags=nodatacow:.",
+        "-uusr",
+        "-u./etc/",
+        "-uro:home/",
+        "-udefault:srv",
+        "--inode-flags=nodatacow,nodatasum:etc/file",
+        "--inode-flags=nodatasum:/srv",
+        "a",
+    ]));
+    let lines: Vec<&str> = summary.lines().skip_while(|line| !line.starts_with("Rootdir")).collect();
+    let expected = [
+        format!("Rootdir from:       {from}"),
+        "  Compress:         zlib:9".to_owned(),
+        "  Subvolume (rw):   usr".to_owned(),
+        "  Subvolume (rw):   ./etc/".to_owned(),
+        "  Subvolume (ro):   home/".to_owned(),
+        "  Subvolume (drw):  srv".to_owned(),
+        "  Inode flags (NODATACOW):  .".to_owned(),
+        "  Inode flags (NODATACOW):  etc/file".to_owned(),
+        "  Inode flags (NODATASUM):  /srv".to_owned(),
+        "  Shrink:           no".to_owned(),
+    ];
+    assert_eq!(lines[..expected.len()], expected.each_ref().map(String::as_str), "{summary}");
+    let summary = success(&stand_in.run(&["-f", "-r", "tree", "-u", "default-ro:usr", "a"]));
+    assert_eq!((value(&summary, "Compress:"), value(&summary, "Subvolume (dro):")), ("no", "usr"));
+    for (given, shown) in [("zstd", "zstd"), ("zstd:", "zstd:3"), ("lzo:1", "lzo:1")] {
+        let summary = success(&stand_in.run(&["-f", "-r", "tree", "--compress", given, "a"]));
+        assert_eq!(value(&summary, "Compress:"), shown);
+        success(&ubtrfs(&["check", stand_in.path("a").to_str().unwrap()]));
+    }
+}
+
+#[test]
+fn a_tree_of_block_groups_that_is_not_made_is_warned_of() {
+    let stand_in = StandIn::new();
+    stand_in.image("a", 300);
+    let words = NO_BLOCK_GROUP_TREE;
+    for (features, said) in [("^fst", words), ("^no-holes", words), ("^fst,^bgt", ""), ("^bgt", ""), ("fst", "")] {
+        let output = stand_in.run(&["-q", "-f", "-O", features, "a"]);
+        assert_eq!((says(&output), output.stdout.is_empty()), (said.to_owned(), true), "{features}");
+    }
+}
+
+#[test]
+fn paths_in_options_may_begin_with_a_dot_and_end_with_a_slash() {
+    let stand_in = with_tree();
+    let image = stand_in.path("a").display().to_string();
+    let listed = |options: &[&str]| {
+        success(&stand_in.run(&[&["-q", "-f", "--root", "tree"], options, &["a"]].concat()));
+        (
+            success(&ubtrfs(&["subvolume", "list", &image])),
+            success(&ubtrfs(&["stat", &image, "/etc/file"])).contains("0x3"),
+        )
+    };
+    let (subvolumes, has_flag) = listed(&["-u", "./etc/", "-u", "ro:./srv/./data/"]);
+    assert!(subvolumes.contains("etc") && subvolumes.contains("srv/data") && !has_flag, "{subvolumes}");
+    for path in [".", "./", "/", "./etc/", "etc", "/etc/file"] {
+        assert!(listed(&["--inode-flags", &format!("nodatacow:{path}")]).1, "{path}");
+    }
+    assert!(!listed(&["--inode-flags", "nodatacow:./srv/"]).1);
+}
+
+#[test]
+fn a_byte_count_of_nothing_is_none() {
+    let stand_in = with_tree();
+    for options in [&["-b", "0"][..], &["-b", "200M", "-b0"], &["--byte", "0", "-r", "tree"]] {
+        let summary = success(&stand_in.run(&[&["-f"], options, &["a"]].concat()));
+        assert_eq!(value(&summary, "Filesystem size:"), "300.00MiB");
+        assert_eq!(std::fs::metadata(stand_in.path("a")).unwrap().len(), 300 << 20);
+    }
+}
+
+#[test]
+fn mixed_groups_have_the_profiles_that_mkfs_btrfs_gives_them() {
+    let stand_in = StandIn::new();
+    let image = stand_in.image("a", 300);
+    for options in
+        [&["-d", "dup"][..], &["-m", "dup"], &["-d", "single", "-m", "dup"], &["-O", "mixed-bg", "-d", "dup"]]
+    {
+        refused(&stand_in.run(&[&["-M"], options, &["a"]].concat()), "the same profile for data and metadata");
+    }
+    assert_eq!(std::fs::metadata(&image).unwrap().blocks(), 0, "nothing was written");
+    for (options, profile) in [
+        (&["-d", "dup", "-m", "dup"][..], "DUP"),
+        (&[], "single"),
+        (&["-d", "single"], "single"),
+        (&["-m", "single"], "single"),
+    ] {
+        let summary = success(&stand_in.run(&[&["-f", "-M"], options, &["a"]].concat()));
+        assert!(value(&summary, "Data+Metadata:").starts_with(profile), "{summary}");
+    }
+    // Else the one that is left out is that of the other.
+    success(&ubtrfs(&["mkfs", "-q", "-f", "-M", "-d", "dup", image.to_str().unwrap()]));
 }
 
 #[test]
@@ -211,6 +340,13 @@ fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
         success(&stand_in.run(arguments));
         assert_eq!(success(&ubtrfs(&["cat", stand_in.path("empty").to_str().unwrap(), "/file"])), "content");
     }
+    // With --shrink the volume ends the file, whatever was asked for.
+    stand_in.image("larger", 500);
+    let summary = success(&stand_in.run(&["-b", "300M", "--shrink", "--rootdir", "tree", "larger"]));
+    let info = success(&ubtrfs(&["info", "--json", stand_in.path("larger").to_str().unwrap()]));
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let bytes = std::fs::metadata(stand_in.path("larger")).unwrap().len();
+    assert!(bytes < 100 << 20 && info["total_bytes"] == bytes, "{bytes}: {summary}");
     success(&stand_in.run(&["-q", "-f", "--shrink", "--compress", "no", "--rootdir", "tree", "a"]));
     assert!(std::fs::metadata(&image).unwrap().len() < 100 << 20);
     success(&ubtrfs(&["check", image.to_str().unwrap()]));
