@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
-use std::rc::Rc;
 
 use ubtrfs::{Errno, FoundInode, InodeId};
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Ino, TreeId};
-use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
+use ubtrfs_image::is_name;
 use ubtrfs_tree::sentence;
 
 use super::walk::Walk;
+use super::way::Way;
 use crate::failure::{Failure, Result};
 use crate::host::target::{self, Place, joined};
 
@@ -20,13 +20,6 @@ const BATCH: usize = 256;
 /// Directories whose ways are known at a time.
 const MAX_WAYS: usize = 1 << 16;
 const LOST: &[u8] = b"lost+found";
-
-/// A directory that is copied to, unless nothing is made.
-#[derive(Clone)]
-pub struct Way {
-    pub(super) path: LinkedPath,
-    pub(super) at: Option<Rc<HostDirectory>>,
-}
 
 /// What the items of an inode say of where it is: its directory, if it is known, and its name.
 pub struct Home {

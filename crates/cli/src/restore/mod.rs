@@ -7,6 +7,7 @@ mod report;
 mod source;
 mod undelete;
 mod walk;
+mod way;
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

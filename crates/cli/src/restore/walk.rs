@@ -14,10 +14,10 @@ use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
 use ubtrfs_tree::sentence;
 
 use super::content;
-use super::lost::Way;
 use super::problems::Problems;
 use super::report::{Copied, Report};
 use super::source::Source;
+use super::way::Way;
 use crate::args;
 use crate::failure::{Failure, Result};
 use crate::host::target::{self, Identity, Made, Place, Target, is_fatal, joined};

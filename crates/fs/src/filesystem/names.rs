@@ -61,8 +61,8 @@ impl Filesystem {
         self.names.forget_listings(dir)
     }
 
-    /// What a new inode of a directory is, as the kernel has it: the directory's default ACL decides
-    /// on its mode and ACLs, or else the umask on its mode.
+    /// What a new inode of a directory is, as the kernel has it: the directory's default ACL
+    /// decides on its mode and ACLs, or else the umask on its mode.
     pub fn inheriting(&self, dir: InodeId, new: NewInode, umask: u32) -> Result<NewInode> {
         self.ops.inheriting(dir, new, umask)
     }

@@ -1,0 +1,12 @@
+//! A directory that a restore copies to.
+
+use std::rc::Rc;
+
+use ubtrfs_image::{HostDirectory, LinkedPath};
+
+/// A directory that is copied to, unless nothing is made.
+#[derive(Clone)]
+pub struct Way {
+    pub path: LinkedPath,
+    pub at: Option<Rc<HostDirectory>>,
+}
