@@ -158,7 +158,7 @@ impl HostDirectory {
 }
 
 impl OpenFile {
-    /// Bytes of the data of a regular file, in whole [blocks](BLOCK). Holes have none.
+    /// Bytes of the data of a regular file, in whole blocks of 4 KiB. Holes have none.
     pub fn data_bytes(&self) -> io::Result<u64> {
         let (mut bytes, mut at) = (0, 0);
         while let Some((start, end)) = next_blocks(self, at, self.stat.st_size as u64)? {

@@ -369,8 +369,8 @@ mod tests {
                 assert!(reader.join().unwrap().unwrap() == expected);
             }
         });
-        // Those that have ended give their turns back, and the stalled ones when they have made what
-        // there is room for.
+        // Those that have ended give their turns back, and the stalled ones when they have made
+        // what there is room for.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while *streams.turns.taken.lock() > 0 {
             assert!(std::time::Instant::now() < until, "those that wait for their readers have turns");
