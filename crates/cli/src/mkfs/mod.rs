@@ -356,14 +356,16 @@ fn open(
     Ok((devices, chunks))
 }
 
-/// Writes an empty volume. What fails leaves none that would be larger than its image file.
+/// Writes an empty volume. What fails leaves none of its own that would be larger than its image
+/// file; a volume that was there and has the same id stays.
 fn write(targets: &[Target<'_>], devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Result<()> {
     let of_volume: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
+    let has_id = |device: &Arc<dyn Device>| {
+        ubtrfs_volume::Volume::superblock_of(&**device).is_some_and(|superblock| superblock.fsid == options.fsid)
+    };
+    let others: Vec<_> = devices.iter().filter(|device| !has_id(device)).collect();
     make_over(&of_volume, options).map_err(|error| {
-        let is_new = |device: &&Arc<dyn Device>| {
-            ubtrfs_volume::Volume::superblock_of(&***device).is_some_and(|superblock| superblock.fsid == options.fsid)
-        };
-        devices.iter().filter(is_new).for_each(|device| wipe_superblocks(&**device, 0));
+        others.into_iter().filter(|device| has_id(device)).for_each(|device| wipe_superblocks(&**device, 0));
         match &error {
             Error::Options(error) => refused(targets, error),
             _ => Failure::about(shown(targets, 0), &error),
@@ -384,6 +386,24 @@ fn shown(targets: &[Target<'_>], number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_leaves_a_volume_with_the_same_id() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(256 << 20).unwrap();
+        let device = ubtrfs_volume::FileDevice::open(
+            file.path(),
+            ubtrfs_volume::OpenMode::ReadWrite,
+            ubtrfs_volume::Exclusive::Yes,
+        );
+        let devices: [Arc<dyn Device>; 1] = [Arc::new(device.unwrap())];
+        let options = MkfsOptions::new(256 << 20);
+        write(&[], &devices, &options).unwrap();
+        let too_small = MkfsOptions { total_bytes: 1 << 20, ..options.clone() };
+        assert!(write(&[], &devices, &too_small).is_err());
+        let found = ubtrfs_volume::Volume::superblock_of(&*devices[0]).unwrap();
+        assert_eq!((found.fsid, found.total_bytes), (options.fsid, 256 << 20));
+    }
 
     #[test]
     fn names_of_algorithms_and_profiles_are_known() {
