@@ -302,6 +302,28 @@ mod tests {
         assert_eq!((alone(&one), alone(&late)), (9, 9));
     }
 
+    /// Its superblock would say no more of what it lacks after a later edit.
+    #[test]
+    fn an_edit_is_refused_where_a_device_stays_behind() {
+        let [one, other] = [(); 2].map(|()| Arc::new(MemoryDevice::new(128 << 20)));
+        let second = NewDevice { total_bytes: 128 << 20, uuid: Uuid([7; 16]) };
+        let (more_devices, data_profile) = (vec![second], Some(Profile::Raid1));
+        let options = MkfsOptions { more_devices, data_profile, ..MkfsOptions::new(128 << 20) };
+        mkfs::make(&[&*one, &*other], &options).unwrap();
+        let late = Arc::new(MemoryDevice::from_bytes(other.to_bytes()));
+        for _ in 0..2 {
+            let edit = Session::open(vec![Arc::clone(&one) as _, Arc::clone(&other) as _]).unwrap();
+            fill(&edit, 1).unwrap();
+            edit.publish().unwrap();
+        }
+        let failing = Arc::new(FaultyDevice::new(late));
+        failing.fail(Operation::Write, 0, 5, Lasting::Forever);
+        let refused = Session::open(vec![Arc::clone(&one) as _, failing]).unwrap_err();
+        let said = std::error::Error::source(&refused).map(ToString::to_string).unwrap_or_default();
+        assert!(format!("{refused}: {said}").contains("can't be brought up"), "{refused}: {said}");
+        assert_eq!(seen_on_all(vec![one, other]).len() as u64, FILES);
+    }
+
     /// What the edit after a crash makes durable is on each device, whatever the crash left of the
     /// one before on either (invariants 34 and 70).
     #[test]
