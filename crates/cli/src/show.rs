@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use ubtrfs_format::items::Timespec;
+pub use ubtrfs_image::harmless;
 use ubtrfs_image::misleads;
 
 const DAY: i64 = 24 * 60 * 60;
@@ -85,15 +86,6 @@ pub fn bytes(bytes: &[u8]) -> String {
         }
     }
     text
-}
-
-/// A text that somebody else has written, for people: characters that a terminal obeys are escaped.
-pub fn harmless(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if misleads(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    shown
 }
 
 /// A path for people, in which nothing ends a line either.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ubtrfs::format::items::FileType;
 use ubtrfs::xattr_names::CAPABILITY;
+use ubtrfs::xattr_names::{PROPERTIES, in_plain_namespace};
 use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
 
 use crate::content::write_all;
@@ -274,11 +275,7 @@ impl Editor {
             None => self.fs.drop_xattr(id, name),
         }
         .map_err(|error| match error.errno() {
-            Errno::OPNOTSUPP
-                if ![&b"user."[..], b"trusted.", b"security.", b"system.", b"btrfs."]
-                    .iter()
-                    .any(|space| name.starts_with(space)) =>
-            {
+            Errno::OPNOTSUPP if !has_namespace(name) => {
                 let name = name.escape_ascii();
                 Error::Refused(format!("{}: the attribute '{name}' is in no namespace, such as user.", shown(path)))
             }
@@ -312,6 +309,11 @@ impl Editor {
         }
         mode.map_or(Ok(()), |mode| self.change_mode(path, mode, false))
     }
+}
+
+/// Whether an attribute's name begins with a namespace that there is, if it can have it or not.
+fn has_namespace(name: &[u8]) -> bool {
+    in_plain_namespace(name).is_some() || name.starts_with(PROPERTIES) || name.starts_with(b"system.")
 }
 
 /// No path at all is the top level.

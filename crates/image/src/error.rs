@@ -79,11 +79,16 @@ pub fn misleads(c: char) -> bool {
 /// A path as messages have it. Names come from anywhere: none ends a line or has anything that a
 /// terminal would obey.
 pub(crate) fn shown(path: &Path) -> String {
-    let mut text = String::new();
-    for c in path.to_string_lossy().chars() {
-        if misleads(c) { text.extend(c.escape_default()) } else { text.push(c) }
+    harmless(&path.to_string_lossy())
+}
+
+/// A text that somebody else has written, for people: characters that mislead are escaped.
+pub fn harmless(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if misleads(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
-    text
+    shown
 }
 
 /// An error about something in the volume.

@@ -92,9 +92,17 @@ impl FromStr for ModeChange {
 mod tests {
     use super::*;
 
+    /// Changes, permissions before, and those after.
+    fn assert_changes(is_dir: bool, changes: &[(&str, u32, u32)]) {
+        for (change, before, after) in changes {
+            let changed = change.parse::<ModeChange>().unwrap().apply(*before, is_dir);
+            assert_eq!(changed, *after, "{change} of {before:o}");
+        }
+    }
+
     #[test]
     fn permissions_change_as_chmod_changes_them() {
-        for (change, before, after) in [
+        let changes = [
             ("644", 0o7777, 0o644),
             ("u+s", 0o755, 0o4755),
             ("g+s,o-rx", 0o755, 0o2750),
@@ -103,9 +111,8 @@ mod tests {
             ("a=rX", 0o600, 0o444),
             ("go=", 0o777, 0o700),
             ("u=rwx,go=rx", 0, 0o755),
-        ] {
-            assert_eq!(change.parse::<ModeChange>().unwrap().apply(before, false), after, "{change} of {before:o}");
-        }
+        ];
+        assert_changes(false, &changes);
         assert_eq!("u+X".parse::<ModeChange>().unwrap().apply(0o600, true), 0o700);
         for wrong in ["", "999", "77777", "x", "u", "u?x", "q+x", "u+q", "u+x,"] {
             assert!(wrong.parse::<ModeChange>().is_err(), "{wrong}");
@@ -114,7 +121,7 @@ mod tests {
 
     #[test]
     fn set_id_bits_of_directories_stay_unless_they_are_named() {
-        for (change, before, after) in [
+        let changes = [
             ("700", 0o6755, 0o6700),
             ("0755", 0o7777, 0o6755),
             ("2755", 0o4700, 0o6755),
@@ -126,9 +133,8 @@ mod tests {
             ("a=s", 0o7755, 0o6000),
             ("u-s", 0o7755, 0o3755),
             ("ug-s", 0o7755, 0o1755),
-        ] {
-            assert_eq!(change.parse::<ModeChange>().unwrap().apply(before, true), after, "{change} of {before:o}");
-        }
+        ];
+        assert_changes(true, &changes);
         assert_eq!("00755".parse::<ModeChange>().unwrap().apply(0o6755, false), 0o755);
     }
 }

@@ -104,7 +104,7 @@ pub fn import(arguments: &Import) -> Result<()> {
                 continue;
             }
             let mut file = File::open(path).map_err(|error| Failure::about(path.display(), &error))?;
-            if path.is_dir() {
+            if file.metadata().is_ok_and(|found| found.is_dir()) {
                 let sentence = "is a directory, and no archive: 'ubtrfs cp -a' copies what is in it";
                 return Err(Failure::new(format!("{} {sentence}", show::path(path))));
             }

@@ -260,21 +260,17 @@ fn group(gid: u32) -> Option<rustix::fs::Gid> {
     (gid != u32::MAX).then(|| rustix::fs::Gid::from_raw(gid))
 }
 
-/// Where a file is, for messages.
-pub struct Place<'a> {
-    /// Its directory, in a walk that began at the top.
-    pub above: &'a LinkedPath,
-    pub name: &'a [u8],
-}
+/// A path from the top for a message, which is put together only there.
+pub struct Shown<'a>(pub &'a LinkedPath);
 
-impl std::fmt::Display for Place<'_> {
+impl std::fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&joined(&self.above.join(self.name)))
+        f.write_str(&joined(self.0))
     }
 }
 
 /// A path from the top, for people. Of a very long one the middle is left out.
-pub fn joined(path: &LinkedPath) -> String {
+fn joined(path: &LinkedPath) -> String {
     const LONGEST: usize = 1000;
     let shown = crate::show::bytes(&path.below(b""));
     if shown.is_empty() {

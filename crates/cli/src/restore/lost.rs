@@ -13,7 +13,7 @@ use ubtrfs_tree::sentence;
 use super::walk::Walk;
 use super::way::Way;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, Place, joined};
+use crate::host::target::{self, Shown};
 
 /// Inodes that are processed together.
 const BATCH: usize = 256;
@@ -90,11 +90,7 @@ impl Walk<'_> {
 
     /// Copies an inode to where it was, or under `lost+found` if that is taken.
     pub fn place_at(&mut self, id: InodeId, home: &Home) -> Result<()> {
-        if !self.place(id, home)? && home.parent.is_some() {
-            let lost = Home::lost(id.ino);
-            self.place(id, &lost)?;
-        }
-        Ok(())
+        self.place_or_lose(id, home, None, "its name is taken by something else")
     }
 
     fn lost_inode(&mut self, subvolume: TreeId, inode: &FoundInode) -> Result<()> {
@@ -106,15 +102,22 @@ impl Walk<'_> {
         if self.source.fs.attributes(id).is_err_and(|error| error.errno() == Errno::NOENT) {
             return Ok(());
         }
-        self.note_lost = true;
-        let placed = self.place_at(id, &Home::of(inode));
-        self.note_lost = false;
-        placed
+        let why = "no directory refers to it any more";
+        self.place_or_lose(id, &Home::of(inode), Some(why), why)
     }
 
-    /// Copies an inode that the walk has not found. False if its name or a part of its path is
-    /// taken, for example by a symbolic link in place of a directory.
-    fn place(&mut self, id: InodeId, home: &Home) -> Result<bool> {
+    /// Copies an inode to where it was, or under `lost+found` if that is taken; with a problem that
+    /// is noted of it, in either case if there is one.
+    fn place_or_lose(&mut self, id: InodeId, home: &Home, placed: Option<&str>, lost: &str) -> Result<()> {
+        if !self.place(id, home, placed)? && home.parent.is_some() {
+            self.place(id, &Home::lost(id.ino), Some(lost))?;
+        }
+        Ok(())
+    }
+
+    /// Copies an inode that the walk has not found, and notes a problem of it. False if its name or
+    /// a part of its path is taken, for example by a symbolic link in place of a directory.
+    fn place(&mut self, id: InodeId, home: &Home, problem: Option<&str>) -> Result<bool> {
         let name = &home.name;
         let way = match self.way_to(id.subvolume, home.parent) {
             Ok(way) => way,
@@ -125,11 +128,10 @@ impl Walk<'_> {
                 return Ok(false);
             }
         };
-        let shown = Place { above: &way.path, name };
         let opened = way.at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.descriptor(at));
-        let opened = opened.transpose().map_err(|error| Failure::about(joined(&way.path), &error))?;
+        let opened = opened.transpose().map_err(|error| Failure::about(Shown(&way.path), &error))?;
         let times = opened.as_ref().map(|at| target::times(at)).transpose();
-        let times = times.map_err(|error| Failure::about(joined(&way.path), &error))?;
+        let times = times.map_err(|error| Failure::about(Shown(&way.path), &error))?;
         let there = opened.as_ref().and_then(|at| target::type_of(at, name));
         let is_directory =
             self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
@@ -138,10 +140,8 @@ impl Walk<'_> {
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
             Some(_) => return Ok(false),
             None => {
-                if self.note_lost {
-                    self.problems.add(&shown, "no directory refers to it any more");
-                } else if home.parent.is_none() {
-                    self.problems.add(&shown, "where it was is not known, or taken by something else");
+                if let Some(problem) = problem {
+                    self.problems.add(Shown(&way.path.join(name.clone())), problem);
                 }
                 self.entry(&way, name, id)?
             }

@@ -20,7 +20,7 @@ use super::source::Source;
 use super::way::Way;
 use crate::args;
 use crate::failure::{Failure, Result};
-use crate::host::target::{self, Identity, Made, Place, Target, is_fatal, joined};
+use crate::host::target::{self, Identity, Made, Shown, Target, is_fatal};
 use crate::trees::Trees;
 
 /// Entries that are listed at once.
@@ -82,8 +82,6 @@ pub struct Walk<'a> {
     pub(super) seen: InodeSet,
     /// Files with several names.
     linked: HashMap<InodeId, First>,
-    /// Whether what is placed was lost.
-    pub(super) note_lost: bool,
     /// Where directories of lost files are.
     pub(super) ways: HashMap<Ino, Way>,
     snapshots: Vec<TreeId>,
@@ -107,7 +105,6 @@ impl<'a> Walk<'a> {
             copied: Copied::default(),
             seen: InodeSet::default(),
             linked: HashMap::new(),
-            note_lost: false,
             ways: HashMap::new(),
             snapshots,
             subvolumes: Vec::new(),
@@ -218,8 +215,9 @@ impl<'a> Walk<'a> {
     /// A directory that was made in another one.
     pub(super) fn enter(&self, above: &Way, name: &[u8]) -> Result<Way> {
         let entered = above.at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.enter(at, name));
-        let at = entered.transpose().map_err(|error| Failure::about(Place { above: &above.path, name }, &error))?;
-        Ok(Way { path: above.path.join(name), at })
+        let path = above.path.join(name);
+        let at = entered.transpose().map_err(|error| Failure::about(Shown(&path), &error))?;
+        Ok(Way { path, at })
     }
 
     fn list(&mut self, level: &mut Level) {
@@ -231,17 +229,18 @@ impl<'a> Walk<'a> {
             }
             Err(error) => {
                 level.is_listed = true;
-                self.problems.add(joined(&level.to.path), format!("can't be listed: {}", sentence(&error)));
+                self.problems.add(Shown(&level.to.path), format!("can't be listed: {}", sentence(&error)));
             }
         }
         if self.source.damage.count() != before {
-            self.problems.add(joined(&level.to.path), "part of the directory can't be read");
+            self.problems.add(Shown(&level.to.path), "part of the directory can't be read");
         }
     }
 
     /// Makes the file of an entry. True if it is a directory whose content is to be copied next.
     pub(super) fn entry(&mut self, to: &Way, name: &[u8], id: InodeId) -> Result<bool> {
-        let shown = &Place { above: &to.path, name };
+        let path = to.path.join(name);
+        let shown = &Shown(&path);
         if !is_name(name) {
             self.problems.add(shown, "nothing can have this name");
             return Ok(false);
@@ -293,7 +292,7 @@ impl<'a> Walk<'a> {
         dir: &Rc<HostDirectory>,
         name: &[u8],
         attributes: &Attributes,
-        shown: &Place<'_>,
+        shown: &Shown<'_>,
     ) -> io::Result<()> {
         let Some(at) = self.target.as_ref().map(|target| target.descriptor(dir)).transpose()? else { return Ok(()) };
         let at = &*at;
@@ -373,9 +372,8 @@ impl<'a> Walk<'a> {
     fn finish_directory(&mut self, level: &Level) -> Result<()> {
         let Way { path, at } = &level.to;
         let Some((at, target)) = at.as_ref().zip(self.target.as_ref()) else { return Ok(()) };
-        let at = target.descriptor(at).map_err(|error| Failure::about(joined(path), &error))?;
-        let top = path.clone();
-        let shown = path.above().map_or(Place { above: &top, name: b"" }, |above| Place { above, name: path.name() });
+        let shown = Shown(path);
+        let at = target.descriptor(at).map_err(|error| Failure::about(&shown, &error))?;
         match self.source.fs.attributes(level.id) {
             Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &shown),
             Err(error) => self.problems.add(shown, sentence(&error)),
@@ -389,7 +387,7 @@ impl<'a> Walk<'a> {
 
     /// Gives owner, permissions, xattrs and times. What the user or the file system there doesn't
     /// allow is left out.
-    fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &Place<'_>) {
+    fn dress(&mut self, made: &Made<'_>, attributes: &Attributes, shown: &Shown<'_>) {
         let fs = &self.source.fs;
         if self.keeps_owners() {
             if let Err(error) = made.own(attributes.uid, attributes.gid) {
@@ -417,7 +415,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &Place<'_>) {
+    fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &Shown<'_>) {
         for name in names {
             match self.source.fs.get_xattr(id, name) {
                 Ok(value) => {
