@@ -58,6 +58,13 @@ pub(super) fn next(
             encode_sys_chunk(&mut next.sys_chunk_array, key, chunk);
         }
     }
+    if let Some(kept) = committer.info.space.lock().newest_kept() {
+        // The commits since then are on no device by their superblocks, and what they refer to is
+        // not kept: who compares superblocks must not count them (invariant 34).
+        for backup in next.backup_roots.iter_mut().filter(|backup| backup.trees[0].1 > kept) {
+            *backup = BackupRoot::default();
+        }
+    }
     let newest =
         next.backup_roots.iter().enumerate().max_by_key(|(_, backup)| backup.trees[0].1).map_or(0, |(slot, _)| slot);
     let backup = |root: Option<Root>| {

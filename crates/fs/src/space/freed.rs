@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use ubtrfs_format::{DeviceId, Logical};
+use ubtrfs_format::{DeviceId, Generation, Logical};
 
 use super::free_map::FreeMap;
 use crate::committed::Committed;
@@ -47,6 +47,7 @@ impl Pinned {
 
 /// A commit that somebody keeps, and what has been allocated since.
 pub(super) struct KeptSpace {
+    generation: Generation,
     commit: Weak<Committed>,
     /// None of it is in use in the commit, though it may have been freed again.
     allocated: FreeMap,
@@ -54,12 +55,16 @@ pub(super) struct KeptSpace {
 
 impl KeptSpace {
     pub(super) fn new(commit: &Arc<Committed>) -> Self {
-        Self { commit: Arc::downgrade(commit), allocated: FreeMap::default() }
+        Self { generation: commit.generation, commit: Arc::downgrade(commit), allocated: FreeMap::default() }
     }
 
     /// Whether somebody keeps it still.
     pub(super) fn is_read(&self) -> bool {
         self.commit.strong_count() > 0
+    }
+
+    pub(super) fn generation(&self) -> Generation {
+        self.generation
     }
 
     /// Whether these readers are its own.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::Logical;
+use ubtrfs_format::{Generation, Logical};
 use ubtrfs_volume::Published;
 
 use super::allocator::{Space, SpaceInner};
@@ -42,6 +42,12 @@ impl Space {
 }
 
 impl SpaceInner {
+    /// The newest commit that is kept. What later commits refer to may be given out again when yet
+    /// later ones have freed it.
+    pub(crate) fn newest_kept(&self) -> Option<Generation> {
+        self.kept_commits.iter().filter(|kept| kept.is_read()).map(KeptSpace::generation).max()
+    }
+
     pub(super) fn unpin(&mut self) {
         // In order: an older commit's readers must have ended first.
         while let Some(first) = self.pinned.first() {
