@@ -190,9 +190,15 @@ impl OpenTarget<'_> {
             let file = OpenOptions::new().write(true).open(target.path);
             let file: File = file.map_err(|error| target.failed(&error))?;
             let bytes = file.metadata().map_err(|error| target.failed(&error))?.len();
-            target.before.set(Some(Before { bytes, is_emptied }));
-            let emptied = if is_emptied { file.set_len(0) } else { Ok(()) };
-            emptied.and_then(|()| file.set_len(end)).map_err(|error| target.failed(&error))?;
+            target.before.set(Some(Before { bytes, is_emptied: false }));
+            let set_len = |bytes| file.set_len(bytes).map_err(|error| target.failed(&error));
+            // A size that no file can have there is refused while what it has is still in it.
+            set_len(end)?;
+            if is_emptied {
+                target.before.set(Some(Before { bytes, is_emptied }));
+                set_len(0)?;
+                set_len(end)?;
+            }
             drop(device);
             device = target.open_device()?;
         }

@@ -19,7 +19,19 @@ use crate::host::target::{self, Shown};
 const BATCH: usize = 256;
 /// Directories whose ways are known at a time.
 const MAX_WAYS: usize = 1 << 16;
+/// Names that are tried for an inode in `lost+found`.
+const MAX_NAMES: u32 = 1000;
 const LOST: &[u8] = b"lost+found";
+
+/// What became of an inode that was to be copied to a place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placed {
+    /// It is there, or why it is not was noted.
+    Yes,
+    NameTaken,
+    /// A part of its path is taken, for example by a symbolic link in place of a directory.
+    NoWay,
+}
 
 /// What the items of an inode say of where it is: its directory, if it is known, and its name.
 pub struct Home {
@@ -37,12 +49,16 @@ impl Home {
     }
 
     fn lost(ino: Ino) -> Self {
-        Self { parent: None, name: lost_name(ino) }
+        Self { parent: None, name: format!("inode-{ino}").into_bytes() }
     }
-}
 
-fn lost_name(ino: Ino) -> Vec<u8> {
-    format!("inode-{ino}").into_bytes()
+    /// The place in `lost+found` where others are taken by something else.
+    fn lost_besides(ino: Ino, taken: u32) -> Self {
+        if taken == 0 {
+            return Self::lost(ino);
+        }
+        Self { parent: None, name: format!("inode-{ino}.{taken}").into_bytes() }
+    }
 }
 
 impl Walk<'_> {
@@ -109,15 +125,23 @@ impl Walk<'_> {
     /// Copies an inode to where it was, or under `lost+found` if that is taken; with a problem that
     /// is noted of it, in either case if there is one.
     fn place_or_lose(&mut self, id: InodeId, home: &Home, placed: Option<&str>, lost: &str) -> Result<()> {
-        if !self.place(id, home, placed)? && home.parent.is_some() {
-            self.place(id, &Home::lost(id.ino), Some(lost))?;
+        if home.parent.is_some() && self.place(id, home, placed)? == Placed::Yes {
+            return Ok(());
         }
+        // What a former restore made of another volume may have such names.
+        for taken in 0..MAX_NAMES {
+            match self.place(id, &Home::lost_besides(id.ino, taken), Some(lost))? {
+                Placed::Yes => return Ok(()),
+                Placed::NameTaken => {}
+                Placed::NoWay => break,
+            }
+        }
+        self.problems.add("/", format!("inode {} has no place in lost+found: it is not copied", id.ino));
         Ok(())
     }
 
-    /// Copies an inode that the walk has not found, and notes a problem of it. False if its name or
-    /// a part of its path is taken, for example by a symbolic link in place of a directory.
-    fn place(&mut self, id: InodeId, home: &Home, problem: Option<&str>) -> Result<bool> {
+    /// Copies an inode that the walk has not found, and notes a problem of it.
+    fn place(&mut self, id: InodeId, home: &Home, problem: Option<&str>) -> Result<Placed> {
         let name = &home.name;
         let way = match self.way_to(id.subvolume, home.parent) {
             Ok(way) => way,
@@ -125,7 +149,7 @@ impl Walk<'_> {
             Err(error) => {
                 let what = format!("inode {} can't be put where it was: {}", id.ino, sentence(&error));
                 self.problems.add("/", what);
-                return Ok(false);
+                return Ok(Placed::NoWay);
             }
         };
         let opened = way.at.as_ref().zip(self.target.as_ref()).map(|(at, target)| target.descriptor(at));
@@ -138,7 +162,7 @@ impl Walk<'_> {
         let entered = match there {
             // A directory that was made as a parent of another file is entered, not made.
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),
-            Some(_) => return Ok(false),
+            Some(_) => return Ok(Placed::NameTaken),
             None => {
                 if let Some(problem) = problem {
                     self.problems.add(Shown(&way.path.join(name.clone())), problem);
@@ -153,7 +177,7 @@ impl Walk<'_> {
         if let (Some(at), Some(times)) = (&opened, &times) {
             let _ = target::set_times(at, times);
         }
-        Ok(true)
+        Ok(Placed::Yes)
     }
 
     /// A directory, which is made if it is not there; one below `lost+found` if its names don't

@@ -360,6 +360,42 @@ fn lost_directories_are_not_searched_through_links() {
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{reported}");
 }
 
+/// What was restored once may have names of lost files itself.
+#[test]
+fn a_lost_file_is_copied_though_its_names_are_taken() {
+    let dir = scratch_dir();
+    let image = crate::new_volume(dir.path());
+    for (path, content) in [("/file", "lost"), ("/other", "other")] {
+        crate::success(&crate::editing::with_input(&["put", &format!("{image}:{path}")], content.as_bytes()));
+    }
+    let items = Image::open(Path::new(&image)).items(TreeId::FS);
+    // An entry has the number of its inode at the beginning, and its name at 30.
+    let entry =
+        |name: &[u8]| items.iter().find(|(key, data)| key.item_type == ItemType::DIR_INDEX && data[30..] == *name);
+    let number = |name: &[u8]| u64::from_le_bytes(entry(name).unwrap().1[..8].try_into().unwrap());
+    let (lost, other) = (number(b"file"), number(b"other"));
+    crate::success(&ubtrfs(&["mkdir", &format!("{image}:/lost+found")]));
+    for taken in ["", ".1"] {
+        let place = format!("{image}:/lost+found/inode-{lost}{taken}");
+        crate::success(&crate::editing::with_input(&["put", &place], b"taken"));
+    }
+    for item_type in [ItemType::DIR_ITEM, ItemType::DIR_INDEX] {
+        Image::open(Path::new(&image)).edit(
+            TreeId::FS,
+            |key, data| key.item_type == item_type && data[..8] == lost.to_le_bytes(),
+            |_, data| data[..8].copy_from_slice(&other.to_le_bytes()),
+        );
+    }
+    let out = dir.path().join("out");
+    let output = ubtrfs(&["restore", &image, out.to_str().unwrap()]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let read = |name: String| fs::read_to_string(out.join("lost+found").join(name)).unwrap();
+    assert_eq!(read(format!("inode-{lost}.2")), "lost", "{said}");
+    assert_eq!([read(format!("inode-{lost}")), read(format!("inode-{lost}.1"))], ["taken", "taken"]);
+    assert!(said.contains(&format!("inode-{lost}.2: no directory refers to it any more")), "{said}");
+}
+
 /// A user who copies a volume before it is destroyed must know what is not copied.
 #[test]
 fn subvolumes_elsewhere_are_named() {

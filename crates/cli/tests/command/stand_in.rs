@@ -319,6 +319,21 @@ fn what_is_refused_says_why_and_leaves_the_image() {
 }
 
 #[test]
+fn a_size_that_no_file_can_have_leaves_the_volume_that_is_there() {
+    let stand_in = StandIn::new();
+    let image = stand_in.image("a", 300);
+    let huge = 7 << 60;
+    if std::fs::File::options().write(true).open(&image).unwrap().set_len(huge).is_ok() {
+        // Files of this file system can be that long.
+        return;
+    }
+    success(&stand_in.run(&["-q", "-L", "old", "a"]));
+    std::fs::create_dir(stand_in.path("tree")).unwrap();
+    refused(&stand_in.run(&["-f", "-b", &huge.to_string(), "-r", "tree", "a"]), "large");
+    assert_eq!(success(&ubtrfs(&["label", image.to_str().unwrap()])).trim(), "old");
+}
+
+#[test]
 fn a_byte_count_leaves_a_larger_image_as_large_as_it_is() {
     let stand_in = StandIn::new();
     let image = stand_in.image("a", 500);
