@@ -27,7 +27,7 @@ fn after_any_crash() {
     let states = if soaks() { 300 } else { 60 };
     let mut all = Survey::default();
     let mut failed = Vec::new();
-    for seed in many_seeds(14, 40) {
+    for seed in many_seeds(8, 40) {
         match survey(&history(seed), states) {
             Ok(survey) => all = all.plus(survey),
             Err(failure) => failed.push(failure.to_string()),
