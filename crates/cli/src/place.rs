@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeId, Options};
 use ubtrfs_format::TreeId;
+use ubtrfs_image::Editor;
 use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote};
 
 use crate::args::Window;
@@ -16,7 +17,7 @@ use crate::args::subvolume::InImage;
 use crate::device::{about_volume_within, open_for_reading, open_for_writing, part_of};
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
-use crate::path::{AtEnd, failure, find};
+use crate::path::{AtEnd, find};
 
 /// A place, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,22 +144,11 @@ impl Image {
         self.fs.close().map_err(|error| Failure::about(self.path.display(), &error))
     }
 
-    /// Makes directories, as far as there are none.
+    /// Makes directories, as far as there are none, as edits do.
     pub fn make_directories(&self, path: &Path) -> Result<()> {
-        let dirs: Vec<_> = path.ancestors().filter(|dir| dir.file_name().is_some()).collect();
-        for dir in dirs.into_iter().rev() {
-            let bytes = dir.as_os_str().as_bytes();
-            if self.find(bytes).is_ok() {
-                continue;
-            }
-            let (above, name) = split(dir)?;
-            let above = self.find(above.as_os_str().as_bytes())?;
-            let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            let new = ubtrfs::NewInode { mode: 0o040_755, uid, gid, ..ubtrfs::NewInode::default() };
-            let made = self.fs.create(above, name.as_bytes(), &new).map_err(|error| failure(bytes, &error))?;
-            self.fs.forget(made, 1);
-        }
-        Ok(())
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let editor = Editor::new(&self.fs, owner);
+        editor.make_directory(path, true, None).map_err(|error| Failure::of(&error))
     }
 }
 

@@ -119,8 +119,8 @@ impl Server {
             } else {
                 powers.ids()
             };
-            let root = |owner| self.shared().new_subvolume_root(dir, owner, umask(caller.pid));
-            Some(owner.and_then(root))
+            let root = |owner| self.shared().engine.inheriting_root(dir, owner, umask(caller.pid));
+            Some(owner.and_then(|owner| root(owner).map_err(|error| errno(&error))))
         } else {
             None
         };

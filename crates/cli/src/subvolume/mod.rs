@@ -29,6 +29,9 @@ use crate::path::failure;
 use crate::place::{Image, Place, is_same, split};
 pub use property::run as property;
 
+/// Permissions that a new subvolume of an image does not get, as what edits make.
+const UMASK: u32 = 0o022;
+
 /// `ubtrfs subvolume`
 pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {
     match &arguments.what {
@@ -64,7 +67,8 @@ fn create(arguments: &Create) -> Result<()> {
             }
             let at = opened.find(dir.as_os_str().as_bytes())?;
             let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            let made = opened.fs.create_subvolume(at, name.as_bytes(), 0o755, owner);
+            let root = opened.fs.inheriting_root(at, owner, UMASK);
+            let made = root.and_then(|root| opened.fs.create_subvolume_with(at, name.as_bytes(), &root));
             made.map_err(|error| failure(&path, &error))?;
             opened.close()?;
             say_line(&format!("Create subvolume '{}'", word.display()))

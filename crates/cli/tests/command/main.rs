@@ -8,6 +8,7 @@ mod archives_beside_tar;
 mod archives_of_others;
 mod archives_with_rights;
 mod bad_input;
+mod beside_coreutils;
 mod completions;
 mod composefs;
 mod dedupe;

@@ -11,8 +11,9 @@ use super::xattr::XattrMode;
 use crate::acl::{self, Acl};
 use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
-use crate::xattr_names::{CAPABILITY, PROPERTIES, USER, in_plain_namespace};
+use crate::xattr_names::{CAPABILITY, COMPRESSION, PROPERTIES, USER, in_plain_namespace};
 
+const S_IFDIR: u32 = 0o040_000;
 const S_ISGID: u32 = 0o2000;
 
 /// The forms of the capabilities of a program that there are (`linux/capability.h`): the bytes, and
@@ -79,6 +80,24 @@ impl Operations {
             new.xattrs.push((acl::DEFAULT.to_vec(), value));
         }
         Ok(new)
+    }
+
+    /// What the root directory of a new subvolume is, of which `root` says the owner. A default ACL
+    /// of the directory that it is made in limits its mode, beside the umask, and is not handed
+    /// down; and a property is that of the subvolume it is made in.
+    pub(crate) fn inheriting_root(&self, dir: InodeId, mut root: NewInode, umask: u32) -> Result<NewInode> {
+        root.mode = S_IFDIR | (0o777 & !umask);
+        match self.get_xattr(dir, acl::DEFAULT) {
+            Err(error) if error.errno() == Errno::NODATA => {}
+            value => {
+                if let Some(default) = Acl::parse(&value?).map_err(|_| Errno::IO)? {
+                    root.mode = default.inherit(root.mode).mode;
+                }
+            }
+        }
+        let property = self.inherited_property(InodeId::root_of(dir.subvolume))?;
+        root.xattrs.extend(property.map(|value| (COMPRESSION.to_vec(), value.to_vec())));
+        Ok(root)
     }
 
     /// Removes an attribute as removexattr(2) does.

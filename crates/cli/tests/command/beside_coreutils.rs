@@ -1,0 +1,72 @@
+//! Permissions, ACLs and groups of what is copied and made, beside cp(1), mkdir(1), mknod(1) and
+//! chmod(1).
+
+use std::path::Path;
+use std::process::Command;
+
+use ubtrfs_testkit::kernel::KernelMount;
+use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::require;
+use ubtrfs_testkit::scratch::scratch_dir;
+
+use crate::editing::is_clean;
+use crate::{new_volume, success, ubtrfs};
+
+/// A directory that hands down an ACL, one that hands down its group, and one that hands down
+/// nothing.
+const PLACES: &str =
+    "mkdir acl group plain; setfacl -d -m u:1234:rwx,g::rx,o::- acl; chgrp 777 group; chmod 2775 group";
+
+/// Runs a script, with `ubtrfs` as `$U`.
+#[track_caller]
+fn shell(dir: &Path, script: &str) -> String {
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", script]).current_dir(dir).env("U", env!("CARGO_BIN_EXE_ubtrfs"));
+    success(&shell.output().unwrap())
+}
+
+/// Permissions, owners and ACLs of all that is in a directory.
+#[track_caller]
+fn rights(dir: &Path) -> String {
+    shell(
+        dir,
+        "find . -mindepth 1 -printf '%p %M %U %G\n' | sort; find . -mindepth 1 ! -type l | sort | xargs -r getfacl -n",
+    )
+}
+
+/// Two directories whose content has the same rights.
+#[track_caller]
+fn assert_same(ours: &str, theirs: &str, when: &str) {
+    let blocks =
+        |text: &str| text.split('\n').filter(|line| line.starts_with("./")).map(str::to_owned).collect::<Vec<_>>();
+    let (modes, their_modes) = (blocks(ours), blocks(theirs));
+    let differing: Vec<_> = modes.iter().zip(&their_modes).filter(|(one, other)| one != other).collect();
+    assert!(differing.is_empty() && modes.len() == their_modes.len(), "{when}: {differing:#?}");
+    let of_files = ours.split("\n\n").zip(theirs.split("\n\n"));
+    let differing: Vec<_> = of_files.filter(|(one, other)| one != other).collect();
+    assert!(differing.is_empty() && ours == theirs, "{when}: {differing:#?}");
+}
+
+#[test]
+fn subvolumes_have_what_the_kernel_takes_from_a_default_acl() {
+    require!(Need::Kernel, Need::Tool("setfacl"), Need::Tool("getfacl"), Need::Tool("btrfs"));
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let prepare = |side: &str| format!("mkdir {side}; cd {side}; {PLACES}");
+    shell(dir.path(), &format!("{}; cd ..; $U cp -a ours image:/", prepare("ours")));
+    for place in ["acl", "group", "plain"] {
+        let at = |path: &str| format!("{image}:/ours/{place}/{path}");
+        success(&ubtrfs(&["subvolume", "create", &at("made")]));
+        success(&ubtrfs(&["subvolume", "create", "-p", &at("one/two/made"), &at("one/other")]));
+    }
+    success(&ubtrfs(&["subvolume", "create", "-p", &format!("{image}:top")]));
+    let mount = KernelMount::new(&[Path::new(&image)], "");
+    shell(mount.path(), &prepare("theirs"));
+    let script = "umask 022; for place in acl group plain; do mkdir -p $place/one/two
+        for made in made one/two/made one/other; do btrfs -q subvolume create $place/$made; done; done";
+    shell(&mount.path().join("theirs"), script);
+    let sides = ["ours", "theirs"].map(|side| rights(&mount.path().join(side)));
+    assert_same(&sides[0], &sides[1], "");
+    assert_eq!(mount.unmount(), Vec::<String>::new());
+    is_clean(&image);
+}
