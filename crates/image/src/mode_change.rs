@@ -4,13 +4,17 @@ use std::str::FromStr;
 
 /// A change of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModeChange(Vec<Clause>);
+pub struct ModeChange {
+    clauses: Vec<Clause>,
+    /// Permissions that clauses which name nobody don't change.
+    umask: u32,
+}
 
 /// `u+x` and its like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clause {
-    /// The bits that it is about.
-    who: u32,
+    /// The bits that it is about, if it says whose.
+    who: Option<u32>,
     how: char,
     bits: u32,
     /// `X`: execution, of directories and of what somebody may execute already.
@@ -23,19 +27,28 @@ struct Clause {
 const SET_ID: u32 = 0o6000;
 
 impl ModeChange {
+    /// The same for a process with this umask: as by chmod(1), a clause that names nobody, such as
+    /// `+w`, neither gives nor takes what the umask has.
+    #[must_use]
+    pub fn under(mut self, umask: u32) -> Self {
+        self.umask = umask & 0o777;
+        self
+    }
+
     /// The permissions that come of others. As by chmod(1), the set-user-id and set-group-id bits
     /// of directories are set by any number and by `=`, but cleared only by `-`, or by a number of
     /// more than four digits.
     #[must_use]
     pub fn apply(&self, mode: u32, is_dir: bool) -> u32 {
-        self.0.iter().fold(mode & 0o7777, |mode, clause| {
+        self.clauses.iter().fold(mode & 0o7777, |mode, clause| {
             let execute = if clause.executes_if && (is_dir || mode & 0o111 != 0) { 0o111 } else { 0 };
-            let bits = (clause.bits | execute) & clause.who;
+            let bits = (clause.bits | execute) & clause.who.unwrap_or(!self.umask);
+            let who = clause.who.unwrap_or(0o7777);
             match clause.how {
                 '+' => mode | bits,
                 '-' => mode & !bits,
-                _ if is_dir && !clause.is_about_all => mode & (!clause.who | SET_ID) | bits,
-                _ => mode & !clause.who | bits,
+                _ if is_dir && !clause.is_about_all => mode & (!who | SET_ID) | bits,
+                _ => mode & !who | bits,
             }
         })
     }
@@ -49,7 +62,8 @@ impl FromStr for ModeChange {
         if text.starts_with(|first: char| first.is_ascii_digit()) {
             let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777).ok_or_else(wrong)?;
             let is_about_all = text.len() > 4;
-            return Ok(Self(vec![Clause { who: 0o7777, how: '=', bits, executes_if: false, is_about_all }]));
+            let clause = Clause { who: Some(0o7777), how: '=', bits, executes_if: false, is_about_all };
+            return Ok(Self { clauses: vec![clause], umask: 0 });
         }
         let mut clauses = Vec::new();
         for part in text.split(',') {
@@ -61,10 +75,7 @@ impl FromStr for ModeChange {
                 'a' => Some(0o7777),
                 _ => None,
             });
-            let who = match who.ok_or_else(wrong)? {
-                0 => 0o7777,
-                who => who,
-            };
+            let who = Some(who.ok_or_else(wrong)?).filter(|who| *who != 0);
             let mut rest = part[split..].chars();
             let how = rest.next().ok_or_else(wrong)?;
             let mut clause = Clause { who, how, bits: 0, executes_if: false, is_about_all: false };
@@ -84,7 +95,7 @@ impl FromStr for ModeChange {
             }
             clauses.push(clause);
         }
-        Ok(Self(clauses))
+        Ok(Self { clauses, umask: 0 })
     }
 }
 
@@ -116,6 +127,22 @@ mod tests {
         assert_eq!("u+X".parse::<ModeChange>().unwrap().apply(0o600, true), 0o700);
         for wrong in ["", "999", "77777", "x", "u", "u?x", "q+x", "u+q", "u+x,"] {
             assert!(wrong.parse::<ModeChange>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_umask_counts_where_nobody_is_named() {
+        let changes = [
+            ("+w", 0o444, 0o644),
+            ("-w", 0o777, 0o577),
+            ("=rw", 0o777, 0o644),
+            ("a+w", 0o444, 0o666),
+            ("+s", 0o755, 0o6755),
+            ("0666", 0, 0o666),
+        ];
+        for (change, before, after) in changes {
+            let changed = change.parse::<ModeChange>().unwrap().under(0o022).apply(before, false);
+            assert_eq!(changed, after, "{change} of {before:o}");
         }
     }
 

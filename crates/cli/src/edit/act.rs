@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFile, HostFiles, Job, Reflink};
+use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFile, HostFiles, Job, ModeChange, Reflink};
 
 use super::locate::{Locate, Where};
 use super::session::{Edited, about};
@@ -18,13 +18,16 @@ use crate::show;
 pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
     let inside = |word: &OsString| locate(word).inside();
     let editor = Editor::new(edited.session.fs(), owner(command));
+    let umask = crate::host::umask();
+    let under = |mode: &Option<ModeChange>| mode.clone().map(|mode| mode.under(umask));
     let each = |places: &[OsString], act: &dyn Fn(&Path) -> ubtrfs_image::Result<()>| {
         places.iter().try_for_each(|word| act(&inside(word)?).map_err(|error| about(&error)))
     };
     match command {
         EditCommand::Cp(arguments) => copy(&editor, arguments, edited.image, owner(command), locate, job),
         EditCommand::Mkdir(arguments) => {
-            each(&arguments.places, &|path| editor.make_directory(path, arguments.parents, arguments.mode.as_ref()))
+            let mode = under(&arguments.mode);
+            each(&arguments.places, &|path| editor.make_directory(path, arguments.parents, mode.as_ref()))
         }
         EditCommand::Rm(arguments) => {
             each(&arguments.places, &|path| editor.remove(path, arguments.recursive, arguments.force))
@@ -47,7 +50,8 @@ pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, 
         }
         EditCommand::Mknod(arguments) => make_node(&editor, arguments, &inside(&arguments.place)?, owner(command)),
         EditCommand::Chmod(arguments) => {
-            each(&arguments.places, &|path| editor.change_mode(path, &arguments.mode, arguments.recursive))
+            let mode = arguments.mode.clone().under(umask);
+            each(&arguments.places, &|path| editor.change_mode(path, &mode, arguments.recursive))
         }
         EditCommand::Chown(arguments) => {
             let owner = (arguments.owner.user, arguments.owner.group);
@@ -63,7 +67,7 @@ pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, 
         EditCommand::Truncate(arguments) => each(&arguments.places, &|path| editor.truncate(path, arguments.size)),
         EditCommand::Put(arguments) => {
             let path = inside(&arguments.place)?;
-            editor.put(&path, std::io::stdin().lock(), arguments.mode.as_ref()).map_err(|error| about(&error))
+            editor.put(&path, std::io::stdin().lock(), under(&arguments.mode).as_ref()).map_err(|error| about(&error))
         }
     }
 }

@@ -70,3 +70,23 @@ fn subvolumes_have_what_the_kernel_takes_from_a_default_acl() {
     assert_eq!(mount.unmount(), Vec::<String>::new());
     is_clean(&image);
 }
+
+#[test]
+fn permissions_change_under_the_umask_as_by_chmod() {
+    let dir = scratch_dir();
+    new_volume(dir.path());
+    let changes = ["+w", "+x", "=rw", "+X", "=", "+s", "+t", "a+w", "u=rwx,+w", "g+w", "0666"];
+    for umask in ["022", "077", "000"] {
+        for change in changes {
+            let script = format!(
+                "rm -rf tree; mkdir -p tree/dir; echo > tree/file; chmod 644 tree/file; chmod 2750 tree/dir
+                $U rm -rf image:/tree; $U cp -a tree image:/; umask {umask}
+                chmod {change} tree/file tree/dir; $U chmod {change} image:/tree/file image:/tree/dir
+                rm -rf out; $U cp -a image:/tree out; cd tree; stat -c '%a %n' *; cd ../out; stat -c '%a %n' *"
+            );
+            let modes = shell(dir.path(), &script);
+            let lines: Vec<_> = modes.lines().collect();
+            assert_eq!(lines[2..], lines[..2], "{change} under {umask}");
+        }
+    }
+}
