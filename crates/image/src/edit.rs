@@ -23,6 +23,10 @@ use crate::source::Source;
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 
+const S_IFDIR: u32 = 0o040_000;
+/// Permissions that what is made does not get, where nothing else says it.
+const UMASK: u32 = 0o022;
+
 /// Whether something may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
@@ -38,12 +42,13 @@ pub enum Existing {
 pub struct Editor {
     fs: Arc<Filesystem>,
     root: Dir,
+    owner: (u32, u32),
 }
 
 impl Editor {
     /// Edits a volume; what is made belongs to this user and group, unless it is said otherwise.
     pub fn new(fs: &Arc<Filesystem>, (uid, gid): (u32, u32)) -> Self {
-        Self { fs: Arc::clone(fs), root: Dir::root(fs).with_owner(uid, gid) }
+        Self { fs: Arc::clone(fs), root: Dir::root(fs).with_owner(uid, gid), owner: (uid, gid) }
     }
 
     /// What is at a path; with `follow`, what a symbolic link there refers to.
@@ -127,25 +132,66 @@ impl Editor {
         Ok(())
     }
 
-    /// Makes a directory; with `parents` those above it, too, and it is no error if it is there.
+    /// Makes a directory; with `parents` those above it, too, and it is no error if it is there: that
+    /// one stays as it is. As by mkdir(1), a change of permissions is one of 0777; what it leaves is
+    /// up to a default ACL.
     pub fn make_directory(&self, path: &Path, parents: bool, mode: Option<&ModeChange>) -> Result<()> {
         let path = rooted(path);
-        let made = if parents { self.root.create_dir_all(path) } else { self.root.create_dir(path) };
-        made.map_err(inside(path))?;
-        mode.map_or(Ok(()), |mode| self.change_mode(path, mode, false))
+        let Some(change) = mode else {
+            let made = if parents { self.root.create_dir_all(path) } else { self.root.create_dir(path) };
+            return made.map_err(inside(path));
+        };
+        if parents {
+            if self.is_dir(path) {
+                return Ok(());
+            }
+            let above = path.parent().unwrap_or(Path::new("/"));
+            self.root.create_dir_all(above).map_err(inside(above))?;
+        }
+        let mode = change.apply(0o777, true);
+        let said = change.said(true);
+        let made = self.make(path, S_IFDIR | mode & 0o1777, 0, 0)?;
+        let is = self.fs.mode(made).map_err(inside(path))?;
+        self.permit(made, is & !said | mode & said, path)
     }
 
-    /// Makes a device node or a FIFO: `mode` has its type, `rdev` its number as btrfs has it.
-    pub fn make_node(&self, path: &Path, mode: u32, (uid, gid): (u32, u32), rdev: u64) -> Result<()> {
+    /// Makes a device node or a FIFO: `kind` is its type as a mode has it, `rdev` its number as btrfs
+    /// has it. As by mknod(1), a
+    /// change of permissions is one of 0666, and has the last word. A `group` is given to it even
+    /// if the directory gives its own.
+    pub fn make_node(
+        &self,
+        path: &Path,
+        kind: u32,
+        mode: Option<&ModeChange>,
+        rdev: u64,
+        group: Option<u32>,
+    ) -> Result<()> {
+        let umask = if mode.is_some() { 0 } else { UMASK };
+        let made = self.make(path, kind | 0o666, umask, rdev)?;
+        if group.is_some() {
+            let group = SetAttributes { gid: group, ..SetAttributes::default() };
+            self.fs.set_attributes(made, &group).map_err(inside(path))?;
+        }
+        mode.map_or(Ok(()), |change| self.permit(made, change.apply(0o666, false), path))
+    }
+
+    /// Makes what has no content, with what it inherits.
+    fn make(&self, path: &Path, mode: u32, umask: u32, rdev: u64) -> Result<InodeId> {
         let (dir, path) = self.place(path, None)?;
         let name = path.file_name().unwrap_or_default().as_bytes();
+        let (uid, gid) = self.owner;
         let new = NewInode { mode, uid, gid, rdev, ..NewInode::default() };
-        let new = self.fs.inheriting(dir, new, 0).map_err(inside(&path))?;
+        let new = self.fs.inheriting(dir, new, umask).map_err(inside(&path))?;
         let made = self.fs.create(dir, name, &new).map_err(inside(&path))?;
         self.fs.forget(made, 1);
-        // A directory with the set-group-id bit has given its own group.
-        let owner = SetAttributes { gid: Some(gid), ..SetAttributes::default() };
-        self.fs.set_attributes(made, &owner).map(drop).map_err(inside(&path))
+        Ok(made)
+    }
+
+    /// Gives permissions as chmod(2) does.
+    fn permit(&self, id: InodeId, mode: u32, path: &Path) -> Result<()> {
+        let changes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        self.fs.put_attributes(id, &changes).map(drop).map_err(inside(path))
     }
 
     /// Removes a file; with `recursive` also a directory with all that is in it.

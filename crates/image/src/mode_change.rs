@@ -35,6 +35,11 @@ impl ModeChange {
         self
     }
 
+    /// The bits that come out the same of any permissions.
+    pub(crate) fn said(&self, is_dir: bool) -> u32 {
+        0o7777 & !(self.apply(0, is_dir) ^ self.apply(0o7777, is_dir))
+    }
+
     /// The permissions that come of others. As by chmod(1), the set-user-id and set-group-id bits
     /// of directories are set by any number and by `=`, but cleared only by `-`, or by a number of
     /// more than four digits.
@@ -144,6 +149,8 @@ mod tests {
             let changed = change.parse::<ModeChange>().unwrap().under(0o022).apply(before, false);
             assert_eq!(changed, after, "{change} of {before:o}");
         }
+        let said = |change: &str| change.parse::<ModeChange>().unwrap().under(0o022).said(false);
+        assert_eq!([said("u-w"), said("+w"), said("700")], [0o200, 0o200, 0o7777]);
     }
 
     #[test]

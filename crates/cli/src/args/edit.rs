@@ -85,7 +85,7 @@ pub struct Mkdir {
     /// Make those above, too, and don't complain about those that are there.
     #[arg(short, long)]
     pub parents: bool,
-    /// Permissions, as of chmod [default: 0755].
+    /// Permissions, as of mkdir(1) [default: 0755].
     #[arg(short, long, value_name = "MODE")]
     pub mode: Option<ModeChange>,
     /// Owner and group, by their numbers [default: the user].
@@ -149,7 +149,7 @@ pub struct Ln {
 /// Make a device node or a FIFO in an image.
 #[derive(Debug, Args)]
 pub struct Mknod {
-    /// Permissions, as of chmod [default: 0644].
+    /// Permissions, as of mknod(1) [default: 0644].
     #[arg(short, long, value_name = "MODE")]
     pub mode: Option<ModeChange>,
     /// Owner and group, by their numbers [default: the user].

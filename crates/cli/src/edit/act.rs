@@ -48,7 +48,9 @@ pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, 
             }
             .map_err(|error| about(&error))
         }
-        EditCommand::Mknod(arguments) => make_node(&editor, arguments, &inside(&arguments.place)?, owner(command)),
+        EditCommand::Mknod(arguments) => {
+            make_node(&editor, arguments, &inside(&arguments.place)?, under(&arguments.mode).as_ref())
+        }
         EditCommand::Chmod(arguments) => {
             let mode = arguments.mode.clone().under(umask);
             each(&arguments.places, &|path| editor.change_mode(path, &mode, arguments.recursive))
@@ -151,7 +153,7 @@ fn host_file(path: PathBuf, recursive: bool) -> (HostFile, Option<OsString>) {
     (HostFile::named(path, !recursive), name)
 }
 
-fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, owner: (u32, u32)) -> Result<()> {
+fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, mode: Option<&ModeChange>) -> Result<()> {
     let kind = match arguments.kind.as_str() {
         "b" => 0o060_000,
         "c" => 0o020_000,
@@ -163,8 +165,8 @@ fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, owner: (u32, u32))
         ("p", ..) => return Err(Failure::new("a FIFO has no numbers").with_status(2)),
         _ => return Err(Failure::new("a device needs its MAJOR and MINOR number").with_status(2)),
     };
-    let mode = arguments.mode.as_ref().map_or(0o644, |mode| mode.apply(0o644, false));
-    editor.make_node(path, kind | mode, owner, rdev).map_err(|error| about(&error))
+    let group = arguments.owner.map(|(_, gid)| gid);
+    editor.make_node(path, kind, mode, rdev, group).map_err(|error| about(&error))
 }
 
 /// The name of an attribute, and its value unless it is removed.

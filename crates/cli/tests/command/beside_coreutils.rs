@@ -9,7 +9,7 @@ use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
-use crate::editing::is_clean;
+use crate::editing::{is_clean, quiet};
 use crate::{new_volume, success, ubtrfs};
 
 /// A directory that hands down an ACL, one that hands down its group, and one that hands down
@@ -89,4 +89,43 @@ fn permissions_change_under_the_umask_as_by_chmod() {
             assert_eq!(lines[2..], lines[..2], "{change} under {umask}");
         }
     }
+}
+
+/// What is made in an image by one script is as what is made on a mount of it by the other.
+#[track_caller]
+fn assert_made_alike(dir: &Path, ours: &str, theirs: &str) {
+    let image = new_volume(dir);
+    let prepare = |side: &str| format!("mkdir {side}; cd {side}; {PLACES}; for place in *; do mkdir $place/old; done");
+    shell(dir, &format!("{}; cd ..; $U cp -a ours image:/", prepare("ours")));
+    shell(dir, ours);
+    let mount = KernelMount::new(&[Path::new(&image)], "");
+    shell(mount.path(), &prepare("theirs"));
+    shell(&mount.path().join("theirs"), theirs);
+    let sides = ["ours", "theirs"].map(|side| rights(&mount.path().join(side)));
+    assert_same(&sides[0], &sides[1], "");
+    assert_eq!(mount.unmount(), Vec::<String>::new());
+    is_clean(&image);
+}
+
+#[test]
+fn what_is_made_in_an_image_is_as_mkdir_and_mknod_make_it() {
+    require!(Need::Kernel, Need::Tool("setfacl"), Need::Tool("getfacl"));
+    let dir = scratch_dir();
+    // Without -m the umask of edits is 022, whatever that of the process is.
+    let script = |program: &str, to: &str| {
+        format!(
+            "for umask in 022 077; do for place in acl group plain; do umask $umask; to={to}$place
+            for mode in 0666 0600 u+x g-w =rw +w ug=r; do {program}mknod -m $mode $to/node$umask$mode c 1 3; done
+            for mode in 0777 700 u-w =rx +w o= 1777; do {program}mkdir -m $mode $to/dir$umask$mode; done
+            [ -n '{program}' ] || umask 022
+            {program}mkdir -p -m 700 $to/old; {program}mkdir -p -m 700 $to/one$umask/two
+            {program}mknod $to/null$umask c 1 3; {program}mknod $to/pipe$umask p; {program}mkdir $to/made$umask
+            done; done"
+        )
+    };
+    assert_made_alike(dir.path(), &script("$U ", "image:/ours/"), &script("", ""));
+    // The group that was asked for, even there.
+    let image = dir.path().join("image").to_str().unwrap().to_owned();
+    quiet(&["mknod", "--owner", "3:4", &format!("{image}:/ours/group/asked"), "p"]);
+    assert!(success(&ubtrfs(&["stat", &image, "/ours/group/asked"])).contains("3:4"));
 }
