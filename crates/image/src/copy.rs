@@ -241,8 +241,9 @@ impl<S: Source> Copier<'_, '_, S> {
         dir == above
     }
 
-    /// As by cp(1): a plain copy keeps no set-id bits, of a directory the sticky bit; and the umask
-    /// or a default ACL of the directory counts, for directories both.
+    /// As by cp(1): of a file a plain copy keeps no set-id bits and no sticky bit, of a directory the
+    /// latter, of others all; and the umask or a default ACL of the directory counts. Of the umask
+    /// what keeps others from writing to a directory counts even there.
     fn new_inode(&self, dir: InodeId, of: &Description) -> ubtrfs::Result<NewInode> {
         let CopyOptions { archive, owner, umask, .. } = self.options;
         let (rdev, symlink_target) = (of.rdev, of.target.clone());
@@ -250,7 +251,11 @@ impl<S: Source> Copier<'_, '_, S> {
         if archive {
             return Ok(NewInode { uid: of.uid, gid: of.gid, ..new });
         }
-        let dropped = if of.file_type() == FileType::Directory { 0o6000 | umask } else { 0o7000 };
+        let dropped = match of.file_type() {
+            FileType::Directory => 0o6000 | umask & 0o022,
+            FileType::Regular => 0o7000,
+            _ => 0,
+        };
         let new = NewInode { mode: of.mode & !dropped, uid: owner.0, gid: owner.1, ..new };
         self.fs.inheriting(dir, new, umask)
     }

@@ -17,6 +17,13 @@ use crate::{new_volume, success, ubtrfs};
 const PLACES: &str =
     "mkdir acl group plain; setfacl -d -m u:1234:rwx,g::rx,o::- acl; chgrp 777 group; chmod 2775 group";
 
+/// What is copied.
+const TREE: &str = "mkdir -p tree/sub tree/open tree/tmp tree/closed tree/ids
+    echo 1 > tree/sub/file; echo 2 > tree/open/program; mkfifo tree/sub/pipe tree/open/pipe
+    chmod 660 tree/sub/file; chmod 6777 tree/open/program; chmod 2666 tree/sub/pipe; chmod 1620 tree/open/pipe
+    chmod 770 tree/sub; chmod 777 tree/open; chmod 1777 tree/tmp; chmod 500 tree/closed; chmod 6755 tree/ids
+    setfacl -m u:7:rx,d:u:8:rx tree/ids; ln -s file tree/sub/link";
+
 /// Runs a script, with `ubtrfs` as `$U`.
 #[track_caller]
 fn shell(dir: &Path, script: &str) -> String {
@@ -128,4 +135,20 @@ fn what_is_made_in_an_image_is_as_mkdir_and_mknod_make_it() {
     let image = dir.path().join("image").to_str().unwrap().to_owned();
     quiet(&["mknod", "--owner", "3:4", &format!("{image}:/ours/group/asked"), "p"]);
     assert!(success(&ubtrfs(&["stat", &image, "/ours/group/asked"])).contains("3:4"));
+}
+
+#[test]
+fn plain_copies_into_an_image_have_permissions_as_cp_gives_them() {
+    require!(Need::Kernel, Need::Tool("setfacl"), Need::Tool("getfacl"));
+    let dir = scratch_dir();
+    shell(dir.path(), TREE);
+    let tree = dir.path().join("tree");
+    let script = |program: &str, to: &str| {
+        format!(
+            "for umask in 002 022 027 077; do for place in acl group plain; do umask $umask
+            {program}cp -r {} {to}$place/tree$umask; done; done",
+            tree.display()
+        )
+    };
+    assert_made_alike(dir.path(), &script("$U ", "image:/ours/"), &script("", ""));
 }
