@@ -26,7 +26,7 @@ use crate::host::destination::{Destination, is_content, is_named_as_directory};
 use crate::host::replacement::Replacement;
 use crate::host::sources::Sources;
 use crate::host::target::{
-    Identity, Made, enter, hold, hold_again, make_directory, make_link, make_node, make_symlink,
+    Identity, Made, enter, hold, hold_again, make_directory, make_directory_as, make_link, make_node, make_symlink,
 };
 use crate::show;
 
@@ -35,7 +35,8 @@ struct Frame {
     to: Rc<HostDirectory>,
     path: LinkedPath,
     description: Description,
-    is_new: bool,
+    /// The permissions that it gets in the end, if it is no archive and has not got them yet.
+    mode: Option<u32>,
     left: Vec<(Vec<u8>, VolumeFile)>,
 }
 
@@ -159,7 +160,7 @@ impl Copier<'_, '_> {
                 frames.extend(next?);
             } else if let Some(done) = frames.pop() {
                 let to = tree.host.descriptor(&done.to);
-                let finished = to.and_then(|to| self.finish(&Made::Open(to.as_fd()), &done.description, done.is_new));
+                let finished = to.and_then(|to| self.finish(&Made::Open(to.as_fd()), &done.description, done.mode));
                 finished.map_err(|error| about_path(&done.path, &error))?;
                 self.done(FileType::Directory)?;
             }
@@ -188,14 +189,14 @@ impl Copier<'_, '_> {
                 let shown = show::path(&path.path());
                 return Err(Failure::new(format!("{shown} would be a copy of a directory: -r copies those")));
             }
-            let is_new = match make_directory(at, name) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-                made => made.map(|()| true).map_err(failed)?,
+            let mode = match self.directory(at, name, description.mode) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                made => made.map_err(failed)?,
             };
             let to = enter(at, name).and_then(|dir| tree.host.enter(to, name, dir)).map_err(failed)?;
             let mut left = tree.source.children(file).map_err(|error| about(&error))?;
             left.reverse();
-            return Ok(Some(Frame { to, path, description, is_new, left }));
+            return Ok(Some(Frame { to, path, description, mode, left }));
         }
         let kind = rustix::fs::FileType::from_raw_mode(description.mode);
         let mut new = Replacement::begin(at, name, kind, self.sources).map_err(failed)?;
@@ -236,12 +237,14 @@ impl Copier<'_, '_> {
         let failed = |error: io::Error| about_path(path, &error);
         match description.file_type() {
             FileType::Regular => {
-                let file = new.make_file().map_err(failed)?;
+                let inherits = new.has_file() && !self.archive;
+                let mode = if inherits { 0o600 } else { self.first_mode(description) };
+                let file = new.make_file(mode).map_err(failed)?;
                 self.content(source, from, description.size, &file, path)?;
-                if new.has_file() && !self.archive {
+                if inherits {
                     new.inherit(&file).map_err(failed)?;
                 } else {
-                    self.finish(&Made::Open(file.as_fd()), description, true).map_err(failed)?;
+                    self.finish(&Made::Open(file.as_fd()), description, None).map_err(failed)?;
                 }
                 new.finish(Some(&file), is_durable).map_err(failed)?;
                 return Made::Open(file.as_fd()).identity().map_err(failed);
@@ -249,7 +252,8 @@ impl Copier<'_, '_> {
             FileType::Symlink => make_symlink(at, new.name_for_now(), &description.target).map_err(failed)?,
             _ => {
                 let attributes = self.fs.attributes(from.id).map_err(|error| about_path(path, &error))?;
-                make_node(at, new.name_for_now(), &attributes).map_err(|error| match error.kind() {
+                let mode = self.first_mode(description);
+                make_node(at, new.name_for_now(), &attributes, mode).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Failure::new(format!(
                         "{} is a device node, which only root may make outside of an image",
                         show::path(&path.path())
@@ -259,7 +263,7 @@ impl Copier<'_, '_> {
             }
         }
         let held = hold(at, new.name_for_now(), description.mode).map_err(failed)?;
-        self.finish(&held, description, true).map_err(failed)?;
+        self.finish(&held, description, None).map_err(failed)?;
         new.finish(None, false).map_err(failed)?;
         held.identity().map_err(failed)
     }
@@ -319,12 +323,34 @@ impl Copier<'_, '_> {
         }
     }
 
-    /// Gives a copy the attributes that it is to have. Owners and attributes that only root may set
-    /// are left out for others, as by cp(1).
-    fn finish(&self, made: &Made<'_>, of: &Description, is_new: bool) -> io::Result<()> {
-        if !self.archive {
-            return if is_new { made.permit(of.mode & 0o777 & !self.umask) } else { Ok(()) };
+    /// Makes a directory that was not there; returns the permissions that it gets in the end, if it
+    /// is to have others then, and no archive says these.
+    fn directory(&self, at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Option<u32>> {
+        if self.archive {
+            return make_directory(at, name).map(|()| None);
         }
+        // Of the umask this counts even where a default ACL does, as with cp(1).
+        make_directory_as(at, name, mode & 0o1777 & !(self.umask & 0o022))
+    }
+
+    /// The permissions that what is no directory is made with. By these, the umask and ACLs, a plain
+    /// copy has what it is to have, as by cp(1); those of an archive follow when all else is there.
+    fn first_mode(&self, of: &Description) -> u32 {
+        match of.file_type() {
+            _ if self.archive => 0o600,
+            FileType::Regular => of.mode & 0o777,
+            _ => of.mode & 0o7777,
+        }
+    }
+
+    /// Gives a copy the attributes that it is to have: in a plain copy `mode` at most. Owners and
+    /// attributes that only root may set are left out for others, as by cp(1).
+    fn finish(&self, made: &Made<'_>, of: &Description, mode: Option<u32>) -> io::Result<()> {
+        if !self.archive {
+            return mode.map_or(Ok(()), |mode| made.permit(mode));
+        }
+        // What it has from its directory, or had before, is not what is copied.
+        made.drop_acls(|name| of.xattrs.iter().any(|(of, _)| of == name))?;
         let is_owned = match made.own(of.uid, of.gid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => false,
             owned => owned.map(|()| true)?,

@@ -4,21 +4,23 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, XattrFlags};
 use rustix::io::Errno;
+use ubtrfs::acl;
 use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs_mkfs::random_uuid;
 use ubtrfs_tree::sentence;
 
 use super::sources::Sources;
+use super::target::Made;
 
 /// Attributes of the old content, which a new one does not have.
 const OF_CONTENT: [&[u8]; 3] = [CAPABILITY, b"security.ima", b"security.evm"];
 /// Attributes that give rights to users by their names, and to the group of a file.
-const ACL: &[u8] = b"system.posix_acl_access";
+const ACL: &[u8] = acl::ACCESS;
 const SET_ID: u32 = 0o6000;
 
 /// A name in a directory, and what becomes of it.
@@ -69,9 +71,10 @@ impl<'a> Replacement<'a> {
         self.temporary.get_or_insert_with(temporary_name)
     }
 
-    /// Makes a regular file, for its owner alone: without any name where the file system has that.
-    pub fn make_file(&mut self) -> io::Result<File> {
-        let (flags, mode) = (OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    /// Makes a regular file with these permissions as open(2) does, without any name where the file
+    /// system has that.
+    pub fn make_file(&mut self, mode: u32) -> io::Result<File> {
+        let (flags, mode) = (OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(mode));
         if let Ok(file) = rustix::fs::openat(self.at, ".", flags | OFlags::TMPFILE, mode) {
             let file = File::from(file);
             if std::fs::symlink_metadata(by_descriptor(&file)).is_ok() {
@@ -171,6 +174,8 @@ impl Old {
 }
 
 fn inherit_attributes(old: &File, new: &File, has_group: bool) -> io::Result<()> {
+    // What the new file has from its directory is none of the old one's.
+    Made::Open(new.as_fd()).drop_acls(|_| false)?;
     let mut names = vec![0; 64 << 10];
     let Ok(len) = rustix::fs::flistxattr(old, &mut names) else { return Ok(()) };
     let mut value = vec![0; 64 << 10];

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, Timespec, Timestamps, XattrFlags};
-use ubtrfs::Attributes;
+use ubtrfs::{Attributes, acl};
 use ubtrfs_format::items::Timespec as VolumeTime;
 use ubtrfs_image::{HostDirectory, HostTree, LinkedPath};
 use ubtrfs_server::device_number;
@@ -28,12 +28,15 @@ impl Target {
     /// Makes the directory, or takes it if it is empty.
     pub fn prepare(path: &Path) -> Result<Self> {
         let failed = |error: &io::Error| Failure::about(path.display(), error);
-        match std::fs::create_dir(path) {
+        let is_new = match std::fs::create_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(&error)),
-            _ => {}
-        }
+            made => made.is_ok(),
+        };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(&error.into()))?;
+        if is_new {
+            Made::Open(root.as_fd()).let_owner_fill().map_err(|error| failed(&error))?;
+        }
         // What is open: the path may lead elsewhere by now.
         let mut entries = rustix::fs::Dir::read_from(&root).map_err(|error| failed(&error.into()))?;
         let is_own = |name: &[u8]| matches!(name, b"." | b"..");
@@ -90,9 +93,20 @@ pub fn enter(at: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
     open_below(at.as_fd(), name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
 }
 
-/// Makes a directory for its owner alone.
+/// Makes a directory for its owner alone, without what the one above hands down.
 pub fn make_directory(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::mkdirat(at, name, Mode::RWXU)?)
+    rustix::fs::mkdirat(at, name, Mode::RWXU)?;
+    let made = hold(at, name, FileType::Directory.as_raw_mode())?;
+    made.drop_acls(|_| false)?;
+    made.permit(0o700)
+}
+
+/// Makes a directory as mkdir(2) does, with what the one above hands down. In any case its owner
+/// may fill it: if that is not to be so in the end, returns the permissions for then.
+pub fn make_directory_as(at: &OwnedFd, name: &[u8], mode: u32) -> io::Result<Option<u32>> {
+    rustix::fs::mkdirat(at, name, Mode::from_raw_mode(mode))?;
+    let made = hold(at, name, FileType::Directory.as_raw_mode())?;
+    made.let_owner_fill()
 }
 
 /// Makes a file that was not there, for its owner alone.
@@ -106,12 +120,12 @@ pub fn make_symlink(at: &OwnedFd, name: &[u8], to: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::symlinkat(to, at, name)?)
 }
 
-/// Makes a device node, a FIFO or a socket.
-pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes) -> io::Result<()> {
+/// Makes a device node, a FIFO or a socket with these permissions, as mknod(2) does.
+pub fn make_node(at: &OwnedFd, name: &[u8], attributes: &Attributes, mode: u32) -> io::Result<()> {
     let number = device_number::from_disk(attributes.rdev);
     let device = rustix::fs::makedev(number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00);
     let kind = FileType::from_raw_mode(attributes.mode);
-    Ok(rustix::fs::mknodat(at, name, kind, Mode::RUSR | Mode::WUSR, device)?)
+    Ok(rustix::fs::mknodat(at, name, kind, Mode::from_raw_mode(mode), device)?)
 }
 
 /// By what a file that was made is known again. Numbers of removed files come back, but not with
@@ -206,6 +220,44 @@ impl Made<'_> {
             Self::Held { node, .. } => rustix::fs::chmod(by_descriptor(node), mode)?,
         }
         Ok(())
+    }
+
+    /// Takes away ACLs, as those that it has from its directory (acl(5)), except for those of these
+    /// names.
+    pub fn drop_acls(&self, is_kept: impl Fn(&[u8]) -> bool) -> io::Result<()> {
+        for name in [acl::ACCESS, acl::DEFAULT].into_iter().filter(|name| !is_kept(name)) {
+            if self.has_xattr(name) {
+                match self {
+                    Self::Open(file) => rustix::fs::fremovexattr(file, name)?,
+                    Self::Held { node, .. } => rustix::fs::removexattr(by_descriptor(node), name)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn has_xattr(&self, name: &[u8]) -> bool {
+        let mut none = [0_u8; 0];
+        let size = match self {
+            Self::Open(file) => rustix::fs::fgetxattr(file, name, &mut none),
+            Self::Held { node, .. } => rustix::fs::getxattr(by_descriptor(node), name, &mut none),
+        };
+        size.is_ok()
+    }
+
+    /// Lets the owner fill a directory, whatever umask or ACL it was made under. Returns the
+    /// permissions that it had, if these were others.
+    fn let_owner_fill(&self) -> io::Result<Option<u32>> {
+        let found = match self {
+            Self::Open(file) => rustix::fs::fstat(file)?,
+            Self::Held { node, .. } => rustix::fs::fstat(node)?,
+        };
+        let mode = found.st_mode;
+        if mode & 0o700 == 0o700 {
+            return Ok(None);
+        }
+        self.permit(mode | 0o700)?;
+        Ok(Some(mode))
     }
 
     /// Sets an extended attribute.

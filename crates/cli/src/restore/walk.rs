@@ -340,7 +340,7 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             FileType::CharDevice | FileType::BlockDevice | FileType::Fifo | FileType::Socket => {
-                target::make_node(at, name, attributes)?;
+                target::make_node(at, name, attributes, 0o600)?;
                 let made = target::hold(at, name, attributes.mode)?;
                 self.dress(&made, attributes, shown);
                 self.count(attributes, 0);
@@ -406,6 +406,10 @@ impl<'a> Walk<'a> {
         // change, come after those.
         let (after, before): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.starts_with(b"system."));
         self.set_xattrs(made, attributes.id, &before, shown);
+        // What it has from its directory would be added to what it had.
+        if let Err(error) = made.drop_acls(|name| after.iter().any(|of| of == name)) {
+            self.leave_out(format!("the removal of inherited ACLs: {}", sentence(&error)));
+        }
         if let Err(error) = made.permit(mode) {
             self.leave_out(format!("permissions: {}", sentence(&error)));
         }

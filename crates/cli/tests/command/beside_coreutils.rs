@@ -1,16 +1,19 @@
 //! Permissions, ACLs and groups of what is copied and made, beside cp(1), mkdir(1), mknod(1) and
 //! chmod(1).
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
+use ubtrfs_testkit::ordinary_user::without_fuse;
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::editing::{is_clean, quiet};
-use crate::{new_volume, success, ubtrfs};
+use crate::{copy_program, new_volume, success, ubtrfs};
 
 /// A directory that hands down an ACL, one that hands down its group, and one that hands down
 /// nothing.
@@ -30,6 +33,11 @@ fn shell(dir: &Path, script: &str) -> String {
     let mut shell = Command::new("sh");
     shell.args(["-euc", script]).current_dir(dir).env("U", env!("CARGO_BIN_EXE_ubtrfs"));
     success(&shell.output().unwrap())
+}
+
+/// Runs a copy of `ubtrfs` in a directory as an ordinary user.
+fn as_nobody(dir: &Path, words: &[&str]) -> Output {
+    without_fuse(dir).arg(dir.join("ubtrfs")).args(words).current_dir(dir).output().unwrap()
 }
 
 /// Permissions, owners and ACLs of all that is in a directory.
@@ -151,4 +159,96 @@ fn plain_copies_into_an_image_have_permissions_as_cp_gives_them() {
         )
     };
     assert_made_alike(dir.path(), &script("$U ", "image:/ours/"), &script("", ""));
+}
+
+#[test]
+fn plain_copies_to_the_host_have_permissions_as_cp_gives_them() {
+    require!(Need::Root, Need::Tool("setfacl"), Need::Tool("getfacl"));
+    let dir = scratch_dir();
+    new_volume(dir.path());
+    shell(dir.path(), TREE);
+    shell(dir.path(), &format!("$U cp -a tree image:/; mkdir ours theirs; cd ours; {PLACES}; cd ../theirs; {PLACES}"));
+    for umask in ["002", "022", "027", "077"] {
+        for (program, side, from) in [("$U cp", "ours", "image:/tree"), ("cp", "theirs", "tree")] {
+            let script = format!(
+                "umask {umask}; for place in acl group plain; do to={side}/$place
+                {program} -r {from} $to/tree; {program} {from}/sub/file {from}/open/program $to; done"
+            );
+            shell(dir.path(), &script);
+        }
+        let sides = ["ours", "theirs"].map(|side| rights(&dir.path().join(side)));
+        assert!(sides[0].contains("user:1234:rwx"), "{}", sides[0]);
+        assert_same(&sides[0], &sides[1], umask);
+        shell(dir.path(), "rm -r ours/*/* theirs/*/*");
+    }
+}
+
+#[test]
+fn exact_copies_have_no_acl_of_the_directory_that_they_come_to() {
+    require!(Need::Root, Need::Tool("setfacl"), Need::Tool("getfacl"));
+    let dir = scratch_dir();
+    new_volume(dir.path());
+    shell(dir.path(), TREE);
+    // What is there already has ACLs, too.
+    let prepare = "setfacl -d -m u:1234:rwx,g::rx,o::- .
+        mkdir -p again/tree/sub restored single; echo old > again/tree/sub/file; setfacl -R -m u:9:rwx again/tree";
+    shell(
+        dir.path(),
+        &format!("$U cp -a tree image:/; mkdir ours theirs; cd ours; {prepare}; cd ../theirs; {prepare}"),
+    );
+    shell(
+        dir.path(),
+        "$U cp -a image:/tree ours; $U cp -a image:/tree ours/again; $U cp -a image:/tree/sub/file ours/single
+        cp -a tree theirs; cp -a tree theirs/again; cp -a tree/sub/file theirs/single",
+    );
+    let sides = ["ours", "theirs"].map(|side| rights(&dir.path().join(side)));
+    assert_same(&sides[0], &sides[1], "");
+    let tree = rights(&dir.path().join("tree"));
+    assert!(tree.contains("user:7:r-x") && tree.contains("default:user:8:r-x") && !tree.contains("1234"), "{tree}");
+    for copy in ["ours/tree", "ours/again/tree"] {
+        assert_eq!(rights(&dir.path().join(copy)), tree, "{copy}");
+    }
+    let restore = |path: &Path| ubtrfs(&["restore".as_ref(), dir.path().join("image").as_os_str(), path.as_os_str()]);
+    assert!(restore(&dir.path().join("ours/restored")).status.success());
+    assert_eq!(rights(&dir.path().join("ours/restored/tree")), tree);
+    // The directory itself is the top level's copy.
+    assert!(!shell(dir.path(), "getfacl -n ours/restored").contains("1234"));
+}
+
+/// A file that is replaced had no ACL, and who its directory names gets no rights by that.
+#[test]
+fn a_new_content_gives_nobody_rights_by_an_acl_of_the_directory() {
+    require!(Need::Root, Need::Tool("setfacl"), Need::Tool("getfacl"));
+    let dir = scratch_dir();
+    new_volume(dir.path());
+    let script = "echo new > file; $U cp file image:/; mkdir to; echo old > to/file; chmod 660 to/file
+        setfacl -d -m u:1234:rwx to";
+    shell(dir.path(), script);
+    let before = rights(&dir.path().join("to"));
+    shell(dir.path(), "$U cp image:/file to");
+    assert_eq!(fs::read(dir.path().join("to/file")).unwrap(), b"new\n");
+    assert_eq!(rights(&dir.path().join("to")), before);
+}
+
+/// The owner may fill what is copied, though the directory hands down that nobody may.
+#[test]
+fn copies_are_whole_where_an_acl_lets_nobody_write() {
+    require!(Need::Root, Need::Tool("setfacl"), Need::Tool("setpriv"));
+    let dir = scratch_dir();
+    new_volume(dir.path());
+    let script =
+        "mkdir -p tree/sub to; echo content > tree/sub/file; chown -R 65534:65534 tree; $U cp -a tree/. image:/
+        setfacl -d -m u::r-x,g::-,o::- to; chown -R 65534:65534 . ; chmod 755 .";
+    shell(dir.path(), script);
+    let program = dir.path().join("ubtrfs");
+    copy_program(&program);
+    for words in [["cp", "-a", "image:/", "to/exact"], ["cp", "-r", "image:/", "to/plain"]] {
+        as_nobody(dir.path(), &words);
+    }
+    as_nobody(dir.path(), &["restore", "image", "to/restored"]);
+    for copy in ["exact", "plain", "restored"] {
+        assert_eq!(fs::read_to_string(dir.path().join("to").join(copy).join("sub/file")).unwrap(), "content\n");
+    }
+    let mode = |path: &str| fs::metadata(dir.path().join(path)).unwrap().mode() & 0o7777;
+    assert_eq!(["exact", "plain", "restored"].map(|copy| mode(&format!("to/{copy}/sub"))), [0o755, 0o500, 0o755]);
 }
