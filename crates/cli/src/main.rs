@@ -37,6 +37,7 @@ mod output;
 mod partitions;
 mod path;
 mod place;
+mod problems;
 mod process;
 mod remedy;
 mod remove;

@@ -19,6 +19,7 @@ use crate::args::edit::{Cp, EditCommand, How};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::place::{Image, Place, is_same};
+use crate::problems::Problems;
 use crate::report::{self, Progress};
 pub use archive::{export, import};
 pub use script::apply;
@@ -73,6 +74,10 @@ fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Res
     let sources = sources.iter().map(|word| locate(word).inside()).collect::<Result<Vec<_>>>()?;
     let progress = Progress::new();
     let mut job = progress.job();
-    to_host::copy(&opened.fs, arguments, &sources, to, opened.sources(), &mut job)?;
-    report::print(job.counts(), arguments.how.json)
+    let mut problems = Problems::default();
+    let copied = to_host::copy(&opened.fs, arguments, &sources, to, opened.sources(), &mut job, &mut problems);
+    problems.report(&mut std::io::stderr().lock());
+    copied?;
+    report::print(job.counts(), arguments.how.json)?;
+    if problems.is_empty() { Ok(()) } else { Err(Failure::Said(1)) }
 }

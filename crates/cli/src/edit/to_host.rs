@@ -26,8 +26,10 @@ use crate::host::destination::{Destination, is_content, is_named_as_directory};
 use crate::host::replacement::Replacement;
 use crate::host::sources::Sources;
 use crate::host::target::{
-    Identity, Made, enter, hold, hold_again, make_directory, make_directory_as, make_link, make_node, make_symlink,
+    Identity, Made, NO_LINK, enter, hold, hold_again, make_directory, make_directory_as, make_link, make_node,
+    make_symlink,
 };
+use crate::problems::Problems;
 use crate::show;
 
 /// A directory that is being copied.
@@ -67,9 +69,11 @@ struct Copier<'a, 'b> {
     recursive: bool,
     /// Permissions that new files don't get.
     umask: u32,
+    problems: &'a mut Problems,
 }
 
-/// Copies files of an image to a path: into it, if it is a directory.
+/// Copies files of an image to a path: into it, if it is a directory. What can't be as it is in the
+/// image, though it is there, is added to `problems`.
 pub fn copy(
     fs: &Arc<Filesystem>,
     arguments: &Cp,
@@ -77,13 +81,14 @@ pub fn copy(
     to: &Path,
     sources: &Sources,
     job: &mut Job<'_>,
+    problems: &mut Problems,
 ) -> Result<()> {
     let (archive, recursive) = (arguments.archive, arguments.recursive || arguments.archive);
     let editor = Editor::new(fs, (0, 0));
     if !to.is_dir() && (from.len() > 1 || is_named_as_directory(to) && !recursive) {
         return Err(no_directory(to));
     }
-    let mut copier = Copier { fs, job, sources, archive, recursive, umask: crate::host::umask() };
+    let mut copier = Copier { fs, job, sources, archive, recursive, umask: crate::host::umask(), problems };
     let mut made = HashSet::new();
     for path in from {
         let (id, file_type) = editor.find(path, !recursive).map_err(|error| about(&error))?;
@@ -201,9 +206,16 @@ impl Copier<'_, '_> {
         let kind = rustix::fs::FileType::from_raw_mode(description.mode);
         let mut new = Replacement::begin(at, name, kind, self.sources).map_err(failed)?;
         let first = description.identity.as_ref().and_then(|identity| tree.links.get(identity));
-        if let Some(First { dir, name, known }) = first {
-            let dir = tree.host.descriptor(dir).map_err(failed)?;
-            let first = hold_again(&dir, name, *known).map_err(failed)?;
+        let first = first
+            .map(|First { dir, name, known }| tree.host.descriptor(dir).and_then(|dir| hold_again(&dir, name, *known)));
+        let first = match first.transpose() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.problems.add(show::path(&path.path()), NO_LINK);
+                None
+            }
+            first => first.map_err(failed)?,
+        };
+        if let Some(first) = first {
             let found = rustix::fs::fstat(&first).map_err(|error| failed(error.into()))?;
             if !new.is_taken_by(&found) {
                 make_link(&first, at, new.name_for_now()).map_err(failed)?;

@@ -15,6 +15,10 @@ use ubtrfs_server::device_number;
 
 use crate::failure::{Failure, Result};
 
+/// Of a name that was to be one of a file which is there: others than root may not reach the file
+/// once its directory has its permissions.
+pub const NO_LINK: &str = "it is a file of its own, since the one that it is another name of can't be reached";
+
 /// The directory.
 pub struct Target {
     root: Rc<HostDirectory>,

@@ -2,7 +2,6 @@
 
 mod content;
 mod lost;
-mod problems;
 mod report;
 mod source;
 mod undelete;

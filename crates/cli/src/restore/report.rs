@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::problems::Problems;
+use crate::problems::Problems;
 use crate::size::show_size;
 
 /// How much was copied.
@@ -65,12 +65,6 @@ impl Report {
         for sentence in &self.damage {
             let _ = writeln!(err, "ubtrfs: unreadable: {sentence}");
         }
-        for problem in self.problems.list() {
-            let _ = writeln!(err, "ubtrfs: {problem}");
-        }
-        let more = self.problems.not_listed();
-        if more > 0 {
-            let _ = writeln!(err, "ubtrfs: … and {more} more");
-        }
+        self.problems.report(&mut err);
     }
 }

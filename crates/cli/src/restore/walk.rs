@@ -14,13 +14,13 @@ use ubtrfs_image::{HostDirectory, LinkedPath, is_name};
 use ubtrfs_tree::sentence;
 
 use super::content;
-use super::problems::Problems;
 use super::report::{Copied, Report};
 use super::source::Source;
 use super::way::Way;
 use crate::args;
 use crate::failure::{Failure, Result};
 use crate::host::target::{self, Identity, Made, Shown, Target, is_fatal};
+use crate::problems::Problems;
 use crate::trees::Trees;
 
 /// Entries that are listed at once.
@@ -302,7 +302,7 @@ impl<'a> Walk<'a> {
             self.count(attributes, 0);
             return Ok(());
         }
-        if attributes.nlink > 1 && self.link(at, name, attributes.id)? {
+        if attributes.nlink > 1 && self.link(at, name, attributes.id, shown)? {
             return Ok(());
         }
         let known = match attributes.file_type {
@@ -348,19 +348,28 @@ impl<'a> Walk<'a> {
             }
             _ => return Err(io::Error::other("its type is unknown")),
         };
-        if attributes.nlink > 1 && self.linked.len() < MOST_LINKED {
-            let (at, name, left) = (Rc::clone(dir), name.to_vec(), attributes.nlink - 1);
+        let left = self.linked.remove(&attributes.id).map_or(attributes.nlink, |first| first.left).saturating_sub(1);
+        if left > 0 && self.linked.len() < MOST_LINKED {
+            let (at, name) = (Rc::clone(dir), name.to_vec());
             self.linked.insert(attributes.id, First { at, name, known, left });
         }
         Ok(())
     }
 
-    /// Makes a name of a file that is there already under another one.
-    fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId) -> io::Result<bool> {
+    /// Makes a name of a file that is there already under another one. False if there is none, or
+    /// none that can be reached.
+    fn link(&mut self, at: &OwnedFd, name: &[u8], id: InodeId, shown: &Shown<'_>) -> io::Result<bool> {
         let (Some(first), Some(target)) = (self.linked.get_mut(&id), &self.target) else {
             return Ok(false);
         };
-        let file = target::hold_again(&*target.descriptor(&first.at)?, &first.name, first.known)?;
+        let file = target.descriptor(&first.at).and_then(|dir| target::hold_again(&dir, &first.name, first.known));
+        let file = match file {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                self.problems.add(shown, target::NO_LINK);
+                return Ok(false);
+            }
+            file => file?,
+        };
         target::make_link(&file, at, name)?;
         first.left -= 1;
         if first.left == 0 {

@@ -2,13 +2,13 @@
 //! chmod(1).
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
-use ubtrfs_testkit::ordinary_user::without_fuse;
+use ubtrfs_testkit::ordinary_user::{NOBODY, without_fuse};
 use ubtrfs_testkit::require;
 use ubtrfs_testkit::scratch::scratch_dir;
 
@@ -251,4 +251,38 @@ fn copies_are_whole_where_an_acl_lets_nobody_write() {
     }
     let mode = |path: &str| fs::metadata(dir.path().join(path)).unwrap().mode() & 0o7777;
     assert_eq!(["exact", "plain", "restored"].map(|copy| mode(&format!("to/{copy}/sub"))), [0o755, 0o500, 0o755]);
+}
+
+/// Of a file with several names the first one may be where its owner can't get any more.
+#[test]
+fn what_can_not_be_linked_to_is_copied_again() {
+    require!(Need::Root, Need::Tool("setpriv"));
+    let dir = scratch_dir();
+    let image = new_volume(dir.path());
+    let script =
+        "mkdir -p tree/a tree/b; echo content > tree/a/file; echo other > tree/b/after; ln tree/a/file tree/b/name
+        ln tree/a/file tree/b/third; chmod 0 tree/a; chown -R 65534:65534 tree; $U cp -a tree/. image:/; chmod 755 .";
+    shell(dir.path(), script);
+    let program = dir.path().join("ubtrfs");
+    copy_program(&program);
+    for path in [dir.path(), Path::new(&image)] {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let (copied, restored) = (dir.path().join("copied"), dir.path().join("restored"));
+    let outputs = [
+        as_nobody(dir.path(), &["cp", "-a", &format!("{image}:/"), copied.to_str().unwrap()]),
+        as_nobody(dir.path(), &["restore", &image, restored.to_str().unwrap()]),
+    ];
+    for (output, to) in outputs.iter().zip([&copied, &restored]) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(error.matches("b/name: it is a file of its own").count(), 1, "{error}");
+        assert_eq!(error.matches("of its own").count(), 1, "{error}");
+        let read = |name: &str| fs::read_to_string(to.join("b").join(name)).unwrap();
+        assert_eq!((read("name"), read("after")), ("content\n".into(), "other\n".into()));
+        let found = ["a/file", "b/name", "b/third"].map(|name| fs::metadata(to.join(name)).unwrap());
+        assert_eq!(found.each_ref().map(MetadataExt::nlink), [1, 2, 2]);
+        assert_eq!(found[1].ino(), found[2].ino(), "those that can be linked are");
+        assert_eq!(fs::metadata(to.join("a")).unwrap().permissions().mode() & 0o7777, 0);
+    }
 }

@@ -1,4 +1,6 @@
-//! What could not be copied.
+//! What could not be copied as it is.
+
+use std::io::Write;
 
 /// Problems that are kept to be listed, and bytes of them: paths of a hostile volume are long.
 const KEPT: usize = 10_000;
@@ -27,12 +29,14 @@ impl Problems {
         self.count == 0
     }
 
-    pub fn list(&self) -> &[String] {
-        &self.list
-    }
-
-    /// How many were not kept.
-    pub fn not_listed(&self) -> u64 {
-        self.count - self.list.len() as u64
+    /// Lists them on the standard error stream.
+    pub fn report(&self, err: &mut impl Write) {
+        for problem in &self.list {
+            let _ = writeln!(err, "ubtrfs: {problem}");
+        }
+        let more = self.count - self.list.len() as u64;
+        if more > 0 {
+            let _ = writeln!(err, "ubtrfs: … and {more} more");
+        }
     }
 }
