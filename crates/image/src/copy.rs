@@ -241,9 +241,9 @@ impl<S: Source> Copier<'_, '_, S> {
         dir == above
     }
 
-    /// As by cp(1): of a file a plain copy keeps no set-id bits and no sticky bit, of a directory the
-    /// latter, of others all; and the umask or a default ACL of the directory counts. Of the umask
-    /// what keeps others from writing to a directory counts even there.
+    /// As by cp(1): of a file a plain copy keeps no set-id bits and no sticky bit, of a directory
+    /// the latter, of others all; and the umask or a default ACL of the directory counts. Of the
+    /// umask what keeps others from writing to a directory counts even there.
     fn new_inode(&self, dir: InodeId, of: &Description) -> ubtrfs::Result<NewInode> {
         let CopyOptions { archive, owner, umask, .. } = self.options;
         let (rdev, symlink_target) = (of.rdev, of.target.clone());

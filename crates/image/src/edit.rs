@@ -132,9 +132,9 @@ impl Editor {
         Ok(())
     }
 
-    /// Makes a directory; with `parents` those above it, too, and it is no error if it is there: that
-    /// one stays as it is. As by mkdir(1), a change of permissions is one of 0777; what it leaves is
-    /// up to a default ACL.
+    /// Makes a directory; with `parents` those above it, too, and it is no error if it is there:
+    /// that one stays as it is. As by mkdir(1), a change of permissions is one of 0777; what it
+    /// leaves is up to a default ACL.
     pub fn make_directory(&self, path: &Path, parents: bool, mode: Option<&ModeChange>) -> Result<()> {
         let path = rooted(path);
         let Some(change) = mode else {
@@ -155,8 +155,8 @@ impl Editor {
         self.permit(made, is & !said | mode & said, path)
     }
 
-    /// Makes a device node or a FIFO: `kind` is its type as a mode has it, `rdev` its number as btrfs
-    /// has it. As by mknod(1), a
+    /// Makes a device node or a FIFO: `kind` is its type as a mode has it, `rdev` its number as
+    /// btrfs has it. As by mknod(1), a
     /// change of permissions is one of 0666, and has the last word. A `group` is given to it even
     /// if the directory gives its own.
     pub fn make_node(

@@ -345,8 +345,9 @@ impl Copier<'_, '_> {
         make_directory_as(at, name, mode & 0o1777 & !(self.umask & 0o022))
     }
 
-    /// The permissions that what is no directory is made with. By these, the umask and ACLs, a plain
-    /// copy has what it is to have, as by cp(1); those of an archive follow when all else is there.
+    /// The permissions that what is no directory is made with. By these, the umask and ACLs, a
+    /// plain copy has what it is to have, as by cp(1); those of an archive follow when all else is
+    /// there.
     fn first_mode(&self, of: &Description) -> u32 {
         match of.file_type() {
             _ if self.archive => 0o600,

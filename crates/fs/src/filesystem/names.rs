@@ -67,9 +67,9 @@ impl Filesystem {
         self.ops.inheriting(dir, new, umask)
     }
 
-    /// What the root directory of a new subvolume in a directory is, as the kernel has it: a default
-    /// ACL of the directory limits its mode, beside the umask, and is not handed down; and a
-    /// property is that of the subvolume that the directory is in. `owner` is its user and group.
+    /// What the root directory of a new subvolume in a directory is, as the kernel has it: a
+    /// default ACL of the directory limits its mode, beside the umask, and is not handed down; and
+    /// a property is that of the subvolume that the directory is in. `owner` is its user and group.
     pub fn inheriting_root(&self, dir: InodeId, owner: (u32, u32), umask: u32) -> Result<NewInode> {
         let root = NewInode { uid: owner.0, gid: owner.1, ..NewInode::default() };
         self.ops.inheriting_root(dir, root, umask)
