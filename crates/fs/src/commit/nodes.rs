@@ -173,7 +173,7 @@ pub(super) fn record_all(committer: &Committer, mut extents: &[(Logical, u64)], 
         extents = rest;
         let (start, mut len) = (*start, *len);
         let mut space = committer.info.space.lock();
-        let recorded = space.group_of(start).is_some_and(|group| {
+        let recorded = space.group_of(start).is_some_and(|mut group| {
             while let [(next, more), rest @ ..] = extents
                 && *next == start.plus(len)
                 && next.0.saturating_add(*more) <= group.end()

@@ -50,7 +50,7 @@ pub(super) fn next(
     next.num_devices = chunks.devices_changed.number_after(committer.info.volume.devices_by(&committed.superblock));
     next.total_bytes = chunks.devices_changed.bytes_after(next.total_bytes);
     next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().take_cut());
-    next.bytes_used = committer.info.space.lock().groups.values().map(|group| group.recorded_used).sum();
+    next.bytes_used = committer.info.space.lock().bytes_used();
     drop_removed_system_chunks(committer, &mut next, &chunks.new);
     for NewChunk { start, chunk } in &chunks.new {
         if chunk.flags.contains(BlockGroupFlags::SYSTEM) {

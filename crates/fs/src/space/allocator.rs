@@ -1,8 +1,6 @@
 //! The allocator: what may be allocated, what is pinned, and what the commit being made records.
 //! Nothing that a durable superblock refers to is given to anybody (invariant 3).
 
-use std::collections::BTreeMap;
-
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem};
 use ubtrfs_threads::{Condvar, MutexGuard, Rank};
@@ -13,6 +11,7 @@ use super::demand::{Kept, Needs, Reserved, Shortage};
 use super::device_map::{DeviceMap, Shrink};
 use super::freed::{KeptSpace, Pinned};
 use super::group::BlockGroup;
+use super::groups::{GroupMut, Groups};
 use crate::error::Result;
 
 /// No chunk is shorter.
@@ -43,7 +42,7 @@ pub(crate) struct Space {
 }
 
 pub(crate) struct SpaceInner {
-    pub(crate) groups: BTreeMap<Logical, BlockGroup>,
+    pub(super) groups: Groups,
     pub(crate) devices: DeviceMap,
     pub(crate) new_chunks: Vec<NewChunk>,
     pub(super) chunks_join: ChunksJoin,
@@ -58,6 +57,8 @@ pub(crate) struct SpaceInner {
     pub(super) freed: super::freed::Freed,
     /// Excluded ranges that a device may still discard: in no group's free space in this mount.
     pub(super) excluded_for_good: Vec<(Logical, u64)>,
+    /// The empty group that a commit looked at last.
+    pub(super) looked_at: (u64, Logical),
     /// Chunks made and removed.
     pub(super) chunk_counts: (u64, u64),
     /// The next commit rewrites all records of block groups, devices and free space, whatever the
@@ -133,7 +134,7 @@ impl Space {
     /// The space of a volume whose block groups can't be read: nothing can be allocated.
     pub(crate) fn unknown(devices: &[DevItem], node_size: u64, sector_size: u64) -> Self {
         Self::new(SpaceInner {
-            groups: BTreeMap::new(),
+            groups: Groups::default(),
             devices: DeviceMap::new(devices, []),
             new_chunks: Vec::new(),
             chunks_join: ChunksJoin::CommitInFlight,
@@ -143,6 +144,7 @@ impl Space {
             wanted: None,
             freed: super::freed::Freed::default(),
             excluded_for_good: Vec::new(),
+            looked_at: (0, Logical(0)),
             chunk_counts: (0, 0),
             rewrite_all: false,
             pinned: Vec::new(),
@@ -209,27 +211,27 @@ impl Space {
 
     /// Whether two addresses are in one chunk.
     pub(crate) fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
-        let mut inner = self.inner.lock();
-        let chunk = inner.group_of(one).map(|group| group.start);
-        chunk.is_some() && chunk == inner.group_of(other).map(|group| group.start)
+        let inner = self.inner.lock();
+        let chunk = inner.groups.of(one).map(|group| group.start);
+        chunk.is_some() && chunk == inner.groups.of(other).map(|group| group.start)
     }
 
     /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a
     /// group that is being emptied, since it may have been copied already.
     pub(crate) fn may_be_overwritten(&self, address: Logical) -> bool {
-        self.inner.lock().group_of(address).is_some_and(|group| group.may_be_overwritten())
+        self.inner.lock().groups.of(address).is_some_and(BlockGroup::may_be_overwritten)
     }
 
     /// Whether an address is in a chunk that the last commit does not have.
     pub(crate) fn is_in_new_chunk(&self, address: Logical) -> bool {
-        self.inner.lock().group_of(address).is_none_or(|group| group.new)
+        self.inner.lock().groups.of(address).is_none_or(|group| group.new)
     }
 
     /// Excludes space that a log uses from allocation. Returns whether the trees of the last commit
     /// have it as allocated; `None` if it is neither that nor free, or not of this kind.
     pub(crate) fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
         let mut inner = self.inner.lock();
-        let group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
+        let mut group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
         if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
     }
 
@@ -250,77 +252,50 @@ impl Space {
 }
 
 impl SpaceInner {
-    /// The group that holds an address.
-    pub(crate) fn group_of(&mut self, address: Logical) -> Option<&mut BlockGroup> {
-        let (_, group) = self.groups.range_mut(..=address).next_back()?;
-        (address.0 < group.end()).then_some(group)
+    /// The group that holds an address, to change it.
+    pub(crate) fn group_of(&mut self, address: Logical) -> Option<GroupMut<'_>> {
+        self.groups.of_mut(address)
     }
 
     fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
         let sector = self.sector_size;
         // Nodes of the commit in flight can't be in new groups; data can.
-        let only_new = !self.leaves_nodes_room(want);
-        let may_take = |group: &BlockGroup| group.new || !only_new;
-        let hinted = self.group_of(hint).filter(|group| group.flags.contains(BlockGroupFlags::DATA) && may_take(group));
-        if let Some(group) = hinted
+        let of_age = if self.leaves_nodes_room(want) { &[false, true][..] } else { &[true] };
+        let may_take = |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::DATA) && of_age.contains(&group.new);
+        if let Some(group) = self.groups.of(hint).filter(may_take)
             && let Some((start, len)) = group.available.find(hint.0, want, sector)
             && (start, len) == (hint.0, want)
         {
             let group = group.start;
             self.allocate_in(group, start, len)?;
-            return Some((Logical(start), len));
+            return Some((hint, want));
         }
-        let mut best: Option<(Logical, u64, u64)> = None;
-        for group in self.preferred(BlockGroupFlags::DATA) {
-            if group.available.total() == 0 || !may_take(group) {
-                continue;
-            }
-            if let Some((start, len)) = group.available.find(group.cursor, want, sector) {
-                if len == want {
-                    best = Some((group.start, start, len));
-                    break;
-                }
-                if best.is_none_or(|(_, _, found)| len > found) {
-                    best = Some((group.start, start, len));
-                }
-            }
-        }
-        let (group, start, len) = best?;
+        let profile = self.chunk_flags(BlockGroupFlags::DATA).profile();
+        let (group, start, len) = self.groups.find(BlockGroupFlags::DATA, profile, of_age, (want, sector))?;
         self.allocate_in(group, start, len)?.cursor = start + len + if hint.0 > 0 { ROOM_TO_GROW } else { 0 };
         Some((Logical(start), len))
     }
 
     fn allocate_node(&mut self, system: bool, known_only: bool) -> Option<Logical> {
         let kind = if system { BlockGroupFlags::SYSTEM } else { BlockGroupFlags::METADATA };
-        let node_size = self.node_size;
-        let has_room = |group: &&BlockGroup| group.available.total() >= node_size && !(known_only && group.new);
-        let (group, start) = self.preferred(kind).filter(has_room).find_map(|group| {
-            let (start, len) = group.available.find(group.cursor, node_size, node_size)?;
-            (len == node_size).then_some((group.start, start))
-        })?;
+        let of_age = if known_only { &[false][..] } else { &[false, true] };
+        let (profile, node_size) = (self.chunk_flags(kind).profile(), self.node_size);
+        let found = self.groups.find(kind, profile, of_age, (node_size, node_size));
+        let (group, start, _) = found.filter(|(_, _, len)| *len == node_size)?;
         self.allocate_in(group, start, node_size)?.cursor = start + node_size;
         Some(Logical(start))
     }
 
     /// Takes a range of a group that may be given out.
-    fn allocate_in(&mut self, group: Logical, start: u64, len: u64) -> Option<&mut BlockGroup> {
-        let group = self.groups.get_mut(&group)?;
-        group.allocate(start, len);
+    fn allocate_in(&mut self, group: Logical, start: u64, len: u64) -> Option<GroupMut<'_>> {
         self.kept_commits.iter_mut().for_each(|kept| kept.add_allocated(start, len));
+        let mut group = self.groups.get_mut(group)?;
+        group.allocate(start, len);
         Some(group)
     }
 
-    /// The groups of a kind, those of the profile of new ones first: what a balance converts does
-    /// not go to groups that it has yet to convert.
-    fn preferred(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
-        let profile = self.chunk_flags(kind).profile();
-        let groups = || self.groups.values().filter(move |group| group.flags.contains(kind));
-        let has_profile = move |group: &&BlockGroup| group.flags.profile() == profile;
-        groups().filter(has_profile).chain(groups().filter(move |group| !has_profile(group)))
-    }
-
     pub(crate) fn make_available(&mut self, start: Logical, len: u64) {
-        if let Some(group) = self.group_of(start) {
+        if let Some(mut group) = self.group_of(start) {
             debug_assert!(
                 group.is_free(start, len) == Some(true),
                 "invariant 3: {start}+{len} becomes available, and the trees have it"
@@ -347,16 +322,13 @@ impl SpaceInner {
             mixed: self.mixed,
             ..SpaceTotals::default()
         };
-        for group in self.groups.values() {
-            if group.flags.contains(BlockGroupFlags::DATA) {
-                totals.data_total += group.length;
-                totals.data_free += group.available.total();
-            } else if group.flags.contains(BlockGroupFlags::METADATA) {
-                totals.metadata_total += group.length;
-                totals.metadata_free += group.available.total();
-            }
-            totals.used_on_devices += (group.length - group.unused().total()) * Self::copies(group.flags);
-        }
+        let data = self.groups.sums(BlockGroupFlags::DATA);
+        let metadata = self
+            .groups
+            .sums_where(|flags| flags.contains(BlockGroupFlags::METADATA) && !flags.contains(BlockGroupFlags::DATA));
+        (totals.data_total, totals.data_free) = (data.length, data.available);
+        (totals.metadata_total, totals.metadata_free) = (metadata.length, metadata.available);
+        totals.used_on_devices = self.groups.bytes_on_devices(|sums| sums.length - sums.unused, Self::copies);
         totals
     }
 
@@ -390,7 +362,7 @@ impl SpaceInner {
         for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
             group.available.remove_any(at.0, len);
         }
-        self.groups.insert(start, group);
+        self.groups.insert(group);
         let made = NewChunk { start, chunk };
         self.count_kept();
         self.new_chunks.push(made.clone());
@@ -404,7 +376,7 @@ impl SpaceInner {
         let want = self.next_chunk_length(kind);
         let stripes = self.devices.place(flags, want, LEAST_CHUNK, &volume.lagging_devices())?;
         let leaving = self.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
-        let end = self.groups.values().next_back().map(BlockGroup::end).into_iter().chain(leaving).max();
+        let end = self.groups.end().into_iter().chain(leaving).max();
         let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;
         let length = stripes.length;
         let chunk = ChunkItem {
@@ -427,7 +399,7 @@ impl SpaceInner {
         self.chunks_join = ChunksJoin::NextCommit;
         let new = std::mem::take(&mut self.new_chunks);
         for chunk in &new {
-            if let Some(group) = self.groups.get_mut(&chunk.start) {
+            if let Some(mut group) = self.groups.get_mut(chunk.start) {
                 group.new = false;
             }
         }

@@ -32,7 +32,7 @@ impl SpaceInner {
 
     /// Whether a part of a group is excluded so.
     pub(crate) fn is_excluded_for_good(&self, start: Logical) -> bool {
-        let end = self.groups.get(&start).map_or(start.0, BlockGroup::end);
+        let end = self.groups.get(start).map_or(start.0, BlockGroup::end);
         self.excluded_for_good.iter().any(|(at, _)| (start.0..end).contains(&at.0))
     }
 
@@ -45,7 +45,7 @@ impl SpaceInner {
         least: u64,
         most: u64,
     ) -> (Vec<(u64, u64)>, Option<u64>) {
-        let Some(next) = self.groups.values().find(|group| group.end() > start) else { return (Vec::new(), None) };
+        let Some(next) = self.groups.first_behind(Logical(start)) else { return (Vec::new(), None) };
         if next.start.0 >= end {
             return (Vec::new(), None);
         }
@@ -69,7 +69,7 @@ impl SpaceInner {
                 break;
             }
         }
-        if let Some(group) = self.groups.get_mut(&key) {
+        if let Some(mut group) = self.groups.get_mut(key) {
             for (at, len) in &taken {
                 let excluded = group.available.remove(*at, *len);
                 debug_assert!(excluded, "invariant 19: {at}+{len} is discarded, and may not be allocated");

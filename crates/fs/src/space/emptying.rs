@@ -22,7 +22,7 @@ impl SpaceInner {
     /// Nobody gets space in a group from now on. `false`, and nothing changes, if the others can't
     /// satisfy what is reserved, or if there are none of its type.
     pub(crate) fn begin_emptying(&mut self, start: Logical) -> bool {
-        let Some(group) = self.groups.get(&start).filter(|group| group.may_be_closed()) else {
+        let Some(group) = self.groups.get(start).filter(|group| group.may_be_closed()) else {
             return false;
         };
         let (flags, free) = (group.flags, group.available.total());
@@ -32,7 +32,7 @@ impl SpaceInner {
         if !self.has_other_of_type(group) || is_promised || self.spare_of(flags) < free {
             return false;
         }
-        if let Some(group) = self.groups.get_mut(&start) {
+        if let Some(mut group) = self.groups.get_mut(start) {
             group.emptying = Some(Emptying::UnderWay);
             if group.giving == Giving::Open {
                 group.held = Some(std::mem::take(&mut group.available));
@@ -44,7 +44,7 @@ impl SpaceInner {
     /// Nothing is left in the group: it goes when the last readers of what was there have ended.
     /// One that an operation has asked for gives space again until then.
     pub(super) fn emptying_ends(&mut self, start: Logical) {
-        let Some(group) = self.groups.get_mut(&start) else { return };
+        let Some(mut group) = self.groups.get_mut(start) else { return };
         match group.emptying {
             Some(Emptying::AskedBack) => group.open_again(),
             _ => group.emptying = Some(Emptying::Ended),
@@ -53,7 +53,7 @@ impl SpaceInner {
 
     /// The group stays, with what is left in it: its space is given out again.
     pub(super) fn leave(&mut self, start: Logical) {
-        if let Some(group) = self.groups.get_mut(&start) {
+        if let Some(mut group) = self.groups.get_mut(start) {
             group.open_again();
         }
     }
@@ -61,7 +61,7 @@ impl SpaceInner {
     /// Whether nothing is left in a group that was being emptied: it goes when the last reader of
     /// what was there has ended.
     pub(crate) fn is_emptied(&self, start: Logical) -> bool {
-        self.groups.get(&start).is_some_and(|group| group.emptying == Some(Emptying::Ended))
+        self.groups.get(start).is_some_and(|group| group.emptying == Some(Emptying::Ended))
     }
 
     /// Whether a group that is being emptied may go.
@@ -71,10 +71,8 @@ impl SpaceInner {
 
     /// Whether another group, which is not being emptied, is of the same type.
     fn has_other_of_type(&self, group: &BlockGroup) -> bool {
-        let is_other = |other: &BlockGroup| {
-            other.start != group.start && other.held.is_none() && type_of(other.flags) == type_of(group.flags)
-        };
-        self.groups.values().any(is_other)
+        let of_type = self.groups.sums_where(|flags| type_of(flags) == type_of(group.flags));
+        of_type.open_groups > usize::from(group.held.is_none())
     }
 
     /// Bytes of groups of this type that nothing has reserved.
@@ -104,19 +102,18 @@ impl SpaceInner {
     /// Whether space of this kind in groups of the profile of new ones has so much room.
     pub(crate) fn has_converted_room(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
         let flags = self.chunk_flags(kind);
-        let groups = self.groups.values().filter(|group| group.flags == flags);
-        groups.map(|group| group.available.total()).sum::<u64>() >= bytes
+        self.groups.sums_where(|other| other == flags).available >= bytes
     }
 
     /// The share of a group that is in use by the trees, its length and its type.
     pub(crate) fn usage(&self, start: Logical) -> Option<(u64, u64, BlockGroupFlags)> {
-        self.groups.get(&start).map(|group| (group.recorded_used, group.length, group.flags))
+        self.groups.get(start).map(|group| (group.recorded_used, group.length, group.flags))
     }
 
     /// Whether a balance moves what is in a group: nothing on a device of a seed, nor where nothing
     /// is left.
     pub(crate) fn can_be_emptied(&self, start: Logical) -> bool {
-        self.groups.get(&start).is_some_and(|group| group.giving == Giving::Open && group.emptying.is_none())
+        self.groups.get(start).is_some_and(|group| group.giving == Giving::Open && group.emptying.is_none())
     }
 
     /// Whether data and metadata share groups.
@@ -147,6 +144,6 @@ impl SpaceInner {
 
     /// Whether a group is there, and what of it is allocated or pinned.
     pub(crate) fn in_use(&self, start: Logical) -> Option<u64> {
-        self.groups.get(&start).map(|group| group.length - group.unused().total())
+        self.groups.get(start).map(|group| group.length - group.unused().total())
     }
 }

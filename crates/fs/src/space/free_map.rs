@@ -16,6 +16,11 @@ impl FreeMap {
         self.total
     }
 
+    /// Bytes of the largest range.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.by_size.last().map(|(len, _)| *len)
+    }
+
     /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.by_start.len()

@@ -175,7 +175,8 @@ impl SpaceInner {
     pub(crate) fn take_group_edits(&mut self, free_space_tree: bool) -> GroupEdits {
         let mut edits = GroupEdits::default();
         let sector_size = self.sector_size;
-        for group in self.groups.values_mut().filter(|group| group.touched && !group.new) {
+        for start in self.groups.touched() {
+            let Some(mut group) = self.groups.get_mut(start).filter(|group| !group.new) else { continue };
             group.touched = false;
             debug_assert!(group.adds_up(), "invariant 9: what {} has in use and free is not all of it", group.start);
             let item = BlockGroupItem { used: group.recorded_used, chunk_objectid: 256, flags: group.flags.0 };

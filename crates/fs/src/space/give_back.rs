@@ -62,7 +62,7 @@ impl Space {
         let mut inner = self.lock();
         inner.waiting_for_groups += 1;
         let is_asked_back = |group: &BlockGroup| group.emptying == Some(Emptying::AskedBack);
-        while inner.groups.values().any(is_asked_back) && !self.left.wait_until(&mut inner, until).timed_out() {}
+        while inner.groups.emptying().any(is_asked_back) && !self.left.wait_until(&mut inner, until).timed_out() {}
         WaitsForGroups(self)
     }
 }
@@ -78,9 +78,11 @@ impl SpaceInner {
         if !self.suffices_with(demand, |_| true, 0) {
             return Help::No;
         }
-        for group in self.groups.values_mut().filter(|group| group.emptying == Some(Emptying::UnderWay)) {
-            group.emptying = Some(Emptying::AskedBack);
-        }
+        self.groups.change_emptying(|group| {
+            if group.emptying == Some(Emptying::UnderWay) {
+                group.emptying = Some(Emptying::AskedBack);
+            }
+        });
         self.open_emptied();
         Help::Soon
     }
@@ -88,14 +90,16 @@ impl SpaceInner {
     /// Groups in which nothing is left give space again, until the readers of what was there have
     /// ended.
     pub(crate) fn open_emptied(&mut self) {
-        for group in self.groups.values_mut().filter(|group| group.emptying == Some(Emptying::Ended)) {
-            group.open_again();
-        }
+        self.groups.change_emptying(|group| {
+            if group.emptying == Some(Emptying::Ended) {
+                group.open_again();
+            }
+        });
     }
 
     /// Whether an operation waits for the space of a group that is being emptied.
     pub(crate) fn is_asked_back(&self, start: Logical) -> bool {
-        self.groups.get(&start).is_some_and(|group| group.emptying == Some(Emptying::AskedBack))
+        self.groups.get(start).is_some_and(|group| group.emptying == Some(Emptying::AskedBack))
     }
 
     /// Whether operations wait for the space of groups.
@@ -107,11 +111,14 @@ impl SpaceInner {
     /// and if all but so many bytes that steps of relocation have reserved were free.
     fn suffices_with(&mut self, demand: Demand, which: impl Fn(&BlockGroup) -> bool, relocation: u64) -> bool {
         let swap = |space: &mut Self| {
-            for group in space.groups.values_mut().filter(|group| group.is_held_by_emptying() && which(group)) {
-                if let Some(held) = &mut group.held {
+            space.groups.change_emptying(|group| {
+                if group.is_held_by_emptying()
+                    && which(group)
+                    && let Some(held) = &mut group.held
+                {
                     std::mem::swap(held, &mut group.available);
                 }
-            }
+            });
         };
         let reserved = self.reserved;
         self.unpin();

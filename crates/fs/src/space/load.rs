@@ -10,6 +10,7 @@ use super::allocator::{ChunksJoin, SpaceInner};
 use super::device_map::Shrink;
 use super::free_map::FreeMap;
 use super::group::Giving;
+use super::groups::Groups;
 use super::{BlockGroup, DeviceChanges, DeviceMap, FreeSpaceForm, free_space_tree};
 use crate::error::{Error, Result};
 use ubtrfs_format::TreeId;
@@ -58,7 +59,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
     if !sources.recount {
         check_device_extents(sources.dev_tree, sources.chunks)?;
     }
-    let mut groups = BTreeMap::new();
+    let mut groups = Groups::default();
     for (start, chunk) in sources.chunks {
         if !devices.occupy(chunk) {
             // What is written to the one would overwrite the other.
@@ -68,8 +69,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
                 what: "another chunk has some of its space on a device",
             });
         }
-        let group = load_group(sources, *start, chunk)?;
-        groups.insert(*start, group);
+        groups.insert(load_group(sources, *start, chunk)?);
     }
     if sources.recount {
         devices.recount(sources.chunks);
@@ -95,6 +95,7 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         wanted: None,
         freed: super::freed::Freed::default(),
         excluded_for_good: Vec::new(),
+        looked_at: (0, Logical(0)),
         chunk_counts: (0, 0),
         rewrite_all: sources.recount,
         pinned: Vec::new(),

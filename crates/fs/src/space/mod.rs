@@ -44,6 +44,7 @@ mod freed;
 mod give_back;
 mod global_reserve;
 mod group;
+mod groups;
 mod load;
 mod pinning;
 mod remove_chunks;

@@ -23,6 +23,9 @@ use super::{BlockGroup, DeviceMap, Shortage};
 /// The number of commits during which a group must have been empty, so that one that is filled
 /// again soon stays.
 const IDLE_COMMITS: u32 = 2;
+/// Empty groups that a commit looks at, in turn, unless an operation waits for them: each that goes
+/// makes the commit longer.
+const MAX_LOOKED_AT: usize = 256;
 
 impl SpaceInner {
     /// Notes that a reservation failed and that no chunk can be made for it, so that empty chunks
@@ -34,13 +37,22 @@ impl SpaceInner {
     /// Whether commits would remove groups, though nothing else has changed; perhaps only those
     /// that were emptied on purpose.
     pub(crate) fn has_empty_groups(&self, volume: &Volume, only_emptied: bool) -> bool {
-        let counts = |group: &&BlockGroup| !only_emptied || group.emptying == Some(Emptying::Ended);
-        self.groups.values().filter(counts).any(|group| is_unused(group, volume) && self.may_go(group))
+        let goes = |group: &BlockGroup| is_unused(group, volume) && self.may_go(group);
+        if only_emptied {
+            return self.groups.emptying().any(|group| group.emptying == Some(Emptying::Ended) && goes(group));
+        }
+        let empty = self.groups.empty_after(self.looked_at, self.most_looked_at());
+        empty.into_iter().filter_map(|(_, start)| self.groups.get(start)).any(goes)
+    }
+
+    /// Empty groups that a commit looks at.
+    fn most_looked_at(&self) -> usize {
+        if self.wanted.is_some() { usize::MAX } else { MAX_LOOKED_AT }
     }
 
     /// Why a group that was emptied has not gone, for the log.
     pub(crate) fn what_keeps(&self, start: Logical) -> String {
-        let Some(group) = self.groups.get(&start) else { return "it has left the volume".into() };
+        let Some(group) = self.groups.get(start) else { return "it has left the volume".into() };
         let is_in_it = |(at, _): &&(Logical, u64)| (start.0..group.end()).contains(&at.0);
         let pinned: u64 = self.pinned.iter().flat_map(Pinned::extents).filter(is_in_it).map(|(_, len)| len).sum();
         format!(
@@ -60,9 +72,8 @@ impl SpaceInner {
     /// their content.
     pub(crate) fn sparse_metadata(&self) -> Vec<Range<u64>> {
         let (few, room) = (16 * self.node_size, 64 * self.node_size);
-        let is_open =
-            |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::METADATA) && group.giving == Giving::Open;
-        let mut groups = self.groups.values().filter(is_open);
+        let is_open = |group: &&BlockGroup| group.giving == Giving::Open;
+        let mut groups = self.groups.of_kind(BlockGroupFlags::METADATA).filter(is_open);
         if groups.next().is_none_or(|first| first.available.total() < room) || self.mixed {
             return Vec::new();
         }
@@ -72,13 +83,14 @@ impl SpaceInner {
 
     /// Device bytes of empty metadata chunks that could be data chunks.
     pub(super) fn reclaimable(&self) -> u64 {
-        let is_metadata = |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::METADATA) && !self.mixed;
-        let (empty, used): (Vec<_>, Vec<_>) =
-            self.groups.values().filter(is_metadata).partition(|group| group.recorded_used == 0);
-        let kept = usize::from(used.is_empty());
+        if self.mixed {
+            return 0;
+        }
+        let metadata = self.groups.sums(BlockGroupFlags::METADATA);
+        let kept = usize::from(metadata.groups == metadata.empty_groups);
         let mut spare = self.dispensable_metadata();
         let mut bytes = 0;
-        for group in empty.into_iter().skip(kept) {
+        for group in self.groups.empty(BlockGroupFlags::METADATA).skip(kept) {
             if let Some(left) = spare.checked_sub(group.available.total()) {
                 spare = left;
                 bytes += group.length * Self::copies(group.flags);
@@ -89,19 +101,19 @@ impl SpaceInner {
 
     /// Takes the groups that the commit in progress removes, with their chunks.
     pub(crate) fn take_empty_groups(&mut self, volume: &Volume) -> Vec<(BlockGroup, ChunkItem)> {
-        let starts: Vec<Logical> = self.groups.keys().copied().collect();
         let mut removed = Vec::new();
-        for start in starts {
-            let Some(group) = self.groups.get(&start) else { continue };
+        for (flags, start) in self.groups.empty_after(self.looked_at, self.most_looked_at()) {
+            self.looked_at = (flags, start);
+            let Some(group) = self.groups.get(start) else { continue };
             let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
             let is_due = idle > IDLE_COMMITS || self.wanted.is_some() || group.held.is_some();
             let goes = idle > 0 && is_due && self.may_go(group);
-            if let Some(group) = self.groups.get_mut(&start) {
+            if let Some(mut group) = self.groups.get_mut(start) {
                 group.idle_commits = idle;
             }
             if goes
                 && let Some(chunk) = volume.chunk(start)
-                && let Some(group) = self.groups.remove(&start)
+                && let Some(group) = self.groups.remove(start)
             {
                 let pins = |extents: &[(Logical, u64)]| {
                     extents.iter().any(|(at, len)| at.0 < group.end() && start.0 < at.0 + len)
@@ -153,7 +165,7 @@ impl SpaceInner {
     pub(crate) fn vacate(&mut self, volume: &Volume, _published: &Published) {
         for (start, chunk) in std::mem::take(&mut self.leaving) {
             debug_assert!(
-                self.group_of(start).is_none(),
+                self.groups.of(start).is_none(),
                 "invariant 18: the addresses of chunk {start} were given out"
             );
             self.chunk_counts.1 += 1;
@@ -175,7 +187,7 @@ impl SpaceInner {
         }
         !group.new
             && !flags.contains(BlockGroupFlags::SYSTEM)
-            && self.groups.values().any(|it| it.flags == flags && it.start != group.start && it.held.is_none())
+            && self.groups.sums_where(|other| other == flags).open_groups > 1
             && group.available.total() <= self.spare(flags)
     }
 }

@@ -14,7 +14,6 @@ use ubtrfs_volume::Published;
 
 use super::allocator::{ChunksJoin, Space, SpaceInner};
 use super::demand::{Demand, Kept, Needs, Shortage, UseOfKept};
-use super::group::BlockGroup;
 
 /// Nodes that even the smallest commit may write: the paths of all trees that record it. Where
 /// what it replaces comes back, these need no reservation.
@@ -51,15 +50,18 @@ impl Drop for Reservation<'_> {
 }
 
 impl SpaceInner {
+    /// Bytes that the trees have in use, as the superblock counts them.
+    pub(crate) fn bytes_used(&self) -> u64 {
+        self.groups.sums_where(|_| true).used
+    }
+
     /// Bytes of metadata in use: an upper bound of what commits can touch.
     fn metadata_used(&self) -> u64 {
-        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        metadata.map(|group| group.recorded_used).sum()
+        self.groups.sums(BlockGroupFlags::METADATA).used
     }
 
     pub(super) fn available(&self, kind: BlockGroupFlags) -> u64 {
-        let groups = self.groups.values().filter(|group| group.flags.contains(kind));
-        groups.map(|group| group.available.total()).sum()
+        self.groups.sums(kind).available
     }
 
     /// Bytes of metadata that a commit of these edits may need at the worst.
@@ -112,6 +114,9 @@ impl SpaceInner {
 
     /// The commit in flight is done: its reservations end, and changes need what it says.
     pub(crate) fn commit_ends(&mut self, needs: Needs, _published: &Published) {
+        if cfg!(debug_assertions) {
+            self.groups.check_indexes();
+        }
         debug_assert!(
             self.reserved.frozen.kept != UseOfKept::None
                 || self.forget_global_reserve
@@ -139,8 +144,7 @@ impl SpaceInner {
 
     /// Recomputes the space that must stay free, after block groups were added or removed.
     pub(super) fn count_kept(&mut self) {
-        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        self.kept = self.kept_of(metadata.map(|group| group.length).sum());
+        self.kept = self.kept_of(self.groups.sums(BlockGroupFlags::METADATA).length);
     }
 
     /// Bytes of metadata space that operations can get, once nothing is pending: zero where hardly
@@ -148,8 +152,7 @@ impl SpaceInner {
     pub(super) fn usable_metadata(&self, more: u64) -> u64 {
         let mut kept = self.kept;
         if more > 0 {
-            let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-            kept = self.kept_of(metadata.map(|group| group.length).sum::<u64>() + more);
+            kept = self.kept_of(self.groups.sums(BlockGroupFlags::METADATA).length + more);
         }
         let free = self.free_metadata() + more;
         let last = kept.least_transaction * if self.mixed { 1 } else { 2 };
@@ -173,8 +176,8 @@ impl SpaceInner {
 
     /// Free bytes of metadata block groups by the trees.
     pub(super) fn free_metadata(&self) -> u64 {
-        let metadata = self.groups.values().filter(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        metadata.map(|group| group.length - group.recorded_used).sum()
+        let metadata = self.groups.sums(BlockGroupFlags::METADATA);
+        metadata.length - metadata.used
     }
 
     /// Reserves, or returns what is short. A shortage may be cured by a new chunk or a commit.
@@ -253,8 +256,7 @@ impl SpaceInner {
 
     /// Bytes of metadata that the commit in flight can still get, which has taken its chunks.
     fn taken_metadata(&self) -> u64 {
-        let is_taken = |group: &&BlockGroup| group.flags.contains(BlockGroupFlags::METADATA) && !group.new;
-        self.groups.values().filter(is_taken).map(|group| group.available.total()).sum()
+        self.groups.sums(BlockGroupFlags::METADATA).available_in_old
     }
 
     /// Whether data may take so much of groups that the commit in flight needs for its nodes, too.
