@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use ubtrfs::{Filesystem, InodeId, NewInode, RenameFlags, WriteAt};
 
 use crate::failure::Result;
@@ -214,6 +214,24 @@ impl Calls {
                 let data = engine.read(file.inode()?, offset, buffer.len())?;
                 buffer[..data.len()].copy_from_slice(&data);
             }
+        }
+        Ok(())
+    }
+
+    /// Allocates space for a range of a file.
+    pub fn allocate(&self, file: &Handle, offset: u64, bytes: u64) -> Result<()> {
+        match self {
+            Self::Kernel(_) => rustix::fs::fallocate(file.file()?, FallocateFlags::empty(), offset, bytes)?,
+            Self::Engine(engine) => engine.allocate(file.inode()?, offset, bytes, false)?,
+        }
+        Ok(())
+    }
+
+    /// Takes the sums of the volume's space.
+    pub fn statfs(&self, dir: &Handle) -> Result<()> {
+        match self {
+            Self::Kernel(_) => drop(rustix::fs::fstatvfs(dir.file()?)?),
+            Self::Engine(engine) => drop(engine.statfs()),
         }
         Ok(())
     }

@@ -150,7 +150,7 @@ impl Running<'_> {
             return Ok(());
         }
         let conditions = Conditions { delay: case.delay, ..self.conditions };
-        let mut mounted = match peer.begin(self.yard, self.volume_size, conditions) {
+        let mut mounted = match peer.begin(self.yard, case.volume.unwrap_or(self.volume_size), conditions) {
             Err(Failure::Impossible(why)) => {
                 self.skip(format!("{}: {why}", peer.name));
                 self.peers.retain(|other| *other != peer);

@@ -3,41 +3,14 @@
 
 use std::sync::Arc;
 
-use rpds::RedBlackTreeMapSync;
-use ubtrfs_format::items::{RootFlags, RootItem};
+use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{CompatRo, Generation, ItemType, Key, Logical, Superblock, TreeId};
 use ubtrfs_threads::OnceLock;
 use ubtrfs_tree::{Block, NodeCache, NodeRef, Reader, Root, Snapshot};
 
 use crate::error::{Errno, Error, Result};
 use crate::options::Rescue;
-
-/// A tree's root as recorded in the root tree.
-#[derive(Clone, Debug)]
-pub(crate) struct TreeRoot {
-    /// The root item's key.
-    pub(crate) key: Key,
-    pub(crate) item: RootItem,
-}
-
-impl TreeRoot {
-    pub(crate) fn id(&self) -> TreeId {
-        TreeId(self.key.objectid)
-    }
-
-    /// Whether it is a read-only subvolume.
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.item.flags & RootFlags::RDONLY != 0
-    }
-
-    pub(crate) fn root(&self) -> Root {
-        Root { owner: self.id(), bytenr: self.item.bytenr, generation: self.item.generation, level: self.item.level }
-    }
-}
-
-/// The roots of trees, by number. A commit changes a few of very many: what it does not change, the
-/// next state shares.
-pub(crate) type TreeRoots = RedBlackTreeMapSync<TreeId, TreeRoot>;
+use crate::tree_roots::{TreeRoot, TreeRoots};
 
 /// The roots of all trees as of one commit.
 pub(crate) struct Committed {
@@ -67,13 +40,13 @@ impl Committed {
             generation: superblock.chunk_root_generation,
             level: superblock.chunk_root_level,
         };
-        let mut trees = TreeRoots::new_sync();
+        let mut trees = TreeRoots::new();
         for item in Snapshot::new(cache.clone(), root_tree).range(Key::MIN..=Key::MAX) {
             let item = item?;
             let key = item.key;
             if key.item_type == ItemType::ROOT_ITEM {
                 match RootItem::parse(&item) {
-                    Ok(item) => trees.insert_mut(TreeId(key.objectid), TreeRoot { key, item }),
+                    Ok(item) => trees.insert(TreeRoot { key, item }),
                     Err(error) if rescue.passes_over(&error) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -105,7 +78,7 @@ impl Committed {
             _ if id.is_subvolume() && id != TreeId::FS && !self.has_tree(id) => return Err(Errno::STALE.into()),
             _ => self
                 .trees
-                .get(&id)
+                .get(id)
                 .map(TreeRoot::root)
                 .ok_or(Error::MissingItem { tree: TreeId::ROOT, key: Key::new(id.0, ItemType::ROOT_ITEM, 0) })?,
         };
@@ -126,7 +99,7 @@ impl Committed {
 
     /// Whether there is such a tree.
     pub(crate) fn has_tree(&self, id: TreeId) -> bool {
-        self.trees.contains_key(&id)
+        self.trees.get(id).is_some()
     }
 
     /// Whether commits keep a free-space tree. Without one no empty chunk is ever removed: the root
@@ -137,12 +110,12 @@ impl Committed {
 
     /// Whether there is such a tree and it has files. One that is being dropped counts as deleted.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
-        id.is_subvolume() && self.trees.get(&id).is_some_and(|tree| tree.item.refs > 0)
+        id.is_subvolume() && self.trees.get(id).is_some_and(|tree| tree.item.refs > 0)
     }
 
     /// Children of the root node of a tree; of a leaf, its items.
     pub(crate) fn children_of_root(&self, id: TreeId) -> Result<u64> {
-        let root = self.trees.get(&id).map(TreeRoot::root).ok_or(Errno::NOENT)?;
+        let root = self.trees.get(id).map(TreeRoot::root).ok_or(Errno::NOENT)?;
         let block = self.cache.fetch(&NodeRef::root(&root))?;
         Ok(block.header()?.nritems.into())
     }
@@ -156,14 +129,9 @@ impl Committed {
         }
     }
 
-    /// The subvolumes that were deleted and whose trees are not dropped yet, by id.
-    pub(crate) fn deleted_subvolumes(&self) -> impl Iterator<Item = TreeId> {
-        self.subvolumes().filter(|tree| tree.item.refs == 0).map(TreeRoot::id)
-    }
-
     /// The subvolumes, by id.
     pub(crate) fn subvolumes(&self) -> impl Iterator<Item = &TreeRoot> {
-        self.trees.values().filter(|tree| tree.id().is_subvolume())
+        self.trees.subvolumes()
     }
 
     /// The subvolume that is mounted by default.

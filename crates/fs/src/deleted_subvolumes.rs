@@ -85,7 +85,7 @@ impl DeletedSubvolumes {
     /// With those that earlier mounts have deleted: nobody has anything of them open.
     pub(crate) fn found(committed: &Committed) -> Self {
         let released = State::Released(Generation(0));
-        let left: BTreeMap<_, _> = committed.deleted_subvolumes().map(|id| (id, released)).collect();
+        let left: BTreeMap<_, _> = committed.trees.deleted_subvolumes().map(|id| (id, released)).collect();
         Self::new(States { left, ..States::default() })
     }
 

@@ -85,7 +85,7 @@ impl Discarder {
         let (start, end) = (start.checked_next_multiple_of(sector).unwrap_or(end), end - end % sector);
         // Pinned space may be free by now; free space that waits to be discarded is discarded here.
         self.info.space.unpin();
-        self.info.space.lock().take_discards();
+        self.info.space.lock().take_freed();
         let mut bytes = self.discard_groups(start, end, least)?;
         let devices: Vec<_> = self.info.volume.devices().iter().map(|item| item.devid).collect();
         for devid in devices {
@@ -96,11 +96,11 @@ impl Discarder {
 
     /// Discards what commits have freed since the last call.
     pub(crate) fn discard_freed(&self) -> Result<()> {
-        let (freed, vacated) = self.info.space.lock().take_discards();
-        for (start, len) in freed.iter().filter(|(_, len)| *len >= WORTH_IT) {
+        let freed = self.info.space.lock().take_freed();
+        for (start, len) in freed.extents.into_iter().filter(|(_, len)| *len >= WORTH_IT) {
             self.discard_groups(start, start + len, WORTH_IT)?;
         }
-        for (devid, start, len) in vacated {
+        for (devid, start, len) in freed.vacated {
             self.discard_unallocated(devid, start, start + len, WORTH_IT)?;
         }
         Ok(())
@@ -137,7 +137,7 @@ impl Discarder {
         let mut at = start;
         while at < end && !self.info.is_read_only() {
             let _turn = self.turn.lock();
-            let Some((start, len)) = self.info.space.lock().devices.exclude(devid, at, end) else { break };
+            let Some((start, len)) = self.info.space.lock().devices_mut().exclude(devid, at, end) else { break };
             at = start + len;
             let (mut discarded, mut kept) = (Ok(0), start);
             let ranges = around_superblocks(start, at).into_iter().filter(|(_, len)| *len >= least);
@@ -146,12 +146,12 @@ impl Discarder {
                 let result = self.info.volume.discard_unallocated(devid, Physical(start), len);
                 if result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard) {
                     // No chunk gets it in this mount.
-                    self.info.space.lock().devices.release(devid, kept, start - kept);
+                    self.info.space.lock().devices_mut().release(devid, kept, start - kept);
                     kept = start + len;
                 }
                 discarded = supported(result).map(|bytes| sum + bytes);
             }
-            self.info.space.lock().devices.release(devid, kept, at - kept);
+            self.info.space.lock().devices_mut().release(devid, kept, at - kept);
             bytes += self.count(discarded)?;
         }
         Ok(bytes)

@@ -156,6 +156,18 @@ fn with_kernels(names: &[String]) -> String {
     names.iter().map(|name| format!("{name} ({})", since(name))).collect::<Vec<_>>().join(", ")
 }
 
+impl From<ubtrfs_space::Error> for Error {
+    fn from(error: ubtrfs_space::Error) -> Self {
+        match error {
+            ubtrfs_space::Error::Tree(error) => Self::Tree(error),
+            ubtrfs_space::Error::Volume(error) => Self::Volume(error),
+            ubtrfs_space::Error::Format(error) => Self::Format(error),
+            ubtrfs_space::Error::MissingItem { tree, key } => Self::MissingItem { tree, key },
+            ubtrfs_space::Error::Inconsistent { tree, key, what } => Self::Inconsistent { tree, key, what },
+        }
+    }
+}
+
 impl From<Errno> for Error {
     fn from(errno: Errno) -> Self {
         Self::Posix(errno)

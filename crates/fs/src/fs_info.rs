@@ -17,7 +17,7 @@ use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::clock;
-use crate::committed::{Committed, TreeRoot};
+use crate::committed::Committed;
 use crate::compression_mode::CompressionMode;
 use crate::deleted_subvolumes::DeletedSubvolumes;
 use crate::error::{Errno, Error, Result};
@@ -29,9 +29,10 @@ use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::last_errors::LastErrors;
 use crate::options::Options;
-use crate::space::{Demand, Reservation, Space};
 use crate::transaction::{Gate, Transaction};
+use crate::tree_roots::TreeRoot;
 use crate::work_request::WorkRequest;
+use ubtrfs_space::{Demand, Reservation, Space};
 
 /// The feature of a volume that readers of what an algorithm has packed need.
 fn feature_of(algorithm: Compression) -> Incompat {
@@ -370,7 +371,7 @@ impl FsInfo {
         let known = self.subvolumes.load();
         for id in changed {
             let Some(subvolume) = known.get(&id) else { continue };
-            let is = committed.trees.get(&id).is_some_and(TreeRoot::is_read_only);
+            let is = committed.trees.get(id).is_some_and(TreeRoot::is_read_only);
             subvolume.set_read_only(is || open.read_only.get(&id) == Some(&true));
         }
     }
@@ -510,7 +511,7 @@ impl FsInfo {
         if let Some(frozen) = in_flight.filter(|frozen| frozen.subvolumes().has_snapshot_of(id)) {
             return frozen.generation;
         }
-        self.committed().trees.get(&id).map_or(Generation(0), |tree| tree.item.last_snapshot)
+        self.committed().trees.get(id).map_or(Generation(0), |tree| tree.item.last_snapshot)
     }
 
     /// An error if this subvolume is read-only.
@@ -525,12 +526,12 @@ impl FsInfo {
 
     /// Whether the volume has a subvolume that is read-only.
     pub(crate) fn has_read_only_subvolumes(&self) -> bool {
-        self.committed().subvolumes().any(TreeRoot::is_read_only)
+        self.committed().trees.has_read_only()
     }
 
     /// Whether the inode is in a subvolume that is read-only.
     pub(crate) fn is_in_read_only_subvolume(&self, id: InodeId) -> bool {
-        self.committed().trees.get(&id.subvolume).is_some_and(TreeRoot::is_read_only)
+        self.committed().trees.get(id.subvolume).is_some_and(TreeRoot::is_read_only)
     }
 
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<Subvolume>> {
@@ -539,7 +540,7 @@ impl FsInfo {
         }
         loop {
             let committed = self.committed();
-            let root = committed.trees.get(&id).ok_or(Errno::NOENT)?;
+            let root = committed.trees.get(id).ok_or(Errno::NOENT)?;
             let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
             let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
             let subvolume = Arc::new(Subvolume {

@@ -23,7 +23,7 @@ use crate::allocated::{self, Allocated};
 use crate::commit::Committer;
 use crate::error::{Errno, Error, Result};
 use crate::fs_info::FsInfo;
-use crate::space::stripe_length;
+use ubtrfs_space::stripe_length;
 
 /// Extents of a batch.
 const BATCH: usize = 64;

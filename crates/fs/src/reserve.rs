@@ -14,8 +14,8 @@ use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::Inode;
-use crate::space::{Demand, Help, Reservation, Shortage, SpaceInner};
 use crate::transaction::Joined;
+use ubtrfs_space::{Demand, Help, Reservation, Shortage, SpaceState};
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
 const TYPICAL_EXTENT: u64 = 1 << 20;
@@ -150,7 +150,7 @@ impl Reserver {
     }
 
     /// Makes a chunk for what is short, if there is room for one.
-    fn grow(&self, space: &mut SpaceInner, shortage: Shortage) -> Result<bool> {
+    fn grow(&self, space: &mut SpaceState, shortage: Shortage) -> Result<bool> {
         let kind = match shortage {
             Shortage::Data if !space.metadata_comes_first() => BlockGroupFlags::DATA,
             Shortage::Data | Shortage::Metadata => BlockGroupFlags::METADATA,

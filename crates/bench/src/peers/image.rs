@@ -8,7 +8,7 @@ use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 
 use crate::cleanup;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 const PIECE: u64 = 1 << 20;
 
@@ -31,7 +31,11 @@ impl Image {
             file.set_len(size)?;
             image.fill()?;
         } else {
-            File::create(&image.path).and_then(|file| file.set_len(size))?;
+            let made = File::create(&image.path).and_then(|file| file.set_len(size));
+            made.map_err(|error| match Errno::from_io_error(&error) {
+                Some(Errno::FBIG) => Failure::new(format!("{}: no file has {} GiB there", yard.display(), size >> 30)),
+                _ => error.into(),
+            })?;
         }
         Ok(image)
     }

@@ -60,6 +60,8 @@ pub struct Case {
     pub own_volume: bool,
     /// Whether it needs subvolumes.
     pub subvolumes: bool,
+    /// Bytes of its volume, if it needs another one than most.
+    pub volume: Option<u64>,
     /// How late the answers of the server come that the volume is on, if it is on one.
     pub delay: Option<Duration>,
     /// Measures.
@@ -76,7 +78,16 @@ impl Case {
     ) -> Self {
         let facts = CaseFacts { name, workload: workload.into(), title, headline: headline.into(), steps: Vec::new() };
         let run = Box::new(run);
-        Self { facts, programs: &[], in_process: false, own_volume: false, subvolumes: false, delay: None, run }
+        Self {
+            facts,
+            programs: &[],
+            in_process: false,
+            own_volume: false,
+            subvolumes: false,
+            volume: None,
+            delay: None,
+            run,
+        }
     }
 
     pub(super) fn programs(mut self, programs: &'static [&'static str]) -> Self {
@@ -86,6 +97,11 @@ impl Case {
 
     pub(super) fn with_subvolumes(mut self) -> Self {
         self.subvolumes = true;
+        self
+    }
+
+    pub(super) fn with_volume(mut self, bytes: u64) -> Self {
+        self.volume = Some(bytes);
         self
     }
 

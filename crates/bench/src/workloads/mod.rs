@@ -12,6 +12,7 @@ mod latency;
 mod maintenance;
 mod mix;
 mod network;
+mod scale;
 mod scaling;
 mod snapshots;
 mod storm;
@@ -40,7 +41,7 @@ const fn workload(name: &'static str, about: &'static str, from: Scale, cases: f
 }
 
 /// All workloads; those that make the headlines first.
-pub const ALL: [Workload; 19] = [
+pub const ALL: [Workload; 20] = [
     workload("dbench", "a file server's clients", Scale::Quick, dbench::cases),
     workload("fio-seq", "64 KiB sequential writes, fsync after each", Scale::Quick, fio::sequential),
     workload("fio-rand", "4 KiB random writes, fsync after 16", Scale::Quick, fio::random),
@@ -48,6 +49,7 @@ pub const ALL: [Workload; 19] = [
     workload("storm-mv", "renames by one mv each", Scale::Quick, storm::cases_mv),
     workload("unlinked", "O_TMPFILE files opened, and closed oldest first", Scale::Tiny, unlinked::cases),
     workload("growth", "how cost grows with sizes and numbers, by decades", Scale::Usual, growth::cases),
+    workload("scale", "how cost grows with the space that is allocated", Scale::Usual, scale::cases),
     workload("latency", "operations while commits run, and while none does", Scale::Usual, latency::cases),
     workload("io", "reading and writing, in order and at random", Scale::Usual, io::cases),
     workload("tree", "a source tree: tar, git checkout, rm -rf", Scale::Usual, tree::cases),

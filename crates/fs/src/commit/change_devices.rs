@@ -16,11 +16,7 @@ impl Committer {
             return Err(Errno::ROFS.into());
         }
         let item = self.info.volume.add_device(device)?;
-        {
-            let mut space = self.info.space.lock();
-            space.devices.add(item);
-            space.device_changes.added.push(item);
-        }
+        self.info.space.lock().devices_mut().add(item);
         self.commit()?;
         tracing::info!(device = item.devid.0, bytes = item.total_bytes, "the volume has one more device");
         Ok(item.devid)
@@ -29,11 +25,7 @@ impl Committer {
     /// Takes a device out of the volume by a commit, and wipes its superblocks: no chunk has
     /// anything on it.
     pub(crate) fn remove_device(&self, devid: DeviceId) -> Result<()> {
-        {
-            let mut space = self.info.space.lock();
-            let item = space.devices.remove(devid).ok_or(Errno::NODEV)?;
-            space.device_changes.removed.push(item);
-        }
+        self.info.space.lock().devices_mut().remove(devid).ok_or(Errno::NODEV)?;
         self.commit()?;
         tracing::info!(device = devid.0, "it is no device of the volume any more");
         Ok(())
@@ -43,13 +35,12 @@ impl Committer {
     pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64) -> Result<()> {
         {
             let mut space = self.info.space.lock();
-            let before = space.devices.resize(devid, bytes).ok_or(Errno::NODEV)?;
+            let before = space.devices_mut().resize(devid, bytes).ok_or(Errno::NODEV)?;
             if before == bytes {
                 return Ok(());
             }
-            space.device_changes.resized.push((devid, before, bytes));
             if self.info.options.faults().in_commit(CommitFault::GrowAtOnce) {
-                space.devices.lift_limit(devid);
+                space.devices_mut().lift_limit(devid);
             }
         }
         self.commit()?;

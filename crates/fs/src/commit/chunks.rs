@@ -7,7 +7,7 @@ use ubtrfs_volume::DeviceErrors;
 
 use super::owner::Committer;
 use crate::error::Result;
-use crate::space::{DeviceChanges, GroupEdits, NewChunk};
+use ubtrfs_space::{DeviceChanges, GroupEdits, NewChunk};
 
 /// Room for the nodes that a commit may write, in a new chunk if need be.
 pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
@@ -41,20 +41,16 @@ impl ChunkChanges {
         free_space_tree: bool,
     ) -> Result<(Self, GroupEdits)> {
         let mut space = committer.info.space.lock();
-        if !space.new_chunks.is_empty() && space.is_system_short() {
+        if space.has_new_chunks() && space.is_system_short() {
             space.add_chunk(BlockGroupFlags::SYSTEM, &committer.info.volume)?;
         }
         let mut edits = GroupEdits::default();
-        let groups = if free_space_tree { space.take_empty_groups(&committer.info.volume) } else { Vec::new() };
-        let removed = groups.into_iter().map(|(group, chunk)| {
-            group.delete_items(&mut edits);
-            (group.start, chunk)
-        });
-        let removed = removed.collect();
+        let removed =
+            if free_space_tree { space.take_empty_groups(&committer.info.volume, &mut edits) } else { Vec::new() };
         let new = space.take_new_chunks();
-        let devices_changed = std::mem::take(&mut space.device_changes);
-        let are_devices_cut = space.cut_devices();
-        let devices = space.device_items();
+        let devices_changed = space.devices_mut().take_changes();
+        let are_devices_cut = space.devices_mut().cut();
+        let devices = space.devices().items();
         drop(space);
         for device in &devices_changed.added {
             committer.info.volume.announce_device(device.devid, generation)?;
@@ -72,7 +68,7 @@ impl ChunkChanges {
     /// Edits of the chunk tree and of the device tree.
     pub(super) fn edits(&self, committer: &Committer) -> (EditBatch, EditBatch) {
         let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
-        let chunk_tree_uuid = committer.info.space.lock().chunk_tree_uuid;
+        let chunk_tree_uuid = committer.info.space.lock().chunk_tree_uuid();
         let chunk_key = |start: Logical| Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0);
         for (start, chunk) in &self.removed {
             tracing::debug!("chunk {start}: {} bytes are freed", chunk.length);
@@ -88,7 +84,7 @@ impl ChunkChanges {
                     chunk_tree: TreeId::CHUNK.0,
                     chunk_objectid: objectid::FIRST_CHUNK_TREE,
                     chunk_offset: *start,
-                    length: crate::space::stripe_length(chunk),
+                    length: ubtrfs_space::stripe_length(chunk),
                     chunk_tree_uuid,
                 };
                 let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
@@ -114,7 +110,7 @@ impl ChunkChanges {
             let mut space = committer.info.space.lock();
             for (devid, before, after) in &self.devices_changed.resized {
                 if before < after {
-                    space.devices.lift_limit(*devid);
+                    space.devices_mut().lift_limit(*devid);
                 }
             }
         }

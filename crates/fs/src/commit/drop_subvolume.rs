@@ -79,7 +79,7 @@ impl Merging<'_> {
     fn drop_subvolume(&mut self, id: TreeId, budget: u64) -> Result<u64> {
         let root = self.roots.get(id)?;
         assert!(!self.roots.has_new_root(id), "invariant 66: a commit drops a tree that it has merged into");
-        let Some(tree) = self.roots.trees().get(&id) else { return Ok(budget) };
+        let Some(tree) = self.roots.trees().get(id) else { return Ok(budget) };
         let resume =
             (tree.item.drop_progress != Key::default()).then_some((tree.item.drop_progress, tree.item.drop_level));
         let made = Generation(tree.item.transids[1]);
@@ -92,7 +92,8 @@ impl Merging<'_> {
         }
         match progress {
             Progress::Stopped(key, level) => {
-                if let Some(item) = self.roots.item_mut(id) {
+                if let Some(mut tree) = self.roots.change(id) {
+                    let item = &mut tree.item;
                     item.flags |= RootFlags::DEAD;
                     // Nothing is gone where even the root could not be read.
                     (item.drop_progress, item.drop_level) = (key, if key == Key::default() { 0 } else { level });

@@ -12,7 +12,6 @@ use super::csums::{CsumEdits, SumRun};
 use super::data_refs::{self, DataRefDeltas};
 use super::device_stats;
 use super::early::EarlyLeaves;
-use super::nodes::record_all;
 use super::owner::Committer;
 use super::rebuild_tree::rebuild_tree;
 use super::relocate_trees::{relocate_trees, trees_to_relocate};
@@ -25,8 +24,8 @@ use crate::faults::CommitStep;
 use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 use crate::inode::Inode;
-use crate::space::GroupEdits;
 use crate::transaction::Transaction;
+use ubtrfs_space::GroupEdits;
 
 /// The trees of a commit before they are written.
 pub(super) struct MergedTrees {
@@ -172,7 +171,7 @@ impl Merging<'_> {
         let generation = self.transaction.generation;
         relocate_trees(&mut self.tree, &mut self.roots, &trees_to_relocate(committer, committed), generation)?;
         let has_free_space_tree = self.committed.keeps_free_space_tree();
-        let recounted = std::mem::take(&mut committer.info.space.lock().rewrite_all);
+        let recounted = committer.info.space.lock().take_rewrites_all();
         if recounted && has_free_space_tree {
             rebuild_tree(&mut self.tree, &mut self.roots, TreeId::FREE_SPACE, self.extent_tree)?;
         }
@@ -297,18 +296,18 @@ impl Merging<'_> {
             }
         }
         new_sums.put(&mut csums)?;
-        record_all(committer, &used, true)?;
+        committer.info.space.record(&used, true)?;
         let unused = freed.len();
         let mut new_places: Vec<_> = self.moved_data.iter().map(|(_, length, to)| (*to, *length)).collect();
         new_places.sort_unstable();
-        record_all(committer, &new_places, true)?;
+        committer.info.space.record(&new_places, true)?;
         freed.extend(self.moved_data.iter().map(|(from, length, _)| (*from, *length)));
         for delta in old.into_iter().chain(deltas) {
             if data_refs::change_extent(self.extent_tree, &delta, node_size, extent_edits)? {
                 freed.push((delta.start, delta.length));
             }
         }
-        record_all(committer, &freed[unused..], false)?;
+        committer.info.space.record(&freed[unused..], false)?;
         csums.delete_all(&freed[unused..])?;
         Ok(csums.into_edits())
     }

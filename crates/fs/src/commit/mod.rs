@@ -28,8 +28,8 @@
 //!   │ Volume::write_superblock, which takes that     ──▶ Published
 //!   ▼
 //! durable
-//!   │ FsInfo::publish, SpaceInner::vacate, InodeState::forget_frozen,
-//!   │ FsInfo::forget_frozen_transaction, SpaceInner::commit_ends, Space::pin: all take that
+//!   │ FsInfo::publish, SpaceState::vacate, InodeState::forget_frozen,
+//!   │ FsInfo::forget_frozen_transaction, SpaceState::commit_ends, Space::pin: all take that
 //!   ▼
 //! at rest
 //!
@@ -56,6 +56,7 @@ mod early;
 mod extent_refs;
 mod label;
 mod merge_trees;
+mod needs;
 mod new_subvolumes;
 mod nodes;
 mod owner;

@@ -19,12 +19,12 @@ use ubtrfs_tree::{EditBatch, NodeRef, Patch, Reader, Root, WorkingTree, merge};
 use super::data_refs::By;
 use super::merge_trees::Merging;
 use super::uuid_tree::UuidEdits;
-use crate::committed::TreeRoot;
 use crate::error::{Error, Result};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
 use crate::subvolume_changes::{NewContent, NewSubvolume, Received, SubvolumeChanges};
 use crate::subvolume_entries::{EntryLocation, edits_of_moved};
+use crate::tree_roots::TreeRoot;
 
 /// A flag of the inode in a root item: it was filled in.
 const ROOT_ITEM_INIT: u64 = 1 << 31;
@@ -66,7 +66,7 @@ impl Merging<'_> {
             for new in &new {
                 self.make_subvolume(new)?;
                 uuids.add(&new.uuid, new.id);
-                let received = self.roots.item_mut(new.id).map_or(Uuid::NIL, |item| item.received_uuid);
+                let received = self.roots.change(new.id).map_or(Uuid::NIL, |tree| tree.item.received_uuid);
                 if received != Uuid::NIL {
                     uuids.add_received(&received, new.id)?;
                 }
@@ -97,7 +97,8 @@ impl Merging<'_> {
     /// Sets or clears the flag of a read-only subvolume. One that becomes writable is no longer
     /// what was received.
     fn set_read_only(&mut self, id: TreeId, read_only: bool, uuids: &mut UuidEdits<'_>) -> Result<()> {
-        let Some(item) = self.roots.item_mut(id) else { return Ok(()) };
+        let Some(mut tree) = self.roots.change(id) else { return Ok(()) };
+        let item = &mut tree.item;
         if read_only {
             item.flags |= RootFlags::RDONLY;
             return Ok(());
@@ -110,7 +111,8 @@ impl Merging<'_> {
     /// Notes what a subvolume was received from.
     fn set_received(&mut self, id: TreeId, from: &Received, time: Timespec, uuids: &mut UuidEdits<'_>) -> Result<()> {
         let generation = self.transaction.generation;
-        let Some(item) = self.roots.item_mut(id) else { return Ok(()) };
+        let Some(mut tree) = self.roots.change(id) else { return Ok(()) };
+        let item = &mut tree.item;
         let before = std::mem::replace(&mut item.received_uuid, from.uuid);
         (item.transids[2], item.transids[3]) = (from.transid, generation.0);
         (item.times[2], item.times[3]) = (from.sent, time);
@@ -212,7 +214,8 @@ impl Merging<'_> {
         self.tree.nodes.balance.remove(&new.id);
         let grown = self.tree.nodes.balance.get(&source).copied().unwrap_or(0) * node_size;
         let missing = Error::MissingItem { tree: TreeId::ROOT, key: Key::new(source.0, ItemType::ROOT_ITEM, 0) };
-        let item = self.roots.item_mut(source).ok_or(missing)?;
+        let mut tree = self.roots.change(source).ok_or(missing)?;
+        let item = &mut tree.item;
         if !self.committer.info.options.faults().in_commit(CommitFault::ForgetLastSnapshot) {
             item.last_snapshot = generation;
         }
@@ -312,7 +315,8 @@ impl Merging<'_> {
             self.root_edits.delete(Key::new(parent.0, ItemType::ROOT_REF, id.0));
             self.root_edits.delete(Key::new(id.0, ItemType::ROOT_BACKREF, parent.0));
         }
-        let Some(item) = self.roots.item_mut(id) else { return Ok(()) };
+        let Some(mut tree) = self.roots.change(id) else { return Ok(()) };
+        let item = &mut tree.item;
         item.refs = 0;
         item.flags |= RootFlags::DEAD;
         (item.drop_progress, item.drop_level) = (Key::default(), 0);

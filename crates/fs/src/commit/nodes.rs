@@ -12,7 +12,7 @@ use super::data_refs::DataRefDeltas;
 use super::early::EarlyLeaves;
 use super::extent_refs::ExtentRefs;
 use super::owner::Committer;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Allocates a commit's nodes and collects the delayed references of the extent tree.
 pub(super) struct CommitNodes<'a> {
@@ -59,7 +59,7 @@ impl<'a> CommitNodes<'a> {
     ) -> Self {
         Self {
             committer,
-            refs: BlockRefs::new(extent_tree, committer.info.space.node_size as usize),
+            refs: BlockRefs::new(extent_tree, committer.info.space.node_size() as usize),
             skinny: incompat.contains(Incompat::SKINNY_METADATA),
             generation,
             pending_refs: BTreeMap::new(),
@@ -109,7 +109,7 @@ impl<'a> CommitNodes<'a> {
         for (mut nodes, is_allocated) in [(freed, false), (allocated, true)] {
             nodes.sort_unstable();
             let nodes: Vec<_> = nodes.into_iter().map(|bytenr| (bytenr, node_size)).collect();
-            record_all(self.committer, &nodes, is_allocated)?;
+            self.committer.info.space.record(&nodes, is_allocated)?;
         }
         Ok(())
     }
@@ -166,32 +166,6 @@ impl<'a> CommitNodes<'a> {
     }
 }
 
-/// Notes in the block groups' records that extents, which are sorted, are allocated or freed by
-/// this commit: neighbours as one, since each changes the map of free space.
-pub(super) fn record_all(committer: &Committer, mut extents: &[(Logical, u64)], allocated: bool) -> Result<()> {
-    while let [(start, len), rest @ ..] = extents {
-        extents = rest;
-        let (start, mut len) = (*start, *len);
-        let mut space = committer.info.space.lock();
-        let recorded = space.group_of(start).is_some_and(|mut group| {
-            while let [(next, more), rest @ ..] = extents
-                && *next == start.plus(len)
-                && next.0.saturating_add(*more) <= group.end()
-            {
-                (extents, len) = (rest, len + more);
-            }
-            if allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
-        });
-        if !recorded {
-            let key = Key::new(start.0, ItemType::EXTENT_ITEM, len);
-            let what = if allocated { "the space is allocated already" } else { "the space is free already" };
-            // By invariant 10 the trees are wrong, or this commit is: it must not become durable.
-            return Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what });
-        }
-    }
-    Ok(())
-}
-
 impl NodeAllocator for CommitNodes<'_> {
     fn allocate(&mut self, owner: TreeId, level: u8) -> ubtrfs_tree::Result<Logical> {
         let bytenr = self
@@ -216,14 +190,14 @@ impl NodeAllocator for CommitNodes<'_> {
             }
         } else if self.pending_refs.remove(&node.bytenr).is_some() {
             if node.born_in_this_commit {
-                self.committer.info.space.release(node.bytenr, self.committer.info.space.node_size);
+                self.committer.info.space.release(node.bytenr, self.committer.info.space.node_size());
             } else {
                 // Its write may be in flight.
-                self.unpin_later.push((node.bytenr, self.committer.info.space.node_size));
+                self.unpin_later.push((node.bytenr, self.committer.info.space.node_size()));
             }
         } else if let Some((_, level)) = self.applied.remove(&node.bytenr) {
             self.taken_back.push((node.bytenr, level));
-            self.unpin_later.push((node.bytenr, self.committer.info.space.node_size));
+            self.unpin_later.push((node.bytenr, self.committer.info.space.node_size()));
         } else {
             return Err(ubtrfs_tree::Error::allocator("a node of this commit is freed that it did not allocate"));
         }

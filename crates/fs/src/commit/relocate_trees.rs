@@ -22,9 +22,9 @@ pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) ->
     if sparse.is_empty() {
         return Vec::new();
     }
-    let is_small = |tree: &&crate::committed::TreeRoot| tree.item.level == 0 && !tree.id().is_subvolume();
-    let is_there = |tree: &&crate::committed::TreeRoot| sparse.iter().any(|range| range.contains(&tree.item.bytenr.0));
-    committed.trees.values().filter(is_small).filter(is_there).map(crate::committed::TreeRoot::id).collect()
+    let is_small = |tree: &&crate::tree_roots::TreeRoot| tree.item.level == 0 && !tree.id().is_subvolume();
+    let is_there = |tree: &&crate::tree_roots::TreeRoot| sparse.iter().any(|range| range.contains(&tree.item.bytenr.0));
+    committed.trees.all().filter(is_small).filter(is_there).map(crate::tree_roots::TreeRoot::id).collect()
 }
 
 /// Rewrites these trees, unless the commit has done so already.

@@ -141,7 +141,7 @@ impl Committer {
         }
         // Once only: later the device may be closed because it is to be removed.
         if opens_target {
-            self.info.space.lock().devices.open_again(saved.source);
+            self.info.space.lock().devices_mut().open_again(saved.source);
         }
     }
 }

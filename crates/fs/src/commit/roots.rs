@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs_format::{Generation, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, patch_in_place};
 
-use crate::committed::{Committed, TreeRoot, TreeRoots};
+use crate::committed::Committed;
 use crate::error::{Error, Result};
-use ubtrfs_format::items::{RootItem, Timespec};
+use crate::tree_roots::{TreeRoot, TreeRootMut, TreeRoots};
+use ubtrfs_format::items::Timespec;
 use ubtrfs_format::{ItemType, Key};
 
 /// The roots of all trees but the root tree and the chunk tree, as a commit changes them.
@@ -43,7 +44,7 @@ impl NewRoots {
 
     pub(super) fn last_snapshot(&self, id: TreeId) -> Result<Generation> {
         self.get(id)?;
-        Ok(self.trees.get(&id).map_or(Generation(0), |tree| tree.item.last_snapshot))
+        Ok(self.trees.get(id).map_or(Generation(0), |tree| tree.item.last_snapshot))
     }
 
     pub(super) fn set(&mut self, id: TreeId, root: Root) {
@@ -72,7 +73,7 @@ impl NewRoots {
     /// A tree that this commit makes.
     pub(super) fn add(&mut self, tree: TreeRoot, root: Root) {
         let id = tree.id();
-        self.trees.insert_mut(id, tree);
+        self.trees.insert(tree);
         self.roots.insert(id, root);
         self.changed.insert(id);
     }
@@ -81,15 +82,13 @@ impl NewRoots {
     pub(super) fn remove(&mut self, id: TreeId) -> Option<TreeRoot> {
         self.changed.remove(&id);
         self.roots.remove(&id);
-        let removed = self.trees.get(&id).cloned();
-        self.trees.remove_mut(&id);
-        removed
+        self.trees.remove(id)
     }
 
-    /// The root item of a tree, whose fields other than those of the root change.
-    pub(super) fn item_mut(&mut self, id: TreeId) -> Option<&mut RootItem> {
+    /// A tree, of whose root item fields other than those of the root change.
+    pub(super) fn change(&mut self, id: TreeId) -> Option<TreeRootMut<'_>> {
         self.changed.insert(id);
-        self.trees.get_mut(&id).map(|tree| &mut tree.item)
+        self.trees.get_mut(id)
     }
 
     /// The trees, by number.
@@ -103,7 +102,7 @@ impl NewRoots {
         let mut edits = EditBatch::new();
         for id in &self.changed {
             let root = self.get(*id)?;
-            let Some(tree) = self.trees.get(id) else { continue };
+            let Some(tree) = self.trees.get(*id) else { continue };
             let mut item = tree.item.clone();
             item.generation = self.generation;
             item.generation_v2 = self.generation;
@@ -127,7 +126,8 @@ impl NewRoots {
         let node_size = i64::from(dirty.geometry().node_size);
         for id in &self.changed {
             let root = self.root(*id);
-            let (Some(root), Some(tree)) = (root, self.trees.get_mut(id)) else { continue };
+            let (Some(root), Some(mut tree)) = (root, self.trees.get_mut(*id)) else { continue };
+            let key = tree.key;
             let item = &mut tree.item;
             item.generation = root.generation;
             item.generation_v2 = root.generation;
@@ -136,18 +136,18 @@ impl NewRoots {
             let change = balance.get(id).copied().unwrap_or(0) * node_size;
             item.bytes_used = item.bytes_used.saturating_add_signed(change);
             let is_new = root.generation == self.generation && !self.moved.contains(id);
-            let was_read_only = before.trees.get(id).is_some_and(TreeRoot::is_read_only);
+            let was_read_only = before.trees.get(*id).is_some_and(TreeRoot::is_read_only);
             if id.is_subvolume() && is_new && !was_read_only && item.transids[1] != self.generation.0 {
                 item.transids[0] = self.generation.0;
                 item.times[0] = time;
             }
-            patch_in_place(root_tree, &tree.key, &item.to_bytes(), dirty)?;
+            patch_in_place(root_tree, &key, &item.to_bytes(), dirty)?;
         }
         Ok(())
     }
 
     pub(super) fn root(&self, id: TreeId) -> Option<Root> {
-        self.roots.get(&id).copied().or_else(|| self.trees.get(&id).map(TreeRoot::root))
+        self.roots.get(&id).copied().or_else(|| self.trees.get(id).map(TreeRoot::root))
     }
 
     pub(super) fn into_trees(self) -> TreeRoots {

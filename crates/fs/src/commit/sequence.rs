@@ -47,13 +47,7 @@ impl Committer {
         }
         let is_wanted = self.commit_wanted.swap(false, Ordering::AcqRel);
         let idle = wanted.is_empty()
-            && {
-                let space = self.info.space.lock();
-                space.new_chunks.is_empty()
-                    && !space.rewrite_all
-                    && !space.is_to_shrink()
-                    && space.device_changes.is_empty()
-            }
+            && !self.info.space.lock().has_changes()
             && self.new_label.lock().is_none()
             && !self.info.volume.has_secret_lag()
             && !is_wanted

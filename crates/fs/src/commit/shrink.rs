@@ -2,7 +2,7 @@
 
 use super::owner::Committer;
 use crate::error::{Errno, Result};
-use crate::space::Shortage;
+use ubtrfs_space::Shortage;
 
 impl Committer {
     /// Commits, gives all empty chunks back and ends the devices where their last chunks end.
@@ -20,7 +20,7 @@ impl Committer {
             self.info.space.lock().want_empty_groups(Shortage::Data);
             self.commit()?;
         }
-        self.info.space.lock().shrink_devices();
+        self.info.space.lock().devices_mut().shrink();
         self.commit()
     }
 }

@@ -8,7 +8,7 @@ use super::chunks::ChunkChanges;
 use super::owner::Committer;
 use super::roots::NewRoots;
 use crate::committed::Committed;
-use crate::space::NewChunk;
+use ubtrfs_space::NewChunk;
 
 /// The superblock that makes a commit the volume's state.
 pub(super) fn next(
@@ -49,7 +49,7 @@ pub(super) fn next(
     }
     next.num_devices = chunks.devices_changed.number_after(committer.info.volume.devices_by(&committed.superblock));
     next.total_bytes = chunks.devices_changed.bytes_after(next.total_bytes);
-    next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().take_cut());
+    next.total_bytes = next.total_bytes.saturating_sub(committer.info.space.lock().devices_mut().take_cut());
     next.bytes_used = committer.info.space.lock().bytes_used();
     drop_removed_system_chunks(committer, &mut next, &chunks.new);
     for NewChunk { start, chunk } in &chunks.new {
@@ -94,7 +94,7 @@ fn drop_removed_system_chunks(committer: &Committer, next: &mut Superblock, new_
         return;
     }
     // Those of this commit follow; those made since belong to the next.
-    let later: Vec<Logical> = committer.info.space.lock().new_chunks.iter().map(|new| new.start).collect();
+    let later: Vec<Logical> = committer.info.space.lock().new_chunks().collect();
     let is_new = |start| later.contains(&start) || new_chunks.iter().any(|new| new.start == start);
     next.sys_chunk_array.clear();
     for (start, chunk) in committer.info.volume.chunks() {

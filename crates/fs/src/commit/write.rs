@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::Superblock;
+use ubtrfs_space::ReadableCommit;
 use ubtrfs_volume::{CompletedWrites, Copies, Data, Nodes, Published, Ticket};
 
 use super::early::EarlyLeaves;
@@ -116,7 +117,8 @@ impl MergedTrees {
         committer.reader.forget();
         let needs = committer.info.committed().needs();
         committer.info.space.lock().commit_ends(needs, &published);
-        committer.info.space.pin(&previous, self.freed, &published);
+        let readers: ReadableCommit = previous.clone();
+        committer.info.space.pin((previous.generation, &readers), self.freed, &published);
         Ok(closed)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ubtrfs_space::ReadableCommit;
+
 use super::Filesystem;
 use crate::committed::Committed;
 
@@ -31,7 +33,8 @@ impl Filesystem {
     pub fn keep_commit_alone(&self) -> KeptCommit {
         self.committer.between_commits(|| {
             let readers = self.info.committed();
-            self.info.space.keep(&readers);
+            let readable: ReadableCommit = readers.clone();
+            self.info.space.keep(&readable);
             KeptCommit { _readers: readers }
         })
     }

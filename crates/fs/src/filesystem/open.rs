@@ -20,7 +20,7 @@ use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result, Step};
 use crate::fs_info::FsInfo;
 use crate::options::Options;
-use crate::space::{Space, SpaceSources, load_space};
+use ubtrfs_space::{Space, SpaceSources, load_space};
 
 /// Incompatible features that reading knows.
 const KNOWN_INCOMPAT: u64 = Incompat::MIXED_BACKREF.0
@@ -417,7 +417,7 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
         seed_devices: &volume.seed_devices(),
         node_size: superblock.node_size.into(),
         sector_size: superblock.sector_size.into(),
-        largest_chunk: options.largest_chunk,
+        max_chunk: options.largest_chunk,
         mixed: superblock.incompat.contains(Incompat::MIXED_GROUPS),
         chunk_tree_uuid: volume.chunk_tree_uuid(),
         recount,

@@ -6,7 +6,7 @@ use super::Filesystem;
 use crate::inactivate::InactivationStats;
 use crate::last_errors::{ErrorRecord, with_faults};
 use crate::log::Reason;
-use crate::space::SpaceTotals;
+use ubtrfs_space::SpaceTotals;
 
 /// What a mount has done so far.
 #[derive(Clone, Debug, Default)]

@@ -88,7 +88,7 @@ impl Filesystem {
 
     /// Bytes of all devices that the volume uses.
     pub fn device_bytes(&self) -> u64 {
-        self.info.space.lock().devices.total_bytes()
+        self.info.space.lock().devices().total_bytes()
     }
 
     /// Discards free space: of block groups in the range of addresses `start..start + len` (`len`

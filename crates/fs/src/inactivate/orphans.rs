@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, objectid};
 
 use super::Inactivator;
-use crate::committed::TreeRoot;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
-use crate::space::{Demand, UseOfKept};
+use crate::tree_roots::TreeRoot;
+use ubtrfs_space::{Demand, UseOfReserve};
 
 /// Orphans that are brought into memory at a time.
 const BATCH: usize = 1000;
@@ -31,7 +31,7 @@ impl Inactivator {
         let used = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);
         let (read_only, writable): (Vec<_>, Vec<_>) = used.partition(|subvolume| subvolume.is_read_only());
         self.queue.add_orphans_of(writable.into_iter().chain(read_only).map(TreeRoot::id));
-        self.queue.set_subvolumes(committed.deleted_subvolumes().next().is_some());
+        self.queue.set_subvolumes(committed.trees.deleted_subvolumes().next().is_some());
     }
 
     /// Has the inactivator free the orphans of a subvolume: of a new snapshot, or of one that is
@@ -101,7 +101,7 @@ impl Inactivator {
         let reservation = self.info.try_reserve(Demand {
             edits: 4,
             item_bytes: INODE_ITEM + ORPHAN_ITEM + 4 * FILE_EXTENT_ITEM,
-            kept: UseOfKept::All,
+            reserve: UseOfReserve::All,
             ..Demand::default()
         });
         let mut state = inode.write();

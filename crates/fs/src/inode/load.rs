@@ -36,7 +36,7 @@ pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {
 
 /// The empty directory to which a snapshot's entry of a subvolume inside its source refers.
 fn empty_subvolume(committed: &Committed, id: InodeId) -> Inode {
-    let time = committed.trees.get(&id.subvolume).map_or_else(Timespec::default, |tree| tree.item.times[1]);
+    let time = committed.trees.get(id.subvolume).map_or_else(Timespec::default, |tree| tree.item.times[1]);
     let item = InodeItem {
         nlink: 1,
         mode: 0o040_755,

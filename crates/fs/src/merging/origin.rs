@@ -11,9 +11,10 @@ use ubtrfs_format::items::InodeItem;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId, Uuid};
 
 use super::outcome::MergeSides;
-use crate::committed::{Committed, TreeRoot};
+use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::filesystem::Filesystem;
+use crate::tree_roots::TreeRoot;
 
 /// `EINVAL` if the base and a side don't come from one subvolume.
 pub(super) fn check(fs: &Filesystem, sides: MergeSides) -> Result<()> {
@@ -41,7 +42,7 @@ struct Line {
 
 impl Line {
     fn of(committed: &Committed, known: &BTreeMap<Uuid, TreeId>, id: TreeId) -> Result<Self> {
-        let mut at = committed.trees.get(&id).filter(|_| committed.has_subvolume(id)).ok_or(Errno::NOENT)?;
+        let mut at = committed.trees.get(id).filter(|_| committed.has_subvolume(id)).ok_or(Errno::NOENT)?;
         let root = root_directory(committed, id)?;
         let mut ids = BTreeSet::new();
         let is_whole = loop {
@@ -54,7 +55,7 @@ impl Line {
                 // directory.
                 break item.uuid != Uuid::NIL && Generation(item.transids[1]) == root.generation;
             }
-            let Some(above) = known.get(&item.parent_uuid).and_then(|above| committed.trees.get(above)) else {
+            let Some(above) = known.get(&item.parent_uuid).and_then(|above| committed.trees.get(*above)) else {
                 ids.insert(item.parent_uuid);
                 break false;
             };

@@ -13,9 +13,9 @@ use crate::file::dirty::DirtyData;
 use crate::file::piece::Mapped;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
-use crate::space::{Demand, UseOfKept};
 use crate::xattr_names::CAPABILITY;
 use std::sync::Arc;
+use ubtrfs_space::{Demand, UseOfReserve};
 
 /// What stat shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl AttributePlan {
 impl AttributeChange<'_> {
     /// Its reservation, with so many bytes for the xattr.
     pub(super) fn demand(room: u64) -> Demand {
-        Demand { edits: 3, item_bytes: INODE_ITEM + room, kept: UseOfKept::All, ..Demand::default() }
+        Demand { edits: 3, item_bytes: INODE_ITEM + room, reserve: UseOfReserve::All, ..Demand::default() }
     }
 
     /// Changes an inode that has joined the transaction.

@@ -20,9 +20,9 @@ use crate::file::piece::{Mapped, Piece};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::item_sizes::FILE_EXTENT_ITEM;
-use crate::space::Demand;
 use crate::transaction::Transaction;
 use crate::writeback::Cause;
+use ubtrfs_space::Demand;
 
 /// Pieces that are shared in one passage of the gate.
 const AT_ONCE: usize = 64;

@@ -12,8 +12,8 @@ use crate::error::{Errno, Result};
 use crate::file::piece::{InlinePiece, Piece};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
-use crate::space::Demand;
 use crate::transaction::Transaction;
+use ubtrfs_space::Demand;
 
 /// What a new inode is to be.
 #[derive(Clone, Debug, Default)]

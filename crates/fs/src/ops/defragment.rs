@@ -16,8 +16,8 @@ use crate::file::fragments::{Fragments, Policy, Recompression, Run};
 use crate::file::piece::Piece;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
-use crate::space::Demand;
 use crate::writeback::{Cause, Packed};
+use ubtrfs_space::Demand;
 
 /// Bytes that one step rewrites, with the inode locked.
 const STEP: u64 = 8 << 20;

@@ -12,7 +12,7 @@ use crate::error::{Errno, Result};
 use crate::file::verity::{VerityBuilder, VerityItems, VerityParameters};
 use crate::inode::{InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
-use crate::space::Demand;
+use ubtrfs_space::Demand;
 
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;

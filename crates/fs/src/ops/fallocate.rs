@@ -19,8 +19,8 @@ use crate::file::piece::{ExtentPiece, Piece};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{DATA_EXTENT_ITEMS, FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
-use crate::space::Demand;
 use crate::transaction::{NewExtent, Transaction};
+use ubtrfs_space::Demand;
 
 /// The largest extent that is reserved at once.
 const MAX_RESERVED: u64 = 128 << 20;

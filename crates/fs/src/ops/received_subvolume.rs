@@ -5,8 +5,8 @@ use ubtrfs_format::{Generation, ItemType, TreeId, Uuid};
 
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::space::Demand;
 use crate::subvolume_changes::Received;
+use ubtrfs_space::Demand;
 
 /// Bytes of a root item and of two lists of subvolumes that were received from one.
 fn bytes_at_most(most_of_item: usize) -> u64 {

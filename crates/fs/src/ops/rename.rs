@@ -14,9 +14,9 @@ use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::names::LookupResult;
-use crate::space::Demand;
 use crate::subvolume_entries::EntryLocation;
 use crate::transaction::Transaction;
+use ubtrfs_space::Demand;
 
 /// How a rename treats its target and its source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

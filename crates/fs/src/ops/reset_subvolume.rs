@@ -14,9 +14,9 @@ use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
-use crate::space::Demand;
 use crate::subvolume_changes::{NewContent, NewSubvolume};
 use crate::subvolume_entries::EntryLocation;
+use ubtrfs_space::Demand;
 
 impl Operations {
     /// Puts a writable snapshot of `source` in place of the subvolume `name` of `dir`. When this

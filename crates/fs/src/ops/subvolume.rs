@@ -16,16 +16,17 @@ use super::create::{NewInode, remove_entry};
 use super::flags::{check_mutable, check_removable_from};
 use super::link::name_demand;
 use super::operations::Operations;
-use crate::committed::{Committed, TreeRoot};
+use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
 use crate::fs_info::FsInfo;
 use crate::inode::{InodeId, Name};
 use crate::item_sizes::{INODE_ITEM, xattr_item};
-use crate::space::{Demand, UseOfKept};
 use crate::subvolume_changes::{NewContent, NewSubvolume};
 use crate::subvolume_entries::EntryLocation;
 use crate::transaction::Transaction;
+use crate::tree_roots::TreeRoot;
+use ubtrfs_space::{Demand, UseOfReserve};
 
 /// Bytes of a root item, the references in both directions and the UUID item, without the name.
 const ROOT_ITEMS: u64 = 464 + 2 * 43 + 33;
@@ -170,7 +171,7 @@ impl Operations {
     /// subvolume, `EAGAIN` for another than the `expected` one.
     pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
         self.info.check_writable(dir.subvolume)?;
-        let demand = Demand { kept: UseOfKept::All, ..name_demand(name) };
+        let demand = Demand { reserve: UseOfReserve::All, ..name_demand(name) };
         let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, expected, false))?;
         self.release_if_unused(id);
         Ok(id)
@@ -316,7 +317,7 @@ impl Operations {
     pub(crate) fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
         self.check_subvolume(id)?;
         let committed = self.info.committed();
-        let tree = committed.trees.get(&id).ok_or(Errno::NOENT)?;
+        let tree = committed.trees.get(id).ok_or(Errno::NOENT)?;
         let entry = self.names.subvolume_entry(id)?;
         let entry = entry.map(|entry| (entry.dir, entry.name.to_vec()));
         let TreeRoot { item, .. } = tree;

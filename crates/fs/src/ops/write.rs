@@ -16,10 +16,10 @@ use crate::file::committed::MAX_PACKED;
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
-use crate::space::Demand;
 use crate::transaction::Transaction;
 use crate::writeback::{Cause, Packed, may_be_nocow};
 use crate::xattr_names::CAPABILITY;
+use ubtrfs_space::Demand;
 
 /// Edits of a write that takes capabilities away.
 const CAPABILITY_EDITS: u64 = 2;

@@ -215,7 +215,7 @@ impl Balancer {
     fn check(&self, balance: &BalanceItem) -> Result<()> {
         let (mixed, devices) = {
             let space = self.info().space.lock();
-            (space.is_mixed(), space.devices.open_devices())
+            (space.is_mixed(), space.devices().open_devices())
         };
         let kinds = [
             (balance.data, BalanceFlags::DATA, BlockGroupFlags::DATA),

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use crate::commit::DataTarget;
 use crate::error::{Errno, Result};
 use crate::file::csums::sum_runs;
-use crate::space::Demand;
+use ubtrfs_space::Demand;
 
 /// Bytes that are read and written at a time.
 const PIECE: u64 = 1 << 20;

@@ -47,7 +47,7 @@ pub(super) fn takes(args: &BalanceArgs, start: Logical, chunk: &ChunkItem, used:
     if has(BalanceFilters::DEVID) && !chunk.stripes.iter().any(|stripe| on_device(&stripe)) {
         return false;
     }
-    let length = crate::space::stripe_length(chunk);
+    let length = ubtrfs_space::stripe_length(chunk);
     let (from, to) = args.device_range;
     let in_range = |at: u64| at < to && at.saturating_add(length) > from;
     if has(BalanceFilters::DRANGE) && !chunk.stripes.iter().filter(on_device).any(|stripe| in_range(stripe.offset.0)) {

@@ -12,7 +12,7 @@ use super::pace::Pace;
 use crate::commit::RelocationStep;
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
-use crate::space::SpaceInner;
+use ubtrfs_space::SpaceState;
 
 /// How often a step is begun again because its trees have grown too much meanwhile.
 const TRIES: u32 = 10;
@@ -126,7 +126,7 @@ impl Relocator {
         let kind = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
         let kind = kind.into_iter().find(|kind| flags.contains(*kind)).ok_or(Errno::NOENT)?;
         // One that is empty may go meanwhile. No chunk helps where operations wait for groups.
-        let is_off = |space: &SpaceInner| space.in_use(start).is_none() || space.is_waited_for();
+        let is_off = |space: &SpaceState| space.in_use(start).is_none() || space.is_waited_for();
         let has_begun = Cell::new(false);
         self.take_room(kind, |space| {
             has_begun.set(!is_off(space) && space.begin_emptying(start));

@@ -1,9 +1,9 @@
 //! Emptying block groups: what is in them is moved elsewhere, in steps, while the volume is in use.
 //!
 //! ```text
-//! in use ── SpaceInner::begin_emptying, and a commit ──▶ emptied ── steps ──▶ empty ── a commit ──▶ gone
+//! in use ── SpaceState::begin_emptying, and a commit ──▶ emptied ── steps ──▶ empty ── a commit ──▶ gone
 //!    ▲                                                     │
-//!    └──────────── SpaceInner::end_emptying ───────────────┘
+//!    └──────────── SpaceState::end_emptying ───────────────┘
 //! ```
 //!
 //! From the beginning nobody gets space in the group, and nothing in it is overwritten in place;
@@ -30,7 +30,7 @@ use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::reserve::Reserver;
-use crate::space::SpaceInner;
+use ubtrfs_space::SpaceState;
 
 pub(crate) use balance::Balancer;
 pub use balance::{BalanceProgress, BalanceStatus};
@@ -66,7 +66,7 @@ impl Relocator {
     /// chunks of this kind are made, and what was deleted is freed. It takes that between commits,
     /// since one in progress can't have its nodes in chunks that are made meanwhile. `ENOSPC` if
     /// there never is enough.
-    fn take_room(&self, kind: BlockGroupFlags, take: impl Fn(&mut SpaceInner) -> bool) -> Result<()> {
+    fn take_room(&self, kind: BlockGroupFlags, take: impl Fn(&mut SpaceState) -> bool) -> Result<()> {
         /// Chunks may be small, and others take of them.
         const CHUNKS: usize = 16;
         /// Of what is deleted, as long as there is something.

@@ -13,7 +13,7 @@ use super::Relocator;
 use super::group::Emptied;
 use crate::error::{Errno, Result};
 use crate::exclusive_op::Running;
-use crate::space::stripe_length;
+use ubtrfs_space::stripe_length;
 
 /// How often it is looked whether the last readers of what has been moved have ended.
 const MOMENT: Duration = Duration::from_millis(10);
@@ -43,7 +43,7 @@ impl Drop for Closed<'_> {
     fn drop(&mut self) {
         let mut space = self.relocator.info.space.lock();
         if self.was_open {
-            space.devices.open_again(self.devid);
+            space.devices_mut().open_again(self.devid);
         }
         space.open_emptied();
     }
@@ -58,7 +58,7 @@ struct Limited<'a> {
 impl Drop for Limited<'_> {
     fn drop(&mut self) {
         let mut space = self.relocator.info.space.lock();
-        space.devices.lift_limit(self.devid);
+        space.devices_mut().lift_limit(self.devid);
         space.open_emptied();
     }
 }
@@ -75,7 +75,7 @@ impl Relocator {
         if self.committer.is_being_replaced(devid) {
             return Err(Errno::INPROGRESS.into());
         }
-        let was_open = self.info.space.lock().devices.close(devid).ok_or(Errno::NODEV)?;
+        let was_open = self.info.space.lock().devices_mut().close(devid).ok_or(Errno::NODEV)?;
         let _closed = Closed { relocator: self, devid, was_open };
         self.check_profiles()?;
         self.vacate(devid, 0, goes_on)?;
@@ -92,7 +92,7 @@ impl Relocator {
         let volume = &self.info.volume;
         let sector = u64::from(volume.sector_size());
         let bytes = bytes / sector * sector;
-        let item = self.info.space.lock().devices.item(devid).ok_or(Errno::NODEV)?;
+        let item = self.info.space.lock().devices().item(devid).ok_or(Errno::NODEV)?;
         if volume.missing_devices().iter().any(|missing| missing.devid == devid) {
             return Err(Errno::NODEV.into());
         }
@@ -110,7 +110,7 @@ impl Relocator {
             return Err(Errno::FBIG.into());
         }
         if bytes < item.total_bytes {
-            self.info.space.lock().devices.set_limit(devid, bytes);
+            self.info.space.lock().devices_mut().set_limit(devid, bytes);
             let _limited = Limited { relocator: self, devid };
             self.vacate(devid, bytes, goes_on)?;
             let _without_discards = self.reserver.hold_off_discards();
@@ -134,7 +134,7 @@ impl Relocator {
     /// `EINVAL` if chunks of the profiles that the volume has can't be made on the devices that get
     /// chunks.
     fn check_profiles(&self) -> Result<()> {
-        let devices = self.info.space.lock().devices.open_devices();
+        let devices = self.info.space.lock().devices().open_devices();
         let fits = |chunk: &ubtrfs_format::items::ChunkItem| {
             chunk.flags.raid().is_some_and(|raid| raid.least_devices <= devices)
         };

@@ -7,7 +7,7 @@ use super::subvolume::Replay;
 use crate::error::{Error, Refusal, Result};
 use crate::file::sum_map::SumMap;
 use crate::ops::Operations;
-use crate::space::{Demand, UseOfKept};
+use ubtrfs_space::{Demand, UseOfReserve};
 
 /// `FoundLog` blocks and new extents are not in the trees: their size in the trees is estimated
 /// from the log's.
@@ -28,7 +28,7 @@ impl Operations {
         self.reserver.commit()?;
         // No superblock refers to it any more.
         for block in &log.blocks {
-            self.info.space.release(*block, self.info.space.node_size);
+            self.info.space.release(*block, self.info.space.node_size());
         }
         Ok(())
     }
@@ -60,12 +60,13 @@ impl Operations {
     /// shortage can't be cured; the commit is tried anyway, since the estimate is high and a commit
     /// that fails leaves the log as it was.
     fn reserve_for_replay(&self, log: &FoundLog) -> Result<()> {
-        let node_size = self.info.space.node_size;
+        let node_size = self.info.space.node_size();
         let blocks = log.blocks.len() as u64;
         let edits = self.info.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;
-        let demand = Demand { edits, item_bytes: 2 * blocks * node_size, kept: UseOfKept::All, ..Demand::default() };
+        let demand =
+            Demand { edits, item_bytes: 2 * blocks * node_size, reserve: UseOfReserve::All, ..Demand::default() };
         let mut space = self.info.space.lock();
-        space.may_use_all_kept();
+        space.may_use_all_of_reserve();
         while space.reserve(demand).is_err() {
             let kind = ubtrfs_format::items::BlockGroupFlags::METADATA;
             if space.add_chunk(kind, &self.info.volume)?.is_none() {

@@ -60,7 +60,7 @@ impl FoundLog {
             let id = TreeId(item.key.offset);
             let root = logged_root(&item.key, &RootItem::parse(&item)?, generation)?;
             let tree = Snapshot::new(fs.info.cache.clone(), root);
-            let exists = id.is_subvolume() && committed.trees.get(&id).is_some_and(|tree| tree.item.refs > 0);
+            let exists = id.is_subvolume() && committed.trees.get(id).is_some_and(|tree| tree.item.refs > 0);
             reader.walk(&tree, exists)?;
             if exists {
                 subvolumes.push(SubvolumeLog { id, tree });
@@ -85,7 +85,7 @@ fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Roo
 fn exclude(fs: &Operations, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
     let known = fs.info.space.is_known();
     for block in blocks.iter().filter(|_| known) {
-        if fs.info.space.exclude(*block, fs.info.space.node_size, BlockGroupFlags::METADATA) != Some(false) {
+        if fs.info.space.exclude(*block, fs.info.space.node_size(), BlockGroupFlags::METADATA) != Some(false) {
             return Err(misplaced(*block, "a block of the log lies where something else is, or may not be"));
         }
     }

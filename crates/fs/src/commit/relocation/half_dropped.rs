@@ -26,8 +26,8 @@ impl HalfDropped {
     /// Those of this state.
     pub(super) fn of(committed: &Committed) -> Result<Self> {
         let mut this = Self::default();
-        for id in committed.deleted_subvolumes() {
-            let Some(item) = committed.trees.get(&id).map(|tree| &tree.item) else { continue };
+        for id in committed.trees.deleted_subvolumes() {
+            let Some(item) = committed.trees.get(id).map(|tree| &tree.item) else { continue };
             let (key, least) = (item.drop_progress, item.drop_level);
             if key == Key::default() {
                 continue;

@@ -175,7 +175,7 @@ impl Plan {
     pub(super) fn may_be_shared(&self, node: &MovingNode) -> bool {
         let is_root = || self.root(node.owner).is_ok_and(|root| root.bytenr == node.from);
         let relocated = || node.block.header().is_ok_and(|header| header.flags & NodeFlags::RELOC != 0);
-        let last_snapshot = || self.committed.trees.get(&node.owner).map(|tree| tree.item.last_snapshot);
+        let last_snapshot = || self.committed.trees.get(node.owner).map(|tree| tree.item.last_snapshot);
         let is_old = || last_snapshot().is_none_or(|last| node.refs.item.generation <= last);
         node.owner.is_subvolume()
             && (node.is_named_by_address() || node.refs.item.refs > 1 || ((relocated() || is_old()) && !is_root()))

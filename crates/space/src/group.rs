@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::free_map::FreeMap;
+use crate::free_map::FreeMap;
 
 /// How the free-space tree stores a group's free ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub(crate) enum Giving {
 
 /// How far the emptying of a group is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Emptying {
+pub(crate) enum Emptying {
     /// What is in it is being moved.
     UnderWay,
     /// The same, and an operation waits for its space: it is to be left as it is.
@@ -90,9 +90,9 @@ pub(crate) struct BlockGroup {
     pub(crate) cursor: u64,
     /// Of a group that is being emptied, or is never given out: what would be available. Nothing
     /// is, so nobody gets space there.
-    pub(super) held: Option<FreeMap>,
+    pub(crate) held: Option<FreeMap>,
     /// Whether it is being emptied.
-    pub(super) emptying: Option<Emptying>,
+    pub(crate) emptying: Option<Emptying>,
 }
 
 impl BlockGroup {
@@ -121,23 +121,23 @@ impl BlockGroup {
     }
 
     /// Takes a range that may be given out.
-    pub(super) fn allocate(&mut self, start: u64, len: u64) {
-        debug_assert!(
+    pub(crate) fn allocate(&mut self, start: u64, len: u64) {
+        assert!(
             self.is_free(Logical(start), len) == Some(true),
             "invariant 3: {start}+{len} is given out, and the trees have it"
         );
-        debug_assert!(self.held.is_none(), "invariant 41: {start}+{len} is given out, and the group is being emptied");
+        assert!(self.held.is_none(), "invariant 41: {start}+{len} is given out, and the group is being emptied");
         let taken = self.available.remove(start, len);
-        debug_assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
+        assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
     }
 
     /// Whether it can be closed for emptying: it is not yet, or is closed in any case.
-    pub(super) fn may_be_closed(&self) -> bool {
+    pub(crate) fn may_be_closed(&self) -> bool {
         !self.new && (self.held.is_none() || self.giving == Giving::Closed)
     }
 
     /// It is not being emptied any more, and gives space as before.
-    pub(super) fn open_again(&mut self) {
+    pub(crate) fn open_again(&mut self) {
         self.emptying = None;
         if self.giving == Giving::Open
             && let Some(held) = self.held.take()
@@ -149,27 +149,27 @@ impl BlockGroup {
     }
 
     /// Whether it is being emptied, and would give space again if it were not.
-    pub(super) fn is_held_by_emptying(&self) -> bool {
+    pub(crate) fn is_held_by_emptying(&self) -> bool {
         self.giving == Giving::Open && self.emptying.is_some()
     }
 
     /// Whether what is in it may be overwritten.
-    pub(super) fn may_be_overwritten(&self) -> bool {
+    pub(crate) fn may_be_overwritten(&self) -> bool {
         self.held.is_none()
     }
 
     /// Takes back a range that was given out.
-    pub(super) fn give_back(&mut self, start: u64, len: u64) -> bool {
+    pub(crate) fn give_back(&mut self, start: u64, len: u64) -> bool {
         self.held.as_mut().unwrap_or(&mut self.available).insert(start, len)
     }
 
     /// What is neither allocated nor pinned, whether it may be given out or not.
-    pub(super) fn unused(&self) -> &FreeMap {
+    pub(crate) fn unused(&self) -> &FreeMap {
         self.held.as_ref().unwrap_or(&self.available)
     }
 
     /// Whether what is recorded as used and as free is all of it.
-    pub(super) fn adds_up(&self) -> bool {
+    pub(crate) fn adds_up(&self) -> bool {
         self.recorded_used + self.recorded_free.total() == self.length
     }
 

@@ -7,9 +7,9 @@ use ubtrfs_format::Logical;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Rank, is_held};
 
-use super::allocator::{Space, SpaceInner};
-use super::demand::Demand;
-use super::group::{BlockGroup, Emptying};
+use crate::demand::Demand;
+use crate::group::{BlockGroup, Emptying};
+use crate::space::{Space, SpaceState};
 
 /// The longest time for which an operation waits for a group. A step of its emptying has to end,
 /// which copies some MiB and commits.
@@ -17,7 +17,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 /// What groups that are emptied can do for an operation that finds too little space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Help {
+pub enum Help {
     /// Nothing: there is too little with their space, too.
     No,
     /// Some give space again, and there is enough.
@@ -28,7 +28,7 @@ pub(crate) enum Help {
 
 /// An operation that waits for groups: none begins to be emptied until this is dropped.
 #[must_use]
-pub(crate) struct WaitsForGroups<'a>(&'a Space);
+pub struct WaitsForGroups<'a>(&'a Space);
 
 impl Drop for WaitsForGroups<'_> {
     fn drop(&mut self) {
@@ -38,20 +38,20 @@ impl Drop for WaitsForGroups<'_> {
 
 impl Space {
     /// Nothing is left in a group that was being emptied.
-    pub(crate) fn emptying_ends(&self, start: Logical) {
+    pub fn emptying_ends(&self, start: Logical) {
         self.lock().emptying_ends(start);
         self.left.notify_all();
     }
 
     /// The emptying of a group has ended, and it stays.
-    pub(crate) fn leave(&self, start: Logical) {
+    pub fn leave(&self, start: Logical) {
         self.lock().leave(start);
         self.left.notify_all();
     }
 
     /// Waits until no group is asked back any more, though not for ever. Called without any lock
     /// that emptying needs.
-    pub(crate) fn wait_for_groups(&self) -> WaitsForGroups<'_> {
+    pub fn wait_for_groups(&self) -> WaitsForGroups<'_> {
         debug_assert!(
             ![Rank::InactivationTurn, Rank::DiscardTurn, Rank::Commit, Rank::Inode, Rank::Gate]
                 .into_iter()
@@ -67,9 +67,9 @@ impl Space {
     }
 }
 
-impl SpaceInner {
+impl SpaceState {
     /// Has groups that are emptied give what an operation needs, if they can.
-    pub(crate) fn ask_back(&mut self, demand: Demand) -> Help {
+    pub fn ask_back(&mut self, demand: Demand) -> Help {
         let is_emptied = |group: &BlockGroup| group.emptying == Some(Emptying::Ended);
         if self.suffices_with(demand, is_emptied, self.reserved.relocation) {
             self.open_emptied();
@@ -89,7 +89,7 @@ impl SpaceInner {
 
     /// Groups in which nothing is left give space again, until the readers of what was there have
     /// ended.
-    pub(crate) fn open_emptied(&mut self) {
+    pub fn open_emptied(&mut self) {
         self.groups.change_emptying(|group| {
             if group.emptying == Some(Emptying::Ended) {
                 group.open_again();
@@ -98,12 +98,12 @@ impl SpaceInner {
     }
 
     /// Whether an operation waits for the space of a group that is being emptied.
-    pub(crate) fn is_asked_back(&self, start: Logical) -> bool {
+    pub fn is_asked_back(&self, start: Logical) -> bool {
         self.groups.get(start).is_some_and(|group| group.emptying == Some(Emptying::AskedBack))
     }
 
     /// Whether operations wait for the space of groups.
-    pub(crate) fn is_waited_for(&self) -> bool {
+    pub fn is_waited_for(&self) -> bool {
         self.waiting_for_groups > 0
     }
 

@@ -2,20 +2,20 @@
 
 /// What an operation may need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Demand {
+pub struct Demand {
     /// Bytes of data, whole sectors.
-    pub(crate) data: u64,
+    pub data: u64,
     /// Items put, changed or deleted.
-    pub(crate) edits: u64,
+    pub edits: u64,
     /// Bytes of new items.
-    pub(crate) item_bytes: u64,
-    /// How much of the free metadata reserve it may use.
-    pub(crate) kept: UseOfKept,
+    pub item_bytes: u64,
+    /// How much of the metadata reserve it may use.
+    pub reserve: UseOfReserve,
 }
 
-/// How much of the free metadata reserve an operation may use.
+/// How much of the metadata reserve an operation may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum UseOfKept {
+pub enum UseOfReserve {
     /// Nothing: the operation may make metadata grow.
     #[default]
     None,
@@ -27,48 +27,54 @@ pub(crate) enum UseOfKept {
 
 /// The kind of space that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shortage {
+pub enum Shortage {
+    /// Of data block groups.
     Data,
+    /// Of metadata block groups.
     Metadata,
 }
 
-/// Reservations that have not become allocations yet.
+/// Reservations that have not become allocations yet, and what has to stay free besides.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reserved {
     /// Bytes of data.
     pub(crate) data: u64,
     /// Edits and item bytes of the open transaction.
-    pub(super) pending: Demand,
+    pub(crate) pending: Demand,
     /// … and of the commit in flight.
-    pub(super) frozen: Demand,
+    pub(crate) frozen: Demand,
     /// Bytes of metadata for a step of relocation.
-    pub(super) relocation: u64,
+    pub(crate) relocation: u64,
     /// The part that belongs to operations that may not have joined a transaction yet.
-    pub(super) held: Demand,
+    pub(crate) held: Demand,
+    pub(crate) needs: Needs,
+    pub(crate) reserve: MetadataReserve,
+    /// Metadata may be filled up as if no kernel would ever mount the volume.
+    pub(crate) forgets_global_reserve: bool,
 }
 
 /// Estimates from the last commit: the cost of changes, and the space that must stay free.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// Subvolumes that may share nodes with others.
-    pub(crate) subvolumes: u64,
+    pub subvolumes: u64,
     /// Nodes of the extent tree.
-    pub(crate) extent_nodes: u64,
+    pub extent_nodes: u64,
     /// Bytes of the checksum of a sector.
-    pub(crate) checksum_size: u64,
+    pub checksum_size: u64,
     /// Bytes of metadata that the kernel sets aside when it mounts.
-    pub(crate) global_reserve: u64,
+    pub global_reserve: u64,
 }
 
 /// Bytes of metadata that stay free; they change with commits and chunks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(crate) struct MetadataReserve {
     /// By all but what frees space.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// The room without which a transaction is not worth its commit. An operation that finds less
     /// when nothing is pending fails with `ENOSPC`: otherwise the last space would be used up by
     /// commits of a few operations each.
-    pub(super) least_transaction: u64,
+    pub(crate) least_transaction: u64,
     /// Bytes of metadata that were free at the last commit.
-    pub(super) free: u64,
+    pub(crate) free: u64,
 }

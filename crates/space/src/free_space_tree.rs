@@ -1,20 +1,20 @@
 //! The free-space tree: reading a group's free ranges, and the edits that update it.
 
 use ubtrfs_format::items::{BlockGroupItem, FreeSpaceInfo};
-use ubtrfs_format::{ItemType, Key, Logical};
+use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{EditBatch, Snapshot};
 
-use super::allocator::SpaceInner;
-use super::free_map::FreeMap;
-use super::{BlockGroup, FreeSpaceForm};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::free_map::FreeMap;
+use crate::group::{BlockGroup, FreeSpaceForm};
+use crate::space::{Space, SpaceState};
 
 /// Sectors of one bitmap item.
 const BITMAP_SECTORS: u64 = FreeSpaceInfo::BITMAP_BYTES as u64 * 8;
 
 /// A group's free ranges in the tree, and their form; `None` if the tree has no items of the group
 /// or inconsistent ones.
-pub(super) fn read_group(
+pub(crate) fn read_group(
     tree: &Snapshot,
     start: Logical,
     length: u64,
@@ -153,39 +153,75 @@ impl BlockGroup {
 
 /// The edits that update the recorded map of the block groups.
 #[derive(Default)]
-pub(crate) struct GroupEdits {
+pub struct GroupEdits {
     /// Block group items: of the extent tree or the block-group tree.
-    pub(crate) block_groups: EditBatch,
+    pub block_groups: EditBatch,
     /// Of the free-space tree.
-    pub(crate) free_space: EditBatch,
+    pub free_space: EditBatch,
 }
 
 impl GroupEdits {
     /// Adds other groups' edits.
-    pub(crate) fn append(&mut self, other: Self) -> Result<()> {
+    pub fn append(&mut self, other: Self) -> Result<()> {
         self.block_groups.append(other.block_groups)?;
         self.free_space.append(other.free_space)?;
         Ok(())
     }
 }
 
-impl SpaceInner {
+impl Space {
+    /// Notes in the block groups' records that extents, which are sorted, are allocated by the
+    /// commit in progress, or else that they are freed.
+    pub fn record(&self, mut extents: &[(Logical, u64)], are_allocated: bool) -> Result<()> {
+        while !extents.is_empty() {
+            self.lock().record_next(&mut extents, are_allocated)?;
+        }
+        Ok(())
+    }
+}
+
+impl SpaceState {
+    /// Notes in the block groups' records that extents, which are sorted, are allocated or freed by
+    /// the commit in progress: neighbours as one, since each changes the map of free space. By
+    /// invariant 10 an error means that the trees are wrong, or that commit is: it must not become
+    /// durable.
+    pub(crate) fn record_next(&mut self, extents: &mut &[(Logical, u64)], is_allocated: bool) -> Result<()> {
+        let [(start, len), rest @ ..] = *extents else { return Ok(()) };
+        let (start, mut len) = (*start, *len);
+        *extents = rest;
+        let is_recorded = self.groups.of_mut(start).is_some_and(|mut group| {
+            while let [(next, more), rest @ ..] = *extents
+                && *next == start.plus(len)
+                && next.0.saturating_add(*more) <= group.end()
+            {
+                (*extents, len) = (rest, len + more);
+            }
+            if is_allocated { group.record_allocated(start, len) } else { group.record_freed(start, len) }
+        });
+        if is_recorded {
+            return Ok(());
+        }
+        let key = Key::new(start.0, ItemType::EXTENT_ITEM, len);
+        let what = if is_allocated { "the space is allocated already" } else { "the space is free already" };
+        Err(Error::Inconsistent { tree: TreeId::EXTENT, key, what })
+    }
+
     /// Takes the edits for all groups touched since the last call.
     #[inline(never)]
-    pub(crate) fn take_group_edits(&mut self, free_space_tree: bool) -> GroupEdits {
+    pub fn take_group_edits(&mut self, free_space_tree: bool) -> GroupEdits {
         let mut edits = GroupEdits::default();
         let sector_size = self.sector_size;
         for start in self.groups.touched() {
             let Some(mut group) = self.groups.get_mut(start).filter(|group| !group.new) else { continue };
             group.touched = false;
-            debug_assert!(group.adds_up(), "invariant 9: what {} has in use and free is not all of it", group.start);
+            assert!(group.adds_up(), "invariant 9: what {} has in use and free is not all of it", group.start);
             let item = BlockGroupItem { used: group.recorded_used, chunk_objectid: 256, flags: group.flags.0 };
             let key = Key::new(group.start.0, ItemType::BLOCK_GROUP_ITEM, group.length);
             edits.block_groups.put(key, item.to_bytes().to_vec());
             if free_space_tree {
                 group.free_space_edits(&mut edits.free_space, sector_size);
             } else {
-                group.delta = super::group::FreeSpaceDelta::default();
+                group.delta = crate::group::FreeSpaceDelta::default();
             }
         }
         edits

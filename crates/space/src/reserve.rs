@@ -12,8 +12,9 @@
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_volume::Published;
 
-use super::allocator::{ChunksJoin, Space, SpaceInner};
-use super::demand::{Demand, Kept, Needs, Shortage, UseOfKept};
+use crate::chunks::ChunksJoin;
+use crate::demand::{Demand, MetadataReserve, Needs, Shortage, UseOfReserve};
+use crate::space::{Space, SpaceState};
 
 /// Nodes that even the smallest commit may write: the paths of all trees that record it. Where
 /// what it replaces comes back, these need no reservation.
@@ -22,18 +23,18 @@ const LEAST_COMMIT: u64 = 32;
 /// An operation's reservation of metadata. It is held until the operation has joined a transaction,
 /// and counts in that one, even if commits begin or find nothing to do in between.
 #[must_use = "what is reserved has to be held until a transaction is joined"]
-pub(crate) struct Reservation<'a> {
+pub struct Reservation<'a> {
     space: &'a Space,
     demand: Demand,
 }
 
 impl<'a> Reservation<'a> {
     /// Takes ownership of the reservation that was made just now.
-    pub(crate) fn of(space: &'a Space, inner: &mut SpaceInner, demand: Demand) -> Self {
+    pub fn of(space: &'a Space, inner: &mut SpaceState, demand: Demand) -> Self {
         let held = &mut inner.reserved.held;
         held.edits += demand.edits;
         held.item_bytes += demand.item_bytes;
-        held.kept = held.kept.max(demand.kept);
+        held.reserve = held.reserve.max(demand.reserve);
         Self { space, demand }
     }
 }
@@ -44,14 +45,14 @@ impl Drop for Reservation<'_> {
         held.edits -= self.demand.edits;
         held.item_bytes -= self.demand.item_bytes;
         if held.edits == 0 {
-            held.kept = UseOfKept::None;
+            held.reserve = UseOfReserve::None;
         }
     }
 }
 
-impl SpaceInner {
+impl SpaceState {
     /// Bytes that the trees have in use, as the superblock counts them.
-    pub(crate) fn bytes_used(&self) -> u64 {
+    pub fn bytes_used(&self) -> u64 {
         self.groups.sums_where(|_| true).used
     }
 
@@ -60,14 +61,14 @@ impl SpaceInner {
         self.groups.sums(BlockGroupFlags::METADATA).used
     }
 
-    pub(super) fn available(&self, kind: BlockGroupFlags) -> u64 {
+    pub(crate) fn available(&self, kind: BlockGroupFlags) -> u64 {
         self.groups.sums(kind).available
     }
 
     /// Bytes of metadata that a commit of these edits may need at the worst.
     fn metadata_need(&self, demand: Demand) -> u64 {
         // A node that several trees share may be copied by each.
-        let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.needs.subvolumes.max(1));
+        let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.reserved.needs.subvolumes.max(1));
         let touched = (demand.edits * 2).min(leaves);
         // A touched leaf is rewritten together with its share of the path above it and of the
         // leaves of the extent and free-space trees that record both: one more node for two leaves
@@ -79,7 +80,7 @@ impl SpaceInner {
     fn unsharing_need(&self, replaced: u64) -> u64 {
         /// Entries of a node, each of which may change another leaf of the extent tree.
         const ENTRIES: u64 = 500;
-        if self.needs.subvolumes == 0 || replaced == 0 {
+        if self.reserved.needs.subvolumes == 0 || replaced == 0 {
             return 0;
         }
         // New references take less than the entries that refer to them.
@@ -87,75 +88,76 @@ impl SpaceInner {
     }
 
     fn extent_nodes(&self) -> u64 {
-        self.needs.extent_nodes.min(self.metadata_used() / self.node_size)
+        self.reserved.needs.extent_nodes.min(self.metadata_used() / self.node_size)
     }
 
     /// The bytes that must stay free if so many bytes can become metadata.
-    fn kept_of(&self, size: u64) -> Kept {
+    fn reserve_of(&self, size: u64) -> MetadataReserve {
         /// No transaction needs more to be worth its commit.
         const WORTH_IT: u64 = 8 << 20;
-        let kernel = if self.forget_global_reserve { 0 } else { self.kernel_needs() };
+        let kernel = if self.reserved.forgets_global_reserve { 0 } else { self.kernel_needs() };
         let deletions = (size / 16).clamp(32 * self.node_size, 64 << 20);
-        let unsharing = if self.needs.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
+        let unsharing =
+            if self.reserved.needs.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
         let of_deletions = deletions + unsharing;
-        Kept {
+        MetadataReserve {
             bytes: deletions.max(kernel) + unsharing,
             least_transaction: (of_deletions / 2).min(WORTH_IT),
-            free: self.kept.free,
+            free: self.reserved.reserve.free,
         }
     }
 
     /// Takes the estimates of the volume.
-    pub(crate) fn set_needs(&mut self, needs: Needs) {
-        self.needs = needs;
-        self.kept.free = self.free_metadata();
-        self.count_kept();
+    pub fn set_needs(&mut self, needs: Needs) {
+        self.reserved.needs = needs;
+        self.reserved.reserve.free = self.free_metadata();
+        self.count_reserve();
     }
 
     /// The commit in flight is done: its reservations end, and changes need what it says.
-    pub(crate) fn commit_ends(&mut self, needs: Needs, _published: &Published) {
+    pub fn commit_ends(&mut self, needs: Needs, _published: &Published) {
         if cfg!(debug_assertions) {
             self.groups.check_indexes();
         }
         debug_assert!(
-            self.reserved.frozen.kept != UseOfKept::None
-                || self.forget_global_reserve
-                || self.free_metadata() >= self.kept.free.min(self.needs.global_reserve),
+            self.reserved.frozen.reserve != UseOfReserve::None
+                || self.reserved.forgets_global_reserve
+                || self.free_metadata() >= self.reserved.reserve.free.min(self.reserved.needs.global_reserve),
             "invariant 25: {} bytes of metadata are free, {} were; the global reserve is {}",
             self.free_metadata(),
-            self.kept.free,
-            self.needs.global_reserve,
+            self.reserved.reserve.free,
+            self.reserved.needs.global_reserve,
         );
         self.reserved.frozen = Demand::default();
-        self.chunks_join = ChunksJoin::CommitInFlight;
+        self.chunks.commit_ends();
         self.set_needs(needs);
     }
 
     /// The open transaction may use all of the free reserve, whatever it has reserved.
-    pub(crate) fn may_use_all_kept(&mut self) {
-        self.reserved.pending.kept = UseOfKept::All;
+    pub fn may_use_all_of_reserve(&mut self) {
+        self.reserved.pending.reserve = UseOfReserve::All;
     }
 
     /// Fills metadata up as if no kernel would ever mount the volume.
-    pub(crate) fn forget_global_reserve(&mut self) {
-        self.forget_global_reserve = true;
-        self.count_kept();
+    pub fn forget_global_reserve(&mut self) {
+        self.reserved.forgets_global_reserve = true;
+        self.count_reserve();
     }
 
     /// Recomputes the space that must stay free, after block groups were added or removed.
-    pub(super) fn count_kept(&mut self) {
-        self.kept = self.kept_of(self.groups.sums(BlockGroupFlags::METADATA).length);
+    pub(crate) fn count_reserve(&mut self) {
+        self.reserved.reserve = self.reserve_of(self.groups.sums(BlockGroupFlags::METADATA).length);
     }
 
     /// Bytes of metadata space that operations can get, once nothing is pending: zero where hardly
     /// another transaction could begin. In mixed groups new chunks can add `more`.
-    pub(super) fn usable_metadata(&self, more: u64) -> u64 {
-        let mut kept = self.kept;
+    pub(crate) fn usable_metadata(&self, more: u64) -> u64 {
+        let mut kept = self.reserved.reserve;
         if more > 0 {
-            kept = self.kept_of(self.groups.sums(BlockGroupFlags::METADATA).length + more);
+            kept = self.reserve_of(self.groups.sums(BlockGroupFlags::METADATA).length + more);
         }
         let free = self.free_metadata() + more;
-        let last = kept.least_transaction * if self.mixed { 1 } else { 2 };
+        let last = kept.least_transaction * if self.profiles.is_mixed() { 1 } else { 2 };
         if free < kept.bytes + last {
             return 0;
         }
@@ -164,25 +166,25 @@ impl SpaceInner {
     }
 
     /// The shortage of metadata in bytes for operations that take so much.
-    pub(super) fn missing_metadata(&self, wanted: u64) -> u64 {
-        (wanted + self.kept.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
+    pub(crate) fn missing_metadata(&self, wanted: u64) -> u64 {
+        (wanted + self.reserved.reserve.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
     }
 
     /// Bytes of metadata that the last transactions leave besides the reserve: none begins with
     /// less than the least.
-    pub(super) fn last_transactions(&self) -> u64 {
-        2 * self.kept.least_transaction
+    pub(crate) fn last_transactions(&self) -> u64 {
+        2 * self.reserved.reserve.least_transaction
     }
 
     /// Free bytes of metadata block groups by the trees.
-    pub(super) fn free_metadata(&self) -> u64 {
+    pub(crate) fn free_metadata(&self) -> u64 {
         let metadata = self.groups.sums(BlockGroupFlags::METADATA);
         metadata.length - metadata.used
     }
 
     /// Reserves, or returns what is short. A shortage may be cured by a new chunk or a commit.
-    pub(crate) fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
-        if demand.kept == UseOfKept::All {
+    pub fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
+        if demand.reserve == UseOfReserve::All {
             self.unpin();
         }
         let (pending, data) = self.with_demand(demand)?;
@@ -192,7 +194,7 @@ impl SpaceInner {
     }
 
     /// What would be reserved for changes and for data with a further demand, or what is short.
-    pub(super) fn with_demand(&self, demand: Demand) -> std::result::Result<(Demand, u64), Shortage> {
+    pub(crate) fn with_demand(&self, demand: Demand) -> std::result::Result<(Demand, u64), Shortage> {
         let data = self.reserved.data + demand.data;
         if demand.data > 0 && data > self.available(BlockGroupFlags::DATA) {
             return Err(Shortage::Data);
@@ -200,23 +202,23 @@ impl SpaceInner {
         let pending = Demand {
             edits: self.reserved.pending.edits + demand.edits,
             item_bytes: self.reserved.pending.item_bytes + demand.item_bytes,
-            kept: self.reserved.pending.kept.max(demand.kept),
+            reserve: self.reserved.pending.reserve.max(demand.reserve),
             data: 0,
         };
         let mut need = self.metadata_need(pending);
-        match demand.kept {
-            UseOfKept::None => {
+        match demand.reserve {
+            UseOfReserve::None => {
                 if self.reserved.pending.edits == 0 {
-                    need = need.max(self.kept.least_transaction);
+                    need = need.max(self.reserved.reserve.least_transaction);
                 }
-                need += self.kept.bytes;
+                need += self.reserved.reserve.bytes;
             }
-            UseOfKept::Half => need += self.kept.bytes / 2,
-            UseOfKept::All if self.is_held_back() => need += LEAST_COMMIT * self.node_size,
-            UseOfKept::All => {}
+            UseOfReserve::Half => need += self.reserved.reserve.bytes / 2,
+            UseOfReserve::All if self.is_held_back() => need += LEAST_COMMIT * self.node_size,
+            UseOfReserve::All => {}
         }
         need += self.metadata_need(self.reserved.frozen) + self.reserved.relocation;
-        if self.mixed {
+        if self.profiles.is_mixed() {
             need += data;
         }
         if need > self.available(BlockGroupFlags::METADATA) {
@@ -228,27 +230,28 @@ impl SpaceInner {
     /// Whether space that commits have freed is not available yet, since somebody reads the trees
     /// of an older commit: then what the next commits free will not be either, when it is needed.
     fn is_held_back(&self) -> bool {
-        !self.pinned.is_empty()
+        !self.pins.is_empty()
     }
 
     /// Whether a commit may free something without a reservation, by the reserve of what frees
     /// space: if what it takes of that is available again after it, or the reserve is whole.
-    pub(crate) fn may_free_unreserved(&mut self) -> bool {
+    pub fn may_free_unreserved(&mut self) -> bool {
         self.unpin();
         let need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
-        let whole = need + self.kept.bytes + self.reserved.relocation + LEAST_COMMIT * self.node_size;
+        let whole = need + self.reserved.reserve.bytes + self.reserved.relocation + LEAST_COMMIT * self.node_size;
         !self.is_held_back() || self.available(BlockGroupFlags::METADATA) >= whole
     }
 
     /// Bytes of metadata space that neither commits nor deletions may need.
-    pub(crate) fn spare_metadata(&self) -> u64 {
-        let in_flight = self.metadata_need(self.reserved.frozen) + self.kept.bytes + self.reserved.relocation;
+    pub fn spare_metadata(&self) -> u64 {
+        let in_flight =
+            self.metadata_need(self.reserved.frozen) + self.reserved.reserve.bytes + self.reserved.relocation;
         let mut need = self.metadata_need(self.reserved.pending) + in_flight;
-        if self.mixed {
+        if self.profiles.is_mixed() {
             need += self.reserved.data;
         }
         let spare = self.available(BlockGroupFlags::METADATA).saturating_sub(need);
-        match self.chunks_join {
+        match self.chunks.join() {
             ChunksJoin::CommitInFlight => spare,
             ChunksJoin::NextCommit => spare.min(self.taken_metadata().saturating_sub(in_flight)),
         }
@@ -260,15 +263,15 @@ impl SpaceInner {
     }
 
     /// Whether data may take so much of groups that the commit in flight needs for its nodes, too.
-    pub(super) fn leaves_nodes_room(&self, data: u64) -> bool {
-        !self.mixed
-            || self.chunks_join == ChunksJoin::CommitInFlight
-            || self.taken_metadata() >= data + self.metadata_need(self.reserved.frozen) + self.kept.bytes
+    pub(crate) fn leaves_nodes_room(&self, data: u64) -> bool {
+        !self.profiles.is_mixed()
+            || self.chunks.join() == ChunksJoin::CommitInFlight
+            || self.taken_metadata() >= data + self.metadata_need(self.reserved.frozen) + self.reserved.reserve.bytes
     }
 
     /// Bytes of block groups of this kind that are dispensable: reservations can be satisfied
     /// without them.
-    pub(super) fn spare(&self, flags: BlockGroupFlags) -> u64 {
+    pub(crate) fn spare(&self, flags: BlockGroupFlags) -> u64 {
         let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
         let data = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
         let system = if flags.contains(BlockGroupFlags::SYSTEM) { 0 } else { u64::MAX };
@@ -276,34 +279,34 @@ impl SpaceInner {
     }
 
     /// Whether the commit that begins may need more metadata space than there is.
-    pub(crate) fn is_metadata_short(&self) -> bool {
-        let need = self.metadata_need(self.reserved.frozen) + self.kept.bytes + self.reserved.relocation;
+    pub fn is_metadata_short(&self) -> bool {
+        let need = self.metadata_need(self.reserved.frozen) + self.reserved.reserve.bytes + self.reserved.relocation;
         need > self.available(BlockGroupFlags::METADATA)
     }
 
     /// Whether the chunk tree has little room to grow.
-    pub(crate) fn is_system_short(&self) -> bool {
+    pub fn is_system_short(&self) -> bool {
         self.available(BlockGroupFlags::SYSTEM) < 8 * self.node_size
     }
 
     /// Bytes of data with a reservation and without an extent: dirty data, and data of writes in
     /// progress.
-    pub(crate) fn reserved_data(&self) -> u64 {
+    pub fn reserved_data(&self) -> u64 {
         self.reserved.data
     }
 
     /// Whether so much data could not be reserved now.
-    pub(crate) fn is_data_short(&self, bytes: u64) -> bool {
+    pub fn is_data_short(&self, bytes: u64) -> bool {
         self.reserved.data + bytes > self.available(BlockGroupFlags::DATA)
     }
 
     /// Counts data as reserved that has an extent already.
-    pub(crate) fn promise_placed_data(&mut self, bytes: u64) {
+    pub fn promise_placed_data(&mut self, bytes: u64) {
         self.reserved.data += bytes;
     }
 
     /// Releases data space: it has been allocated, or it won't be.
-    pub(crate) fn unreserve_data(&mut self, bytes: u64) {
+    pub fn unreserve_data(&mut self, bytes: u64) {
         debug_assert!(
             self.reserved.data >= bytes,
             "invariant 8: {} bytes of data are reserved, {bytes} given back",
@@ -313,7 +316,7 @@ impl SpaceInner {
     }
 
     /// Releases the metadata reservation of an operation that failed.
-    pub(crate) fn unreserve_metadata(&mut self, demand: Demand) {
+    pub fn unreserve_metadata(&mut self, demand: Demand) {
         // The transaction of the reservation may be closed already; then the next one has a little
         // less.
         let pending = &mut self.reserved.pending;
@@ -323,12 +326,12 @@ impl SpaceInner {
 
     /// The open transaction becomes the commit in flight. What operations hold counts in the next
     /// one, too: they may join that.
-    pub(crate) fn freeze_reservations(&mut self) {
+    pub fn freeze_reservations(&mut self) {
         self.reserved.frozen = std::mem::replace(&mut self.reserved.pending, self.reserved.held);
     }
 
     /// Nothing was changed since the last commit: only operations in progress need any.
-    pub(crate) fn drop_pending_reservations(&mut self) {
+    pub fn drop_pending_reservations(&mut self) {
         self.reserved.pending = self.reserved.held;
     }
 }

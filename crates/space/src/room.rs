@@ -3,19 +3,21 @@
 
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::allocator::{LEAST_CHUNK, SpaceInner};
+use crate::chunks::MIN_CHUNK;
+use crate::profiles::copies;
+use crate::space::SpaceState;
 
 const MIB: u64 = 1 << 20;
 /// The approximate size of metadata chunks that are made while little is unallocated.
 const SMALL_METADATA_CHUNK: u64 = 8 * MIB;
 
-impl SpaceInner {
+impl SpaceState {
     /// How long the next chunk of this kind should be.
-    pub(super) fn next_chunk_length(&self, kind: BlockGroupFlags) -> u64 {
+    pub(crate) fn next_chunk_length(&self, kind: BlockGroupFlags) -> u64 {
         const GIB: u64 = 1 << 30;
         /// The part of the unallocated space that a metadata chunk may take.
         const SHARE: u64 = 32;
-        let flags = self.chunk_flags(kind);
+        let flags = self.profiles.of_new_chunks(kind);
         let device_bytes = self.devices.total_bytes();
         let ceiling = if kind == BlockGroupFlags::SYSTEM {
             32 * MIB
@@ -25,20 +27,20 @@ impl SpaceInner {
             let most = if device_bytes > 50 * GIB { GIB } else { 256 * MIB };
             most.min((self.devices.unallocated() / SHARE).max(SMALL_METADATA_CHUNK))
         };
-        let ceiling = self.largest_chunk.map_or(ceiling, |most| ceiling.min(most));
+        let ceiling = self.chunks.max_length().map_or(ceiling, |most| ceiling.min(most));
         ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB
     }
 
     /// Bytes of data that new chunks can hold.
-    pub(super) fn room_for_chunks(&self) -> u64 {
-        self.devices.room(self.chunk_flags(BlockGroupFlags::DATA), LEAST_CHUNK)
+    pub(crate) fn room_for_chunks(&self) -> u64 {
+        self.devices.room(self.profiles.of_new_chunks(BlockGroupFlags::DATA), MIN_CHUNK)
     }
 
     /// Bytes of metadata for each MiB of data: checksums in leaves that are not quite full, and
     /// extents.
     fn metadata_of_a_mib(&self) -> u64 {
         const EXTENTS: u64 = 300;
-        MIB / self.sector_size * self.needs.checksum_size * 9 / 8 + EXTENTS
+        MIB / self.sector_size * self.reserved.needs.checksum_size * 9 / 8 + EXTENTS
     }
 
     /// Bytes of metadata chunks that have to be made before so many bytes of data fill the volume,
@@ -55,9 +57,9 @@ impl SpaceInner {
 
     /// Whether the next chunk should be one of metadata, though data needs one: too little is left
     /// to be made into chunks for metadata to wait.
-    pub(crate) fn metadata_comes_first(&self) -> bool {
+    pub fn metadata_comes_first(&self) -> bool {
         let room = self.room_for_chunks();
-        !self.mixed
+        !self.profiles.is_mixed()
             && room > 0
             && room <= 2 * self.next_chunk_length(BlockGroupFlags::DATA)
             && self.bytes_of_missing_metadata_chunks(self.available(BlockGroupFlags::DATA) + room) > 0
@@ -65,23 +67,23 @@ impl SpaceInner {
 
     /// Bytes of metadata space that could become data chunks without being needed for metadata
     /// again.
-    pub(super) fn dispensable_metadata(&self) -> u64 {
+    pub(crate) fn dispensable_metadata(&self) -> u64 {
         let data = self.available(BlockGroupFlags::DATA);
-        let needed = if self.mixed { 0 } else { data / MIB * self.metadata_of_a_mib() };
+        let needed = if self.profiles.is_mixed() { 0 } else { data / MIB * self.metadata_of_a_mib() };
         self.spare_metadata().saturating_sub(needed + self.last_transactions())
     }
 
     /// Bytes that data can have.
-    pub(super) fn data_available(&self) -> u64 {
+    pub(crate) fn data_available(&self) -> u64 {
         let free = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
-        if self.mixed {
+        if self.profiles.is_mixed() {
             let room = self.room_for_chunks();
             return (free + room).min(self.usable_metadata(room));
         }
-        let room = self.room_for_chunks() + self.reclaimable() / Self::copies(self.data_profile);
+        let room = self.room_for_chunks() + self.reclaimable() / copies(self.profiles.data());
         let data = free + room;
-        let missing = self.bytes_of_missing_metadata_chunks(data).saturating_mul(Self::copies(self.metadata_profile));
-        let missing = missing.div_ceil(Self::copies(self.data_profile));
+        let missing = self.bytes_of_missing_metadata_chunks(data).saturating_mul(copies(self.profiles.metadata()));
+        let missing = missing.div_ceil(copies(self.profiles.data()));
         if missing <= room {
             return data - missing;
         }

@@ -2,42 +2,52 @@
 
 use std::collections::BTreeMap;
 
-use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent};
-use ubtrfs_format::{DeviceId, ItemType, Key, Logical, Uuid, objectid};
+use ubtrfs_format::items::{BlockGroupFlags, BlockGroupItem, ChunkItem, DevExtent, DevItem};
+use ubtrfs_format::{DeviceId, ItemType, Key, Logical, TreeId, Uuid, objectid};
 use ubtrfs_tree::Snapshot;
 
-use super::allocator::{ChunksJoin, SpaceInner};
-use super::device_map::Shrink;
-use super::free_map::FreeMap;
-use super::group::Giving;
-use super::groups::Groups;
-use super::{BlockGroup, DeviceChanges, DeviceMap, FreeSpaceForm, free_space_tree};
+use crate::chunks::Chunks;
+use crate::device_map::DeviceMap;
 use crate::error::{Error, Result};
-use ubtrfs_format::TreeId;
+use crate::free_map::FreeMap;
+use crate::group::{BlockGroup, FreeSpaceForm, Giving};
+use crate::groups::Groups;
+use crate::profiles::Profiles;
+use crate::space::SpaceState;
+use crate::{free_space_tree, stripe_length};
 
 /// Where the state of space is read from.
-pub(crate) struct SpaceSources<'a> {
-    pub(crate) extent_tree: &'a Snapshot,
-    pub(crate) block_group_tree: &'a Snapshot,
-    pub(crate) dev_tree: &'a Snapshot,
+pub struct SpaceSources<'a> {
+    /// The last commit's extent tree.
+    pub extent_tree: &'a Snapshot,
+    /// The tree that has the block group items: an own one, or the extent tree.
+    pub block_group_tree: &'a Snapshot,
+    /// The tree of device extents.
+    pub dev_tree: &'a Snapshot,
     /// The free-space tree, if there is a valid one.
-    pub(crate) free_space_tree: Option<&'a Snapshot>,
+    pub free_space_tree: Option<&'a Snapshot>,
     /// The volume has a free-space tree, valid or not: it will be valid after the next commit.
-    pub(crate) keeps_free_space_tree: bool,
-    pub(crate) chunks: &'a [(Logical, ChunkItem)],
-    pub(crate) devices: &'a [ubtrfs_format::items::DevItem],
+    pub keeps_free_space_tree: bool,
+    /// All chunks, in the order of their logical addresses.
+    pub chunks: &'a [(Logical, ChunkItem)],
+    /// All devices, missing ones and those of seeds included.
+    pub devices: &'a [DevItem],
     /// Those that get no chunks.
-    pub(crate) closed_devices: &'a [DeviceId],
+    pub closed_devices: &'a [DeviceId],
     /// Those of which nothing is given out, though chunks on them have room.
-    pub(crate) seed_devices: &'a [DeviceId],
-    pub(crate) node_size: u64,
-    pub(crate) sector_size: u64,
+    pub seed_devices: &'a [DeviceId],
+    /// Bytes of a node.
+    pub node_size: u64,
+    /// Bytes of a sector.
+    pub sector_size: u64,
     /// The most bytes of a new chunk, if it is given.
-    pub(crate) largest_chunk: Option<u64>,
-    pub(crate) mixed: bool,
-    pub(crate) chunk_tree_uuid: Uuid,
+    pub max_chunk: Option<u64>,
+    /// Data and metadata share block groups.
+    pub mixed: bool,
+    /// The UUID of the chunk tree.
+    pub chunk_tree_uuid: Uuid,
     /// Count what is used by the extents and chunks alone.
-    pub(crate) recount: bool,
+    pub recount: bool,
 }
 
 impl SpaceSources<'_> {
@@ -54,7 +64,7 @@ impl SpaceSources<'_> {
 }
 
 /// Reads block groups and their free space.
-pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
+pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
     let mut devices = DeviceMap::new(sources.devices, sources.closed_devices.iter().copied());
     if !sources.recount {
         check_device_extents(sources.dev_tree, sources.chunks)?;
@@ -83,36 +93,16 @@ pub(crate) fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceInner> {
         // That of a seed, if the volume's own devices are enough for it; else there is one copy.
         newest.map_or(fallback, |chunk| sources.profile_for_own_devices(chunk.flags))
     };
-    let metadata_profile = profile_of(BlockGroupFlags::METADATA, BlockGroupFlags::DUP);
-    Ok(SpaceInner {
+    let metadata = profile_of(BlockGroupFlags::METADATA, BlockGroupFlags::DUP);
+    let data = profile_of(BlockGroupFlags::DATA, BlockGroupFlags(0));
+    let system = profile_of(BlockGroupFlags::SYSTEM, metadata);
+    Ok(SpaceState {
         groups,
         devices,
-        new_chunks: Vec::new(),
-        chunks_join: ChunksJoin::CommitInFlight,
-        device_changes: DeviceChanges::default(),
-        leaving: Vec::new(),
-        shrink: Shrink::No,
-        wanted: None,
-        freed: super::freed::Freed::default(),
-        excluded_for_good: Vec::new(),
-        looked_at: (0, Logical(0)),
-        chunk_counts: (0, 0),
-        rewrite_all: sources.recount,
-        pinned: Vec::new(),
-        kept_commits: Vec::new(),
-        reserved: super::demand::Reserved::default(),
-        waiting_for_groups: 0,
-        needs: super::demand::Needs::default(),
-        kept: super::demand::Kept::default(),
-        forget_global_reserve: false,
-        data_profile: profile_of(BlockGroupFlags::DATA, BlockGroupFlags(0)),
-        metadata_profile,
-        system_profile: profile_of(BlockGroupFlags::SYSTEM, metadata_profile),
-        mixed: sources.mixed,
-        node_size: sources.node_size,
-        sector_size: sources.sector_size,
-        largest_chunk: sources.largest_chunk,
-        chunk_tree_uuid: sources.chunk_tree_uuid,
+        chunks: Chunks::new(sources.chunk_tree_uuid, sources.max_chunk),
+        profiles: Profiles::new(data, metadata, system, sources.mixed),
+        rewrites_all: sources.recount,
+        ..SpaceState::empty(sources.node_size, sources.sector_size)
     })
 }
 
@@ -123,7 +113,7 @@ fn check_device_extents(dev_tree: &Snapshot, chunks: &[(Logical, ChunkItem)]) ->
     let wrong = |key, what| Err(Error::Inconsistent { tree: TreeId::DEV, key, what });
     let key = |devid: u64, at: u64| Key::new(devid, ItemType::DEV_EXTENT, at);
     let stripes = chunks.iter().flat_map(|(start, chunk)| {
-        let length = super::stripe_length(chunk);
+        let length = stripe_length(chunk);
         chunk.stripes.iter().map(move |stripe| (key(stripe.devid.0, stripe.offset.0), (*start, length)))
     });
     let mut missing: BTreeMap<Key, (Logical, u64)> = stripes.collect();

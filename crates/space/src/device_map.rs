@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, RaidProfile, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
-use super::free_map::FreeMap;
+use crate::device_changes::DeviceChanges;
+use crate::free_map::FreeMap;
 
 /// The start of a device is never given to chunks.
 const RESERVED: u64 = 1 << 20;
@@ -17,7 +18,7 @@ const MOST_STRIPES: usize = 32;
 
 /// Whether devices are to end where their last chunks end.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shrink {
+enum Shrink {
     No,
     /// The next commit does it.
     Wanted,
@@ -26,13 +27,16 @@ pub(super) enum Shrink {
 }
 
 /// The devices of a volume and their unallocated ranges.
-pub(crate) struct DeviceMap {
+pub struct DeviceMap {
     devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
     /// Devices that get no chunks: they are missing, or will be removed.
     closed: BTreeSet<DeviceId>,
     /// Devices that get no chunks from a place on, since they will end there, and what is
     /// unallocated behind that.
     limited: BTreeMap<DeviceId, (u64, FreeMap)>,
+    /// What the next commit changes of them.
+    changes: DeviceChanges,
+    shrink: Shrink,
 }
 
 /// The location of a new chunk.
@@ -46,26 +50,32 @@ impl DeviceMap {
     /// All of the devices free, but for their start. `closed` ones get no chunks.
     pub(crate) fn new(items: &[DevItem], closed: impl IntoIterator<Item = DeviceId>) -> Self {
         let closed = closed.into_iter().collect();
-        let mut map = Self { devices: BTreeMap::new(), closed, limited: BTreeMap::new() };
+        let mut map = Self {
+            devices: BTreeMap::new(),
+            closed,
+            limited: BTreeMap::new(),
+            changes: DeviceChanges::default(),
+            shrink: Shrink::No,
+        };
         for item in items {
-            map.add(*item);
+            map.put(*item);
         }
         map
     }
 
     /// A device that was missing is there, or one is not to be removed any more: it gets chunks.
-    pub(crate) fn open_again(&mut self, devid: DeviceId) {
+    pub fn open_again(&mut self, devid: DeviceId) {
         self.closed.remove(&devid);
     }
 
     /// A device gets no chunks any more. Whether it got any before; `None` if there is no such
     /// device.
-    pub(crate) fn close(&mut self, devid: DeviceId) -> Option<bool> {
+    pub fn close(&mut self, devid: DeviceId) -> Option<bool> {
         self.devices.contains_key(&devid).then(|| self.closed.insert(devid))
     }
 
     /// A device gets no chunks from this place on.
-    pub(crate) fn set_limit(&mut self, devid: DeviceId, limit: u64) {
+    pub fn set_limit(&mut self, devid: DeviceId, limit: u64) {
         let Some((_, free)) = self.devices.get_mut(&devid) else { return };
         let mut behind = FreeMap::default();
         for (start, len) in free.overlapping(limit, u64::MAX).collect::<Vec<_>>() {
@@ -77,7 +87,7 @@ impl DeviceMap {
     }
 
     /// It gets chunks there again.
-    pub(crate) fn lift_limit(&mut self, devid: DeviceId) {
+    pub fn lift_limit(&mut self, devid: DeviceId) {
         if let (Some((_, behind)), Some((_, free))) = (self.limited.remove(&devid), self.devices.get_mut(&devid)) {
             for (start, len) in behind.iter() {
                 free.insert(start, len);
@@ -88,7 +98,7 @@ impl DeviceMap {
     /// A device ends elsewhere; no chunk has anything behind that. Where it grows, chunks get the
     /// new room only when that is [lifted](Self::lift_limit): the volume has the device as it was
     /// until a commit changes its item. Returns where it ended before.
-    pub(crate) fn resize(&mut self, devid: DeviceId, bytes: u64) -> Option<u64> {
+    pub fn resize(&mut self, devid: DeviceId, bytes: u64) -> Option<u64> {
         self.lift_limit(devid);
         let (item, free) = self.devices.get_mut(&devid)?;
         let before = std::mem::replace(&mut item.total_bytes, bytes);
@@ -100,23 +110,66 @@ impl DeviceMap {
             }
             None => free.remove_any(bytes, before - bytes),
         }
+        if before != bytes {
+            self.changes.resized.push((devid, before, bytes));
+        }
         Some(before)
     }
 
-    /// The device goes; no chunk has anything on it.
-    pub(crate) fn remove(&mut self, devid: DeviceId) -> Option<DevItem> {
+    /// The device goes with the next commit; no chunk has anything on it. `None` if there is no
+    /// such device.
+    pub fn remove(&mut self, devid: DeviceId) -> Option<DevItem> {
+        let (item, _) = self.devices.remove(&devid)?;
         self.closed.remove(&devid);
         self.limited.remove(&devid);
-        self.devices.remove(&devid).map(|(item, _)| item)
+        self.changes.removed.push(item);
+        Some(item)
+    }
+
+    /// Takes the changes of devices that the commit in progress writes.
+    pub fn take_changes(&mut self) -> DeviceChanges {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Whether the next commit has something to change of the devices.
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty() || self.shrink == Shrink::Wanted
+    }
+
+    /// The next commit ends the devices where their last chunks end.
+    pub fn shrink(&mut self) {
+        self.shrink = Shrink::Wanted;
+    }
+
+    /// Ends the devices where their last chunks end, if the commit in progress is to do that;
+    /// returns whether it is.
+    pub fn cut(&mut self) -> bool {
+        if self.shrink == Shrink::Wanted {
+            self.shrink = Shrink::Done(self.cut_off_unallocated());
+        }
+        self.shrink != Shrink::No
+    }
+
+    /// Bytes that the commit in progress has taken from the devices.
+    pub fn take_cut(&mut self) -> u64 {
+        match std::mem::replace(&mut self.shrink, Shrink::No) {
+            Shrink::Done(bytes) => bytes,
+            Shrink::No | Shrink::Wanted => 0,
+        }
     }
 
     /// The item of a device.
-    pub(crate) fn item(&self, devid: DeviceId) -> Option<DevItem> {
+    pub fn item(&self, devid: DeviceId) -> Option<DevItem> {
         self.devices.get(&devid).map(|(item, _)| *item)
     }
 
-    /// A device that the volume gets.
-    pub(crate) fn add(&mut self, item: DevItem) {
+    /// A device that the volume gets: the next commit adds its item.
+    pub fn add(&mut self, item: DevItem) {
+        self.put(item);
+        self.changes.added.push(item);
+    }
+
+    fn put(&mut self, item: DevItem) {
         let mut free = FreeMap::default();
         free.insert(RESERVED, item.total_bytes.saturating_sub(RESERVED));
         self.devices.insert(item.devid, (item, free));
@@ -129,7 +182,7 @@ impl DeviceMap {
     }
 
     /// How many devices get chunks.
-    pub(crate) fn open_devices(&self) -> usize {
+    pub fn open_devices(&self) -> usize {
         self.open().count()
     }
 
@@ -175,17 +228,17 @@ impl DeviceMap {
     }
 
     /// Takes the first unallocated range in `start..end` of a device, clipped to that, temporarily.
-    pub(crate) fn exclude(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
+    pub fn exclude(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
         let (_, free) = self.devices.get_mut(&devid)?;
         let (at, len) = free.overlapping(start, end).next()?;
         let (from, to) = (at.max(start), (at + len).min(end));
         let excluded = free.remove(from, to - from);
-        debug_assert!(excluded, "invariant 19: {from}..{to} is discarded, and chunks have some of it");
+        assert!(excluded, "invariant 19: {from}..{to} is discarded, and chunks have some of it");
         Some((from, to - from))
     }
 
     /// Makes a range unallocated.
-    pub(crate) fn release(&mut self, devid: DeviceId, start: u64, len: u64) {
+    pub fn release(&mut self, devid: DeviceId, start: u64, len: u64) {
         let Some((_, free)) = self.devices.get_mut(&devid) else { return };
         let mut end = start + len;
         if let Some((limit, behind)) = self.limited.get_mut(&devid)
@@ -193,12 +246,12 @@ impl DeviceMap {
         {
             let from = start.max(*limit);
             let fresh = behind.insert(from, end - from);
-            debug_assert!(fresh, "invariant 18: device space at {from} given back twice");
+            assert!(fresh, "invariant 18: device space at {from} given back twice");
             end = from;
         }
         if start < end {
             let fresh = free.insert(start, end - start);
-            debug_assert!(fresh, "invariant 18: device space at {start} given back twice");
+            assert!(fresh, "invariant 18: device space at {start} given back twice");
         }
     }
 
@@ -227,7 +280,7 @@ impl DeviceMap {
     }
 
     /// Bytes of all devices.
-    pub(crate) fn total_bytes(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.devices.values().fold(0, |sum, (item, _)| sum.saturating_add(item.total_bytes))
     }
 
@@ -237,7 +290,7 @@ impl DeviceMap {
     }
 
     /// The device items.
-    pub(crate) fn items(&self) -> Vec<DevItem> {
+    pub fn items(&self) -> Vec<DevItem> {
         self.devices.values().map(|(item, _)| *item).collect()
     }
 
@@ -261,7 +314,7 @@ impl DeviceMap {
             let (item, free) = self.devices.get_mut(&stripe.devid)?;
             let length = placement.length / raid.data_stripes(placement.stripes.len());
             let taken = free.remove(stripe.offset.0, length);
-            debug_assert!(taken, "invariant 18: a chunk is placed where another one is");
+            assert!(taken, "invariant 18: a chunk is placed where another one is");
             item.bytes_used += length;
         }
         Some(placement)
@@ -422,7 +475,7 @@ fn data_stripes(chunk: &ChunkItem) -> u64 {
 }
 
 /// Bytes that a chunk has on each of its devices.
-pub(crate) fn stripe_length(chunk: &ChunkItem) -> u64 {
+pub fn stripe_length(chunk: &ChunkItem) -> u64 {
     chunk.length / data_stripes(chunk)
 }
 

@@ -11,28 +11,30 @@ use std::ops::{Add, AddAssign, Deref, DerefMut, SubAssign};
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::group::{BlockGroup, Emptying};
+use crate::group::{BlockGroup, Emptying};
 
 /// Groups of one size class whose free ranges are looked at before those of the next one are.
 const MAX_TRIED: usize = 8;
+/// The most bytes that the trees have in a group that is called sparse: 16 of the largest nodes.
+const MAX_SPARSE: u64 = 16 << 16;
 
 /// Sums over groups, in bytes but for the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sums {
-    pub(super) groups: usize,
+pub(crate) struct Sums {
+    pub(crate) groups: usize,
     /// Groups that give space: they are not being emptied, nor on a seed.
-    pub(super) open_groups: usize,
+    pub(crate) open_groups: usize,
     /// Groups in which the trees have nothing.
-    pub(super) empty_groups: usize,
-    pub(super) length: u64,
+    pub(crate) empty_groups: usize,
+    pub(crate) length: u64,
     /// What the trees have in use.
-    pub(super) used: u64,
+    pub(crate) used: u64,
     /// What may be given out.
-    pub(super) available: u64,
+    pub(crate) available: u64,
     /// The same in groups that the last commit has.
-    pub(super) available_in_old: u64,
+    pub(crate) available_in_old: u64,
     /// What is neither allocated nor pinned.
-    pub(super) unused: u64,
+    pub(crate) unused: u64,
 }
 
 impl Add for Sums {
@@ -78,6 +80,8 @@ struct Digest {
     is_new: bool,
     is_touched: bool,
     emptying: Option<Emptying>,
+    /// Whether it is of metadata, and the trees have little in it.
+    is_sparse: bool,
     /// The size class of its largest range that may be given out, if there is any.
     largest: Option<u32>,
 }
@@ -101,12 +105,19 @@ impl Digest {
             is_new: group.new,
             is_touched: group.touched,
             emptying: group.emptying,
+            is_sparse: group.flags.contains(BlockGroupFlags::METADATA)
+                && (1..=MAX_SPARSE).contains(&group.recorded_used),
             largest: group.available.largest().map(u64::ilog2),
         }
     }
 
     fn is_empty(&self) -> bool {
         self.sums.empty_groups > 0
+    }
+
+    /// What decides in which sets the group is.
+    fn key(&self) -> impl PartialEq {
+        (self.flags, self.is_new, self.is_touched, self.emptying, self.is_sparse, self.largest, self.is_empty())
     }
 }
 
@@ -124,6 +135,7 @@ struct Indexes {
     touched: BTreeSet<Logical>,
     emptying: BTreeSet<Logical>,
     new: BTreeSet<Logical>,
+    sparse: BTreeSet<Logical>,
 }
 
 impl Indexes {
@@ -139,6 +151,7 @@ impl Indexes {
             (&mut self.touched, digest.is_touched),
             (&mut self.emptying, digest.emptying.is_some()),
             (&mut self.new, digest.is_new),
+            (&mut self.sparse, digest.is_sparse),
         ];
         for (set, _) in sets.into_iter().filter(|(_, is_in)| *is_in) {
             set.insert(start);
@@ -162,15 +175,13 @@ impl Indexes {
             }
         }
         self.empty.remove(&(digest.flags.0, start));
-        for set in [&mut self.touched, &mut self.emptying, &mut self.new] {
+        for set in [&mut self.touched, &mut self.emptying, &mut self.new, &mut self.sparse] {
             set.remove(&start);
         }
     }
 
     fn change(&mut self, start: Logical, before: &Digest, after: &Digest) {
-        let is_moved = (before.flags, before.is_new, before.is_touched, before.emptying, before.largest)
-            != (after.flags, after.is_new, after.is_touched, after.emptying, after.largest);
-        if is_moved || before.is_empty() != after.is_empty() {
+        if before.key() != after.key() {
             self.remove(start, before);
             self.add(start, after);
         } else if let Some(sums) = self.sums.get_mut(&after.flags.0) {
@@ -223,12 +234,12 @@ impl Drop for GroupMut<'_> {
 
 impl Groups {
     /// Whether there are none: they could not be read.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_start.is_empty()
     }
 
     /// Adds a group where none is.
-    pub(super) fn insert(&mut self, group: BlockGroup) {
+    pub(crate) fn insert(&mut self, group: BlockGroup) {
         let (start, digest) = (group.start, Digest::of(&group));
         let before = self.by_start.insert(start, group);
         assert!(before.is_none(), "invariant 18: two block groups begin at {start}");
@@ -236,42 +247,42 @@ impl Groups {
     }
 
     /// Removes a group.
-    pub(super) fn remove(&mut self, start: Logical) -> Option<BlockGroup> {
+    pub(crate) fn remove(&mut self, start: Logical) -> Option<BlockGroup> {
         let group = self.by_start.remove(&start)?;
         self.indexes.remove(start, &Digest::of(&group));
         Some(group)
     }
 
     /// The group that begins at an address.
-    pub(super) fn get(&self, start: Logical) -> Option<&BlockGroup> {
+    pub(crate) fn get(&self, start: Logical) -> Option<&BlockGroup> {
         self.by_start.get(&start)
     }
 
     /// The same to change it.
-    pub(super) fn get_mut(&mut self, start: Logical) -> Option<GroupMut<'_>> {
+    pub(crate) fn get_mut(&mut self, start: Logical) -> Option<GroupMut<'_>> {
         let group = self.by_start.get_mut(&start)?;
         Some(GroupMut { before: Digest::of(group), indexes: &mut self.indexes, group })
     }
 
     /// The group that holds an address.
-    pub(super) fn of(&self, address: Logical) -> Option<&BlockGroup> {
+    pub(crate) fn of(&self, address: Logical) -> Option<&BlockGroup> {
         let (_, group) = self.by_start.range(..=address).next_back()?;
         (address.0 < group.end()).then_some(group)
     }
 
     /// The same to change it.
-    pub(super) fn of_mut(&mut self, address: Logical) -> Option<GroupMut<'_>> {
+    pub(crate) fn of_mut(&mut self, address: Logical) -> Option<GroupMut<'_>> {
         let start = self.of(address)?.start;
         self.get_mut(start)
     }
 
     /// The first group that ends behind an address.
-    pub(super) fn first_behind(&self, address: Logical) -> Option<&BlockGroup> {
+    pub(crate) fn first_behind(&self, address: Logical) -> Option<&BlockGroup> {
         self.of(address).or_else(|| self.by_start.range(address..).next().map(|(_, group)| group))
     }
 
     /// Where the last group ends.
-    pub(super) fn end(&self) -> Option<u64> {
+    pub(crate) fn end(&self) -> Option<u64> {
         self.by_start.values().next_back().map(BlockGroup::end)
     }
 
@@ -281,22 +292,22 @@ impl Groups {
     }
 
     /// The sums of groups whose type and profile are as asked.
-    pub(super) fn sums_where(&self, which: impl Fn(BlockGroupFlags) -> bool) -> Sums {
+    pub(crate) fn sums_where(&self, which: impl Fn(BlockGroupFlags) -> bool) -> Sums {
         self.by_flags().filter(|(flags, _)| which(*flags)).fold(Sums::default(), |sum, (_, sums)| sum + sums)
     }
 
     /// The sums of groups that hold a kind of blocks.
-    pub(super) fn sums(&self, kind: BlockGroupFlags) -> Sums {
+    pub(crate) fn sums(&self, kind: BlockGroupFlags) -> Sums {
         self.sums_where(|flags| flags.contains(kind))
     }
 
     /// A sum over all groups of bytes, with the copies that the profile makes of each.
-    pub(super) fn bytes_on_devices(&self, bytes: impl Fn(Sums) -> u64, copies: impl Fn(BlockGroupFlags) -> u64) -> u64 {
+    pub(crate) fn bytes_on_devices(&self, bytes: impl Fn(Sums) -> u64, copies: impl Fn(BlockGroupFlags) -> u64) -> u64 {
         self.by_flags().map(|(flags, sums)| bytes(sums) * copies(flags)).sum()
     }
 
     /// Groups of a kind in which the trees have nothing, by type and profile and then by address.
-    pub(super) fn empty(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
+    pub(crate) fn empty(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
         let flags = self.by_flags().map(|(flags, _)| flags).filter(move |flags| flags.contains(kind));
         let starts = flags.flat_map(|flags| {
             let range = (flags.0, Logical(0))..=(flags.0, Logical(u64::MAX));
@@ -307,28 +318,33 @@ impl Groups {
 
     /// Where groups are in which the trees have nothing: at most `most`, from the first one behind
     /// `after` on, and round to that.
-    pub(super) fn empty_after(&self, after: (u64, Logical), most: usize) -> Vec<(u64, Logical)> {
+    pub(crate) fn empty_after(&self, after: (u64, Logical), most: usize) -> Vec<(u64, Logical)> {
         let behind = self.indexes.empty.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
         behind.chain(self.indexes.empty.range(..=after)).take(most).copied().collect()
     }
 
     /// Groups of a kind by their addresses. There may be many: no operation looks at them all.
-    pub(super) fn of_kind(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
+    pub(crate) fn of_kind(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
         self.by_start.values().filter(move |group| group.flags.contains(kind))
     }
 
     /// Where groups are whose records the next commit has to write.
-    pub(super) fn touched(&self) -> Vec<Logical> {
+    pub(crate) fn touched(&self) -> Vec<Logical> {
         self.indexes.touched.iter().copied().collect()
     }
 
     /// Groups that are being emptied, or have been.
-    pub(super) fn emptying(&self) -> impl Iterator<Item = &BlockGroup> {
+    pub(crate) fn emptying(&self) -> impl Iterator<Item = &BlockGroup> {
         self.indexes.emptying.iter().filter_map(|start| self.get(*start))
     }
 
+    /// Groups of metadata in which the trees have little.
+    pub(crate) fn sparse(&self) -> impl Iterator<Item = &BlockGroup> {
+        self.indexes.sparse.iter().filter_map(|start| self.get(*start))
+    }
+
     /// Changes groups that are being emptied, or have been.
-    pub(super) fn change_emptying(&mut self, mut change: impl FnMut(&mut BlockGroup)) {
+    pub(crate) fn change_emptying(&mut self, mut change: impl FnMut(&mut BlockGroup)) {
         for start in self.indexes.emptying.clone() {
             if let Some(mut group) = self.get_mut(start) {
                 change(&mut group);
@@ -340,7 +356,7 @@ impl Groups {
     /// one, and the group that has it. It is in the first group with a range for all of it, as far
     /// as a few are looked at, else the largest there is. Groups of `profile` come first. `of_age`:
     /// whether groups count that the last commit has (`false`), or has not (`true`).
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         kind: BlockGroupFlags,
         profile: BlockGroupFlags,
@@ -384,7 +400,7 @@ impl Groups {
     }
 
     /// Panics unless the indexes are what the groups make of them.
-    pub(super) fn check_indexes(&self) {
+    pub(crate) fn check_indexes(&self) {
         let mut recounted = Indexes::default();
         self.by_start.iter().for_each(|(start, group)| recounted.add(*start, &Digest::of(group)));
         assert_eq!(recounted, self.indexes, "invariant 9: what is known of all block groups is not what they say");

@@ -10,18 +10,18 @@
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
 
-use super::allocator::SpaceInner;
-use super::group::{BlockGroup, Emptying, Giving};
+use crate::group::{BlockGroup, Emptying, Giving};
+use crate::space::SpaceState;
 
 /// A group's type, without its profile.
 fn type_of(flags: BlockGroupFlags) -> u64 {
     flags.0 & BlockGroupFlags::TYPE_MASK.0
 }
 
-impl SpaceInner {
+impl SpaceState {
     /// Nobody gets space in a group from now on. `false`, and nothing changes, if the others can't
     /// satisfy what is reserved, or if there are none of its type.
-    pub(crate) fn begin_emptying(&mut self, start: Logical) -> bool {
+    pub fn begin_emptying(&mut self, start: Logical) -> bool {
         let Some(group) = self.groups.get(start).filter(|group| group.may_be_closed()) else {
             return false;
         };
@@ -43,7 +43,7 @@ impl SpaceInner {
 
     /// Nothing is left in the group: it goes when the last readers of what was there have ended.
     /// One that an operation has asked for gives space again until then.
-    pub(super) fn emptying_ends(&mut self, start: Logical) {
+    pub fn emptying_ends(&mut self, start: Logical) {
         let Some(mut group) = self.groups.get_mut(start) else { return };
         match group.emptying {
             Some(Emptying::AskedBack) => group.open_again(),
@@ -52,7 +52,7 @@ impl SpaceInner {
     }
 
     /// The group stays, with what is left in it: its space is given out again.
-    pub(super) fn leave(&mut self, start: Logical) {
+    pub fn leave(&mut self, start: Logical) {
         if let Some(mut group) = self.groups.get_mut(start) {
             group.open_again();
         }
@@ -60,12 +60,12 @@ impl SpaceInner {
 
     /// Whether nothing is left in a group that was being emptied: it goes when the last reader of
     /// what was there has ended.
-    pub(crate) fn is_emptied(&self, start: Logical) -> bool {
+    pub fn is_emptied(&self, start: Logical) -> bool {
         self.groups.get(start).is_some_and(|group| group.emptying == Some(Emptying::Ended))
     }
 
     /// Whether a group that is being emptied may go.
-    pub(super) fn may_be_emptied(&self, group: &BlockGroup) -> bool {
+    pub(crate) fn may_be_emptied(&self, group: &BlockGroup) -> bool {
         !group.new && self.has_other_of_type(group)
     }
 
@@ -91,39 +91,35 @@ impl SpaceInner {
     }
 
     /// Has new chunks of these types made in a profile.
-    pub(crate) fn convert_to(&mut self, kind: BlockGroupFlags, profile: BlockGroupFlags) {
-        match kind {
-            BlockGroupFlags::DATA => self.data_profile = profile,
-            BlockGroupFlags::METADATA => self.metadata_profile = profile,
-            _ => self.system_profile = profile,
-        }
+    pub fn convert_to(&mut self, kind: BlockGroupFlags, profile: BlockGroupFlags) {
+        self.profiles.convert(kind, profile);
     }
 
     /// Whether space of this kind in groups of the profile of new ones has so much room.
-    pub(crate) fn has_converted_room(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
-        let flags = self.chunk_flags(kind);
+    pub fn has_converted_room(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
+        let flags = self.profiles.of_new_chunks(kind);
         self.groups.sums_where(|other| other == flags).available >= bytes
     }
 
     /// The share of a group that is in use by the trees, its length and its type.
-    pub(crate) fn usage(&self, start: Logical) -> Option<(u64, u64, BlockGroupFlags)> {
+    pub fn usage(&self, start: Logical) -> Option<(u64, u64, BlockGroupFlags)> {
         self.groups.get(start).map(|group| (group.recorded_used, group.length, group.flags))
     }
 
     /// Whether a balance moves what is in a group: nothing on a device of a seed, nor where nothing
     /// is left.
-    pub(crate) fn can_be_emptied(&self, start: Logical) -> bool {
+    pub fn can_be_emptied(&self, start: Logical) -> bool {
         self.groups.get(start).is_some_and(|group| group.giving == Giving::Open && group.emptying.is_none())
     }
 
     /// Whether data and metadata share groups.
-    pub(crate) fn is_mixed(&self) -> bool {
-        self.mixed
+    pub fn is_mixed(&self) -> bool {
+        self.profiles.is_mixed()
     }
 
     /// Reserves metadata for a step of relocation, whichever commit it is in. `false` if there is
     /// too little.
-    pub(crate) fn reserve_relocation(&mut self, bytes: u64) -> bool {
+    pub fn reserve_relocation(&mut self, bytes: u64) -> bool {
         let fits = self.spare_metadata() >= bytes;
         if fits {
             self.reserved.relocation += bytes;
@@ -132,18 +128,12 @@ impl SpaceInner {
     }
 
     /// The step is done.
-    pub(crate) fn unreserve_relocation(&mut self, bytes: u64) {
+    pub fn unreserve_relocation(&mut self, bytes: u64) {
         self.reserved.relocation = self.reserved.relocation.saturating_sub(bytes);
     }
 
-    /// System chunks that the commit in progress removes.
-    pub(crate) fn leaving_system_chunks(&self) -> Vec<Logical> {
-        let of_system = self.leaving.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
-        of_system.map(|(start, _)| *start).collect()
-    }
-
     /// Whether a group is there, and what of it is allocated or pinned.
-    pub(crate) fn in_use(&self, start: Logical) -> Option<u64> {
+    pub fn in_use(&self, start: Logical) -> Option<u64> {
         self.groups.get(start).map(|group| group.length - group.unused().total())
     }
 }

@@ -1,7 +1,7 @@
-//! Space: block groups, allocation, pinning, reservations.
+//! The space of a btrfs volume: block groups, allocation, pinning, reservations.
 //!
 //! Two pictures are kept of each block group. *Available* serves allocation and runs ahead;
-//! *recorded* follows the edits of the commit being made, and is what the free-space tree, the
+//! *recorded* follows the edits of the commit in progress, and is what the free-space tree, the
 //! block group items and the sums say (invariant 9).
 //!
 //! ```text
@@ -15,14 +15,14 @@
 //!               │                                                          ▼
 //!               └───── Space::unpin ──── pinned ◀──── Space::pin ──────── freed
 //!
-//!            available ── SpaceInner::exclude_free: for a discard ──▶ excluded
+//!            available ── SpaceState::exclude_free: for a discard ──▶ excluded
 //!               ▲                                                        │
-//!               └────────────── SpaceInner::make_available ──────────────┘
+//!               └────────────── SpaceState::make_available ──────────────┘
 //!
-//! a chunk:   unallocated ── SpaceInner::add_chunk ──▶ new ── ChunkChanges::take ──▶ committed
+//! a chunk:   unallocated ── SpaceState::add_chunk ──▶ new ── ChunkChanges::take ──▶ committed
 //!               ▲                                                                      │
-//!               │                                        SpaceInner::take_empty_groups │
-//!               └────────── SpaceInner::vacate ──────────────────── leaving ◀──────────┘
+//!               │                                        SpaceState::take_empty_groups │
+//!               └────────── SpaceState::vacate ──────────────────── leaving ◀──────────┘
 //! ```
 //!
 //! What is pinned was freed by a durable commit, and becomes available when the commit before it
@@ -32,32 +32,42 @@
 //! (invariant 19). Reservations see to it that a commit finds what it needs (invariant 8), and that
 //! the kernel does (invariant 25).
 
+#![allow(clippy::missing_panics_doc, reason = "a panic is an invariant of this crate that does not hold")]
+
 mod allocator;
+mod chunks;
 mod demand;
 mod device_changes;
 mod device_map;
 mod discards;
 mod emptying;
+mod error;
 mod free_map;
 mod free_space_tree;
-mod freed;
 mod give_back;
 mod global_reserve;
 mod group;
 mod groups;
 mod load;
 mod pinning;
+mod profiles;
 mod remove_chunks;
 mod reserve;
 mod room;
+mod space;
+mod totals;
 
-pub use allocator::SpaceTotals;
-pub(crate) use allocator::{NewChunk, Space, SpaceInner};
-pub(crate) use demand::{Demand, Shortage, UseOfKept};
-pub(crate) use device_changes::DeviceChanges;
-pub(crate) use device_map::{DeviceMap, stripe_length};
-pub(crate) use free_space_tree::GroupEdits;
-pub(crate) use give_back::Help;
-pub(crate) use group::{BlockGroup, FreeSpaceForm};
-pub(crate) use load::{SpaceSources, load_space};
-pub(crate) use reserve::Reservation;
+pub use chunks::NewChunk;
+pub use demand::{Demand, Needs, Shortage, UseOfReserve};
+pub use device_changes::DeviceChanges;
+pub use device_map::{DeviceMap, stripe_length};
+pub use discards::FreedRanges;
+pub use error::{Error, Result};
+pub use free_space_tree::GroupEdits;
+pub use give_back::{Help, WaitsForGroups};
+pub use global_reserve::global_reserve;
+pub use load::{SpaceSources, load_space};
+pub use pinning::ReadableCommit;
+pub use reserve::Reservation;
+pub use space::{Space, SpaceState};
+pub use totals::SpaceTotals;

@@ -1,0 +1,41 @@
+//! What metadata has to stay free for the kernel's driver (invariant 25).
+//!
+//! The kernel reserves a *global block reserve* when it mounts, and uses it only for deletions; an
+//! operation's own demand has to be free in addition. A volume whose metadata has less is full
+//! before the first operation: orphans that a crash left can't be cleaned up, and the mount fails.
+//! `btrfs filesystem usage` shows the size of the reserve, and so does
+//! `/sys/fs/btrfs/*/allocation/global_rsv_size`.
+
+use ubtrfs_format::CompatRo;
+
+use crate::space::SpaceState;
+
+/// The kernel's reserve is never larger.
+const MAX_BYTES: u64 = 512 << 20;
+/// Its least number of nodes, and the additional ones for optional trees.
+const MIN_NODES: u64 = 240;
+const FREE_SPACE_TREE_NODES: u64 = 112;
+const BLOCK_GROUP_TREE_NODES: u64 = 16;
+/// Nodes that a kernel's first operations reserve in addition: 16 for each item that may be
+/// touched.
+const FIRST_OPERATIONS_NODES: u64 = 64;
+
+impl SpaceState {
+    /// Bytes of metadata that a kernel that mounts the volume needs to find free.
+    pub(crate) fn kernel_needs(&self) -> u64 {
+        self.reserved.needs.global_reserve + FIRST_OPERATIONS_NODES * self.node_size
+    }
+}
+
+/// Bytes of metadata that the kernel sets aside when it mounts a volume with these features, whose
+/// extent, checksum, free-space and block-group trees have so many bytes.
+pub fn global_reserve(tree_bytes: u64, features: CompatRo, node_size: u64) -> u64 {
+    let mut nodes = MIN_NODES;
+    if features.contains(CompatRo::FREE_SPACE_TREE) {
+        nodes += FREE_SPACE_TREE_NODES;
+    }
+    if features.contains(CompatRo::BLOCK_GROUP_TREE) {
+        nodes += BLOCK_GROUP_TREE_NODES;
+    }
+    tree_bytes.max(nodes * node_size).min(MAX_BYTES)
+}

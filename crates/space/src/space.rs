@@ -1,0 +1,181 @@
+//! The space of a volume under its lock, and what operations do with it in one step.
+
+use ubtrfs_format::Logical;
+use ubtrfs_format::items::{BlockGroupFlags, DevItem};
+use ubtrfs_threads::{Condvar, MutexGuard, Rank};
+use ubtrfs_volume::{CountedMutex, LockCounters};
+
+use crate::chunks::Chunks;
+use crate::demand::Reserved;
+use crate::device_map::DeviceMap;
+use crate::discards::Discards;
+use crate::group::BlockGroup;
+use crate::groups::Groups;
+use crate::pinning::Pins;
+use crate::profiles::Profiles;
+use crate::remove_chunks::Removal;
+use crate::totals::SpaceTotals;
+
+/// The space of a volume.
+pub struct Space {
+    inner: CountedMutex<SpaceState>,
+    node_size: u64,
+    /// Signalled when the emptying of a group has ended.
+    pub(crate) left: Condvar,
+}
+
+/// What the lock of space protects.
+pub struct SpaceState {
+    pub(crate) groups: Groups,
+    pub(crate) devices: DeviceMap,
+    pub(crate) chunks: Chunks,
+    pub(crate) removal: Removal,
+    pub(crate) profiles: Profiles,
+    pub(crate) pins: Pins,
+    pub(crate) discards: Discards,
+    pub(crate) reserved: Reserved,
+    /// Operations that wait for the space of groups that are being emptied.
+    pub(crate) waiting_for_groups: usize,
+    /// The next commit rewrites all records of block groups, devices and free space, whatever the
+    /// trees have.
+    pub(crate) rewrites_all: bool,
+    pub(crate) node_size: u64,
+    pub(crate) sector_size: u64,
+}
+impl Space {
+    /// The space of a volume that [was read](crate::load_space).
+    pub fn new(inner: SpaceState) -> Self {
+        Self { node_size: inner.node_size, inner: CountedMutex::new(Rank::Space, inner), left: Condvar::new() }
+    }
+
+    /// The space of a volume whose block groups can't be read: nothing can be allocated.
+    pub fn unknown(devices: &[DevItem], node_size: u64, sector_size: u64) -> Self {
+        let devices = DeviceMap::new(devices, []);
+        Self::new(SpaceState { devices, ..SpaceState::empty(node_size, sector_size) })
+    }
+
+    /// The state itself, for the commit's own steps.
+    pub fn lock(&self) -> MutexGuard<'_, SpaceState> {
+        self.inner.lock()
+    }
+
+    /// How often its lock was taken.
+    pub fn counters(&self) -> LockCounters {
+        self.inner.counters()
+    }
+
+    /// Allocates up to `want` contiguous bytes of data (a multiple of the sector size) near `hint`.
+    pub fn allocate_data(&self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
+        self.inner.lock().allocate_data(want, hint)
+    }
+
+    /// Allocates exactly `len` contiguous bytes of data near `hint`.
+    pub fn allocate_whole_data(&self, len: u64, hint: Logical) -> Option<Logical> {
+        let mut inner = self.inner.lock();
+        let (start, found) = inner.allocate_data(len, hint)?;
+        if found < len {
+            inner.make_available(start, found);
+            return None;
+        }
+        Some(start)
+    }
+
+    /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks.
+    /// `known_only`: not in chunks that the commit being made does not write.
+    pub fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
+        self.inner.lock().allocate_node(system, known_only)
+    }
+
+    /// Bytes of a node.
+    pub fn node_size(&self) -> u64 {
+        self.node_size
+    }
+
+    /// Allocates a node of the log: only if no commit may need the space, if more than `left` bytes
+    /// remain free, and in a chunk that the last commit has.
+    pub fn allocate_log_node(&self, left: u64) -> Option<Logical> {
+        let mut inner = self.inner.lock();
+        if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
+    }
+
+    /// Whether two addresses are in one chunk.
+    pub fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
+        let inner = self.inner.lock();
+        let chunk = inner.groups.of(one).map(|group| group.start);
+        chunk.is_some() && chunk == inner.groups.of(other).map(|group| group.start)
+    }
+
+    /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a
+    /// group that is being emptied, since it may have been copied already.
+    pub fn may_be_overwritten(&self, address: Logical) -> bool {
+        self.inner.lock().groups.of(address).is_some_and(BlockGroup::may_be_overwritten)
+    }
+
+    /// Whether an address is in a chunk that the last commit does not have.
+    pub fn is_in_new_chunk(&self, address: Logical) -> bool {
+        self.inner.lock().groups.of(address).is_none_or(|group| group.new)
+    }
+
+    /// Excludes space that a log uses from allocation. Returns whether the trees of the last commit
+    /// have it as allocated; `None` if it is neither that nor free, or not of this kind.
+    pub fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
+        let mut inner = self.inner.lock();
+        let mut group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
+        if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
+    }
+
+    /// Whether the block groups could be read.
+    pub fn is_known(&self) -> bool {
+        !self.inner.lock().groups.is_empty()
+    }
+
+    /// Frees space that was allocated and to which no tree or superblock ever referred.
+    pub fn release(&self, start: Logical, len: u64) {
+        self.inner.lock().make_available(start, len);
+    }
+
+    /// The sums that statfs needs.
+    pub fn totals(&self) -> SpaceTotals {
+        self.inner.lock().totals()
+    }
+}
+
+impl SpaceState {
+    /// The space of a volume without devices and block groups.
+    pub(crate) fn empty(node_size: u64, sector_size: u64) -> Self {
+        Self {
+            groups: Groups::default(),
+            devices: DeviceMap::new(&[], []),
+            chunks: Chunks::default(),
+            removal: Removal::default(),
+            profiles: Profiles::default(),
+            pins: Pins::default(),
+            discards: Discards::default(),
+            reserved: Reserved::default(),
+            waiting_for_groups: 0,
+            rewrites_all: false,
+            node_size,
+            sector_size,
+        }
+    }
+
+    /// The devices, and what of them belongs to chunks.
+    pub fn devices(&self) -> &DeviceMap {
+        &self.devices
+    }
+
+    /// The same to change it.
+    pub fn devices_mut(&mut self) -> &mut DeviceMap {
+        &mut self.devices
+    }
+
+    /// Whether the next commit has something to write of space, though no tree has changed.
+    pub fn has_changes(&self) -> bool {
+        self.chunks.has_new() || self.rewrites_all || self.devices.has_changes()
+    }
+
+    /// Whether the commit in progress has to rewrite all records of space; later ones need not.
+    pub fn take_rewrites_all(&mut self) -> bool {
+        std::mem::take(&mut self.rewrites_all)
+    }
+}
