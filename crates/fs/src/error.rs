@@ -77,6 +77,10 @@ pub enum Error {
     /// have got as well.
     #[error("what was changed may not be durable: {}", sentence(.0))]
     NotDurable(#[source] Arc<Error>),
+    /// A thread has panicked while it changed what commits write: what it did may be half done, so
+    /// nothing becomes durable after that.
+    #[error("a thread of the file system has panicked, and nothing is written after that")]
+    Panicked,
     /// The file system has turned read-only after an error.
     #[error("the file system is read-only after an error: {}", sentence(.0))]
     Aborted(#[source] Arc<Error>),

@@ -12,7 +12,7 @@ use rpds::RedBlackTreeMapSync;
 use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, InodeFlags, Timespec};
 use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_threads::atomic::AtomicBool;
-use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, OnceLock, Rank, RwLock};
+use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, OnceLock, Panics, Rank, RwLock};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
@@ -143,6 +143,8 @@ pub(crate) struct FsInfo {
     /// The space of a volume that was opened to be read only is not known.
     began_read_only: bool,
     aborted: Mutex<Option<Arc<Error>>>,
+    /// Of threads that commit or write a log.
+    pub(crate) panics: Panics,
     on_abort: OnceLock<OnAbort>,
     pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
@@ -184,6 +186,7 @@ impl FsInfo {
             options,
             space,
             gate: Gate::new(first),
+            panics: Panics::default(),
             counters: Counters::default(),
             commit_request: WorkRequest::new(Rank::CommitRequest),
             resilver_request: WorkRequest::new(Rank::ResilverRequest),
@@ -443,6 +446,13 @@ impl FsInfo {
     /// The error by which the file system turned read-only, if it did.
     pub(crate) fn aborted(&self) -> Option<Arc<Error>> {
         self.aborted.lock().clone()
+    }
+
+    /// An error if a thread has panicked while it changed what commits and logs write. Asked before
+    /// a superblock is written: what such a thread left may be half done.
+    pub(crate) fn check_panics(&self) -> Result<()> {
+        let has_panicked = self.panics.any() || self.gate.has_panicked() || self.space.has_panicked();
+        if has_panicked { Err(Error::Panicked) } else { Ok(()) }
     }
 
     /// Why the file system turned read-only, if it did.

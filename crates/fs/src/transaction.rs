@@ -22,12 +22,12 @@
 //! for memory work only.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicU64, Ordering};
-use ubtrfs_threads::{ArcSwap, Mutex, Rank, RwLockReadGuard, is_held};
+use ubtrfs_threads::{ArcSwap, Mutex, Panics, Rank, RwLockReadGuard, WatchPanics, is_held};
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
 use crate::change_memory::{self, Account, TransactionMemory};
@@ -343,7 +343,19 @@ impl Freeze for InodeState {
 }
 
 /// A passage of the gate: the transaction that is open during it.
-pub(crate) type Passage<'a> = RwLockReadGuard<'a, Arc<Transaction>>;
+pub(crate) struct Passage<'a> {
+    // It is dropped before a commit gets the lock.
+    _watch: WatchPanics<'a>,
+    open: RwLockReadGuard<'a, Arc<Transaction>>,
+}
+
+impl Deref for Passage<'_> {
+    type Target = Arc<Transaction>;
+
+    fn deref(&self) -> &Arc<Transaction> {
+        &self.open
+    }
+}
 
 /// The gate.
 pub(crate) struct Gate {
@@ -351,18 +363,29 @@ pub(crate) struct Gate {
     /// The open transaction for readers, perhaps during a passage: a second passage would wait for
     /// the swap that waits for the first.
     shown: ArcSwap<Transaction>,
+    panics: Panics,
 }
 
 impl Gate {
     pub(crate) fn new(generation: Generation) -> Self {
         let first = Arc::new(Transaction::new(generation));
-        Self { open: CountedRwLock::new(Rank::Gate, first.clone()), shown: ArcSwap::new(first) }
+        Self {
+            open: CountedRwLock::new(Rank::Gate, first.clone()),
+            shown: ArcSwap::new(first),
+            panics: Panics::default(),
+        }
     }
 
     /// Enters the open transaction. Nothing that may wait for a device happens until the guard is
     /// dropped.
     pub(crate) fn enter(&self) -> Passage<'_> {
-        self.open.read()
+        let open = self.open.read();
+        Passage { _watch: self.panics.watch(), open }
+    }
+
+    /// Whether a thread has panicked during its passage: its operation may be half done.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.panics.any()
     }
 
     /// Freezes what locked inodes have of older transactions, and says which one is open: a plan

@@ -1,14 +1,10 @@
-//! Chunks that are made, and those that leave the volume, between the commits that write them to the
-//! trees (invariant 18).
+//! Chunks that are made, and those that leave the volume, between the commits that write them to
+//! the trees (invariant 18).
 
-use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
+use ubtrfs_format::items::ChunkItem;
+
+use crate::demand::Shortage;
 use ubtrfs_format::{Logical, Uuid};
-use ubtrfs_volume::Volume;
-
-use crate::device_map::DeviceMap;
-use crate::error::Result;
-use crate::group::BlockGroup;
-use crate::space::SpaceState;
 
 /// No chunk is shorter.
 pub(crate) const MIN_CHUNK: u64 = 1 << 20;
@@ -31,10 +27,7 @@ pub(crate) enum ChunksJoin {
     /// The one after it: that in flight has taken its chunks, and its nodes can be in no others.
     NextCommit,
 }
-/// Where chunks may begin among logical addresses.
-const CHUNK_ALIGN: u64 = 1 << 20;
-
-/// Chunks that come and go.
+/// Chunks that are made and removed.
 #[derive(Default)]
 pub(crate) struct Chunks {
     /// Those that the next commit adds to the trees.
@@ -47,6 +40,11 @@ pub(crate) struct Chunks {
     /// The most bytes of a new chunk, if it is given.
     max_length: Option<u64>,
     tree_uuid: Uuid,
+    /// The kind of space that was short since the last commit, so that empty chunks of the other
+    /// one go at once.
+    wanted: Option<Shortage>,
+    /// The empty group that a commit looked at last.
+    looked_at: (u64, Logical),
 }
 
 impl Chunks {
@@ -84,94 +82,54 @@ impl Chunks {
         self.removed += self.leaving.len() as u64;
         std::mem::take(&mut self.leaving)
     }
-}
 
-impl SpaceState {
-    /// Whether the next commit has chunks to add.
-    pub fn has_new_chunks(&self) -> bool {
-        self.chunks.has_new()
+    /// Where chunks begin that the next commit adds.
+    pub(crate) fn starts_of_new(&self) -> impl Iterator<Item = Logical> {
+        self.new.iter().map(|new| new.start)
     }
 
-    /// Where chunks begin that the next commit adds, and the one in progress does not.
-    pub fn new_chunks(&self) -> impl Iterator<Item = Logical> {
-        self.chunks.new.iter().map(|new| new.start)
+    /// A chunk was made.
+    pub(crate) fn add(&mut self, made: NewChunk) {
+        self.new.push(made);
+        self.made += 1;
     }
 
-    /// System chunks that the commit in progress removes.
-    pub fn leaving_system_chunks(&self) -> Vec<Logical> {
-        let of_system = self.chunks.leaving.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
-        of_system.map(|(start, _)| *start).collect()
+    /// Takes those that the commit in progress adds; it adds none that is made later.
+    pub(crate) fn take_new(&mut self) -> Vec<NewChunk> {
+        self.join = ChunksJoin::NextCommit;
+        std::mem::take(&mut self.new)
     }
 
-    /// The UUID of the chunk tree, which device extents name.
-    pub fn chunk_tree_uuid(&self) -> Uuid {
-        self.chunks.tree_uuid
+    /// Those that the commit in progress removes.
+    pub(crate) fn leaving(&self) -> &[(Logical, ChunkItem)] {
+        &self.leaving
     }
 
-    /// Makes a chunk of this kind out of unallocated device space, and adds it to the volume before
-    /// anything can be allocated from it; the next commit writes it to the trees. `None` if no
-    /// device has room.
-    pub fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
-        let Some((start, chunk)) = self.place_chunk(kind, volume) else { return Ok(None) };
-        if let Err(error) = volume.add_chunk(start, chunk.clone()) {
-            // It is nowhere, so nothing is allocated from it.
-            self.devices.uncount(&chunk);
-            self.devices.vacate(&chunk);
-            return Err(error.into());
-        }
-        let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
-        group.new = true;
-        group.touched = true;
-        group.delta.come.insert((start.0, chunk.length));
-        for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
-            group.available.remove_any(at.0, len);
-        }
-        self.groups.insert(group);
-        let made = NewChunk { start, chunk };
-        self.count_reserve();
-        self.chunks.new.push(made.clone());
-        self.chunks.made += 1;
-        Ok(Some(made))
+    /// How many were made, and removed.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.made, self.removed)
     }
 
-    /// Takes unallocated device space for a chunk of this kind.
-    fn place_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Option<(Logical, ChunkItem)> {
-        let flags = self.profiles.of_new_chunks(kind);
-        let want = self.next_chunk_length(kind);
-        let stripes = self.devices.place(flags, want, MIN_CHUNK, &volume.lagging_devices())?;
-        let leaving = self.chunks.leaving.iter().map(|(start, chunk)| start.0 + chunk.length);
-        let end = self.groups.end().into_iter().chain(leaving).max();
-        let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;
-        let length = stripes.length;
-        let chunk = ChunkItem {
-            length,
-            owner: 2,
-            stripe_len: ubtrfs_format::items::STRIPE_LEN,
-            flags,
-            io_align: 65536,
-            io_width: 65536,
-            sector_size: self.sector_size as u32,
-            sub_stripes: flags.raid()?.sub_stripes,
-            stripes: stripes.stripes,
-        };
-        Some((Logical(start), chunk))
+    /// The UUID of the chunk tree.
+    pub(crate) fn tree_uuid(&self) -> Uuid {
+        self.tree_uuid
     }
 
-    /// Takes the chunks that are to be in the trees of the commit in progress. None that is made
-    /// until it ends will be.
-    pub fn take_new_chunks(&mut self) -> Vec<NewChunk> {
-        self.chunks.join = ChunksJoin::NextCommit;
-        let new = std::mem::take(&mut self.chunks.new);
-        for chunk in &new {
-            if let Some(mut group) = self.groups.get_mut(chunk.start) {
-                group.new = false;
-            }
-        }
-        new
+    /// The kind of space for which empty chunks go at once.
+    pub(crate) fn wanted(&self) -> Option<Shortage> {
+        self.wanted
     }
 
-    /// Chunks made so far, and removed.
-    pub fn chunk_counts(&self) -> (u64, u64) {
-        (self.chunks.made, self.chunks.removed)
+    pub(crate) fn set_wanted(&mut self, wanted: Option<Shortage>) {
+        self.wanted = wanted;
+    }
+
+    /// The empty group that a commit looked at last, by type and address.
+    pub(crate) fn looked_at(&self) -> (u64, Logical) {
+        self.looked_at
+    }
+
+    pub(crate) fn set_looked_at(&mut self, group: (u64, Logical)) {
+        self.looked_at = group;
     }
 }

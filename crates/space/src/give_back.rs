@@ -62,7 +62,7 @@ impl Space {
         let mut inner = self.lock();
         inner.waiting_for_groups += 1;
         let is_asked_back = |group: &BlockGroup| group.emptying == Some(Emptying::AskedBack);
-        while inner.groups.emptying().any(is_asked_back) && !self.left.wait_until(&mut inner, until).timed_out() {}
+        while inner.groups.emptying().any(is_asked_back) && !inner.wait_until(&self.left, until) {}
         WaitsForGroups(self)
     }
 }

@@ -34,6 +34,7 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a panic is an invariant of this crate that does not hold")]
 
+mod add_chunks;
 mod allocator;
 mod chunks;
 mod demand;
@@ -44,12 +45,14 @@ mod emptying;
 mod error;
 mod free_map;
 mod free_space_tree;
+mod freed_ranges;
 mod give_back;
 mod global_reserve;
 mod group;
 mod groups;
 mod load;
 mod pinning;
+mod pins;
 mod profiles;
 mod remove_chunks;
 mod reserve;
@@ -61,13 +64,13 @@ pub use chunks::NewChunk;
 pub use demand::{Demand, Needs, Shortage, UseOfReserve};
 pub use device_changes::DeviceChanges;
 pub use device_map::{DeviceMap, stripe_length};
-pub use discards::FreedRanges;
 pub use error::{Error, Result};
 pub use free_space_tree::GroupEdits;
+pub use freed_ranges::FreedRanges;
 pub use give_back::{Help, WaitsForGroups};
 pub use global_reserve::global_reserve;
 pub use load::{SpaceSources, load_space};
-pub use pinning::ReadableCommit;
+pub use pins::ReadableCommit;
 pub use reserve::Reservation;
-pub use space::{Space, SpaceState};
+pub use space::{Space, SpaceGuard, SpaceState};
 pub use totals::SpaceTotals;

@@ -28,20 +28,11 @@ const IDLE_COMMITS: u32 = 2;
 /// makes the commit longer.
 const MAX_LOOKED_AT: usize = 256;
 
-/// Which empty groups commits remove.
-#[derive(Default)]
-pub(crate) struct Removal {
-    /// The kind of space that was short since the last commit.
-    wanted: Option<Shortage>,
-    /// The empty group that a commit looked at last.
-    looked_at: (u64, Logical),
-}
-
 impl SpaceState {
     /// Notes that a reservation failed and that no chunk can be made for it, so that empty chunks
     /// of the other kind are removed at once.
     pub fn want_empty_groups(&mut self, shortage: Shortage) {
-        self.removal.wanted = Some(shortage);
+        self.chunks.set_wanted(Some(shortage));
     }
 
     /// Whether commits would remove groups, though nothing else has changed; perhaps only those
@@ -51,13 +42,13 @@ impl SpaceState {
         if only_emptied {
             return self.groups.emptying().any(|group| group.emptying == Some(Emptying::Ended) && goes(group));
         }
-        let empty = self.groups.empty_after(self.removal.looked_at, self.most_looked_at());
+        let empty = self.groups.empty_after(self.chunks.looked_at(), self.most_looked_at());
         empty.into_iter().filter_map(|(_, start)| self.groups.get(start)).any(goes)
     }
 
     /// Empty groups that a commit looks at.
     fn most_looked_at(&self) -> usize {
-        if self.removal.wanted.is_some() { usize::MAX } else { MAX_LOOKED_AT }
+        if self.chunks.wanted().is_some() { usize::MAX } else { MAX_LOOKED_AT }
     }
 
     /// Why a group that was emptied has not gone, for the log.
@@ -117,11 +108,11 @@ impl SpaceState {
     /// records of their groups.
     pub fn take_empty_groups(&mut self, volume: &Volume, edits: &mut GroupEdits) -> Vec<(Logical, ChunkItem)> {
         let mut removed = Vec::new();
-        for (flags, start) in self.groups.empty_after(self.removal.looked_at, self.most_looked_at()) {
-            self.removal.looked_at = (flags, start);
+        for (flags, start) in self.groups.empty_after(self.chunks.looked_at(), self.most_looked_at()) {
+            self.chunks.set_looked_at((flags, start));
             let Some(group) = self.groups.get(start) else { continue };
             let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
-            let is_due = idle > IDLE_COMMITS || self.removal.wanted.is_some() || group.held.is_some();
+            let is_due = idle > IDLE_COMMITS || self.chunks.wanted().is_some() || group.held.is_some();
             let goes = idle > 0 && is_due && self.may_go(group);
             if let Some(mut group) = self.groups.get_mut(start) {
                 group.idle_commits = idle;
@@ -143,7 +134,7 @@ impl SpaceState {
         if !removed.is_empty() {
             self.count_reserve();
         }
-        self.removal.wanted = None;
+        self.chunks.set_wanted(None);
         removed
     }
 

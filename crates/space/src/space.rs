@@ -1,27 +1,57 @@
 //! The space of a volume under its lock, and what operations do with it in one step.
 
+use std::ops::{Deref, DerefMut};
+
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{BlockGroupFlags, DevItem};
-use ubtrfs_threads::{Condvar, MutexGuard, Rank};
+use ubtrfs_threads::time::Instant;
+use ubtrfs_threads::{Condvar, MutexGuard, Panics, Rank, WatchPanics};
 use ubtrfs_volume::{CountedMutex, LockCounters};
 
 use crate::chunks::Chunks;
 use crate::demand::Reserved;
 use crate::device_map::DeviceMap;
-use crate::discards::Discards;
+use crate::freed_ranges::Discards;
 use crate::group::BlockGroup;
 use crate::groups::Groups;
-use crate::pinning::Pins;
+use crate::pins::Pins;
 use crate::profiles::Profiles;
-use crate::remove_chunks::Removal;
-use crate::totals::SpaceTotals;
 
 /// The space of a volume.
 pub struct Space {
     inner: CountedMutex<SpaceState>,
     node_size: u64,
+    panics: Panics,
     /// Signalled when the emptying of a group has ended.
     pub(crate) left: Condvar,
+}
+
+/// The state of space, locked.
+pub struct SpaceGuard<'a> {
+    // It is dropped before the next thread gets the lock.
+    _watch: WatchPanics<'a>,
+    state: MutexGuard<'a, SpaceState>,
+}
+
+impl Deref for SpaceGuard<'_> {
+    type Target = SpaceState;
+
+    fn deref(&self) -> &SpaceState {
+        &self.state
+    }
+}
+
+impl DerefMut for SpaceGuard<'_> {
+    fn deref_mut(&mut self) -> &mut SpaceState {
+        &mut self.state
+    }
+}
+
+impl SpaceGuard<'_> {
+    /// Waits until a condition is signalled, or until this time. Whether the time has come.
+    pub(crate) fn wait_until(&mut self, condition: &Condvar, until: Instant) -> bool {
+        condition.wait_until(&mut self.state, until).timed_out()
+    }
 }
 
 /// What the lock of space protects.
@@ -29,7 +59,6 @@ pub struct SpaceState {
     pub(crate) groups: Groups,
     pub(crate) devices: DeviceMap,
     pub(crate) chunks: Chunks,
-    pub(crate) removal: Removal,
     pub(crate) profiles: Profiles,
     pub(crate) pins: Pins,
     pub(crate) discards: Discards,
@@ -45,7 +74,12 @@ pub struct SpaceState {
 impl Space {
     /// The space of a volume that [was read](crate::load_space).
     pub fn new(inner: SpaceState) -> Self {
-        Self { node_size: inner.node_size, inner: CountedMutex::new(Rank::Space, inner), left: Condvar::new() }
+        Self {
+            node_size: inner.node_size,
+            inner: CountedMutex::new(Rank::Space, inner),
+            panics: Panics::default(),
+            left: Condvar::new(),
+        }
     }
 
     /// The space of a volume whose block groups can't be read: nothing can be allocated.
@@ -55,8 +89,14 @@ impl Space {
     }
 
     /// The state itself, for the commit's own steps.
-    pub fn lock(&self) -> MutexGuard<'_, SpaceState> {
-        self.inner.lock()
+    pub fn lock(&self) -> SpaceGuard<'_> {
+        let state = self.inner.lock();
+        SpaceGuard { _watch: self.panics.watch(), state }
+    }
+
+    /// Whether a thread has panicked while it had the lock: what is recorded may be wrong.
+    pub fn has_panicked(&self) -> bool {
+        self.panics.any()
     }
 
     /// How often its lock was taken.
@@ -66,12 +106,12 @@ impl Space {
 
     /// Allocates up to `want` contiguous bytes of data (a multiple of the sector size) near `hint`.
     pub fn allocate_data(&self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
-        self.inner.lock().allocate_data(want, hint)
+        self.lock().allocate_data(want, hint)
     }
 
     /// Allocates exactly `len` contiguous bytes of data near `hint`.
     pub fn allocate_whole_data(&self, len: u64, hint: Logical) -> Option<Logical> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let (start, found) = inner.allocate_data(len, hint)?;
         if found < len {
             inner.make_available(start, found);
@@ -83,7 +123,7 @@ impl Space {
     /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks.
     /// `known_only`: not in chunks that the commit being made does not write.
     pub fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
-        self.inner.lock().allocate_node(system, known_only)
+        self.lock().allocate_node(system, known_only)
     }
 
     /// Bytes of a node.
@@ -94,13 +134,13 @@ impl Space {
     /// Allocates a node of the log: only if no commit may need the space, if more than `left` bytes
     /// remain free, and in a chunk that the last commit has.
     pub fn allocate_log_node(&self, left: u64) -> Option<Logical> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
     }
 
     /// Whether two addresses are in one chunk.
     pub fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         let chunk = inner.groups.of(one).map(|group| group.start);
         chunk.is_some() && chunk == inner.groups.of(other).map(|group| group.start)
     }
@@ -108,35 +148,30 @@ impl Space {
     /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a
     /// group that is being emptied, since it may have been copied already.
     pub fn may_be_overwritten(&self, address: Logical) -> bool {
-        self.inner.lock().groups.of(address).is_some_and(BlockGroup::may_be_overwritten)
+        self.lock().groups.of(address).is_some_and(BlockGroup::may_be_overwritten)
     }
 
     /// Whether an address is in a chunk that the last commit does not have.
     pub fn is_in_new_chunk(&self, address: Logical) -> bool {
-        self.inner.lock().groups.of(address).is_none_or(|group| group.new)
+        self.lock().groups.of(address).is_none_or(|group| group.new)
     }
 
     /// Excludes space that a log uses from allocation. Returns whether the trees of the last commit
     /// have it as allocated; `None` if it is neither that nor free, or not of this kind.
     pub fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         let mut group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
         if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
     }
 
     /// Whether the block groups could be read.
     pub fn is_known(&self) -> bool {
-        !self.inner.lock().groups.is_empty()
+        !self.lock().groups.is_empty()
     }
 
     /// Frees space that was allocated and to which no tree or superblock ever referred.
     pub fn release(&self, start: Logical, len: u64) {
-        self.inner.lock().make_available(start, len);
-    }
-
-    /// The sums that statfs needs.
-    pub fn totals(&self) -> SpaceTotals {
-        self.inner.lock().totals()
+        self.lock().make_available(start, len);
     }
 }
 
@@ -147,7 +182,6 @@ impl SpaceState {
             groups: Groups::default(),
             devices: DeviceMap::new(&[], []),
             chunks: Chunks::default(),
-            removal: Removal::default(),
             profiles: Profiles::default(),
             pins: Pins::default(),
             discards: Discards::default(),

@@ -3,7 +3,7 @@
 use ubtrfs_format::items::BlockGroupFlags;
 
 use crate::profiles::copies;
-use crate::space::SpaceState;
+use crate::space::{Space, SpaceState};
 
 /// Total and used space, for statfs and `info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,8 +40,15 @@ pub struct SpaceTotals {
     pub mixed: bool,
 }
 
+impl Space {
+    /// The sums that statfs needs.
+    pub fn totals(&self) -> SpaceTotals {
+        self.lock().totals()
+    }
+}
+
 impl SpaceState {
-    pub(crate) fn totals(&self) -> SpaceTotals {
+    fn totals(&self) -> SpaceTotals {
         let mut totals = SpaceTotals {
             device_bytes: self.devices.total_bytes(),
             unallocated: self.devices.unallocated(),

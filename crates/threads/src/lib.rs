@@ -16,6 +16,7 @@ mod condvar;
 mod hash_seed;
 mod held;
 mod lock;
+mod panics;
 mod rank;
 #[cfg(feature = "shuttle")]
 mod scheduled;
@@ -26,6 +27,7 @@ pub use condvar::{Condvar, WaitTimeoutResult};
 pub use hash_seed::hash_seed;
 pub use held::{assert_none_held, is_held};
 pub use lock::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use panics::{Panics, WatchPanics};
 pub use rank::Rank;
 #[cfg(feature = "shuttle")]
 use scheduled::unranked;

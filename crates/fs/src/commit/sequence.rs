@@ -155,6 +155,8 @@ impl Committer {
         &self,
         relocation: Option<(RelocationStep, &mut Option<Error>)>,
     ) -> std::result::Result<Option<ClosedGroup>, Arc<Error>> {
+        let _watch = self.info.panics.watch();
+        self.info.check_panics().map_err(|error| self.info.abort(error))?;
         self.start_early_writeback().map_err(|error| self.info.abort(error))?;
         let (transaction, log_nodes) = {
             // No log of the transaction that closes is written from here on.

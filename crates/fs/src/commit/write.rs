@@ -141,6 +141,7 @@ fn publish(
         log.enter_into(superblock);
     }
     let flushed = volume.flush(data, nodes).at(Step::FlushBeforeSuperblock)?;
+    committer.info.check_panics()?;
     volume.write_superblock(superblock, Copies::All, flushed).map_err(|error| {
         let step = Step::of_superblock(&error);
         Error::from(error).at(step)

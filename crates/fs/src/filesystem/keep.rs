@@ -34,7 +34,7 @@ impl Filesystem {
         self.committer.between_commits(|| {
             let readers = self.info.committed();
             let readable: ReadableCommit = readers.clone();
-            self.info.space.keep(&readable);
+            self.info.space.keep(readers.generation, &readable);
             KeptCommit { _readers: readers }
         })
     }

@@ -10,6 +10,8 @@ mod keep;
 mod mend;
 mod names;
 mod open;
+#[cfg(test)]
+mod panics_tests;
 mod scheduling;
 mod stats;
 mod subvolumes;

@@ -39,6 +39,7 @@ impl Log {
 
     /// Submits the nodes of a group's log; `None` if the log has all of it already.
     pub(super) fn begin_write(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Option<LogWrites>, Stop> {
+        let _watch = self.info.panics.watch();
         assert!(!tree_log.commit_in_flight, "invariant 16: no log is written beside a commit");
         assert!(self.in_flight.lock().is_none(), "invariant 49: no log is written beside one in flight");
         let base = self.info.committed();
@@ -51,11 +52,13 @@ impl Log {
     /// Makes a log durable whose nodes are under way.
     pub(super) fn finish_write(&self, tree_log: &mut TreeLog, writes: LogWrites) -> Result<Durable, Stop> {
         let LogWrites { base, log, nodes } = writes;
+        let _watch = self.info.panics.watch();
         let data = self.writeback.wait_for_all(&log.ordered).map_err(|error| Stop::Abort(Error::Shared(error)))?;
         let nodes = self.info.volume.wait(nodes).or_abort(Step::WriteLogTreeBlocks)?;
         let flushed = self.info.volume.flush(data, nodes).or_abort(Step::FlushBeforeSuperblock)?;
         let mut superblock = base.superblock.clone();
         log.enter_into(&mut superblock);
+        self.info.check_panics().map_err(Stop::Abort)?;
         let published = self.info.volume.write_superblock(&superblock, Copies::Primary, flushed);
         let published = published.map_err(|error| {
             let step = Step::of_superblock(&error);

@@ -1,0 +1,52 @@
+//! What a panic leaves: nothing that a thread may have changed by half becomes durable.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use ubtrfs_format::Generation;
+use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
+
+use crate::{Error, Filesystem, InodeId, NewInode, Options};
+
+fn regular() -> NewInode {
+    NewInode { mode: 0o100_644, ..NewInode::default() }
+}
+
+fn generation(device: &Arc<MemoryDevice>) -> Generation {
+    let copy = Arc::new(MemoryDevice::from_bytes(device.to_bytes())) as Arc<dyn Device>;
+    Volume::open(vec![copy], OpenOptions { read_only: true }).unwrap().superblock().generation
+}
+
+/// Panics within something of a file system that has changes; whether nothing of them is durable.
+fn nothing_is_written_after(panicking: impl FnOnce(&Filesystem)) {
+    let device = super::new_volume();
+    let fs = Filesystem::open_devices(vec![Arc::clone(&device) as _], Options::default()).unwrap();
+    let file: InodeId = fs.create(fs.root(), b"file", &regular()).unwrap();
+    fs.sync().unwrap();
+    let before = generation(&device);
+    fs.create(fs.root(), b"other", &regular()).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| panicking(&fs))).is_err());
+    let error = fs.sync().unwrap_err();
+    assert!(matches!(error, Error::Shared(_)) && error.chain().contains("panicked"), "{error:?}");
+    assert!(fs.fsync(file).is_err() && fs.create(fs.root(), b"more", &regular()).is_err());
+    assert!(fs.close().is_err());
+    assert_eq!(generation(&device), before);
+}
+
+#[test]
+fn of_an_operation() {
+    nothing_is_written_after(|fs| {
+        let _passage = fs.info.gate.enter();
+        panic!("on purpose");
+    });
+}
+
+/// By invariants 3 and 10 space is given out once.
+#[test]
+fn of_a_thread_that_gives_space_out() {
+    nothing_is_written_after(|fs| {
+        let (start, len) = fs.info.space.allocate_data(4096, ubtrfs_format::Logical(0)).unwrap();
+        fs.info.space.release(start, len);
+        fs.info.space.release(start, len);
+    });
+}

@@ -1,0 +1,102 @@
+//! Chunks made out of unallocated space of the devices.
+
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
+use ubtrfs_format::{Logical, Uuid};
+use ubtrfs_volume::Volume;
+
+use crate::chunks::{MIN_CHUNK, NewChunk};
+use crate::device_map::DeviceMap;
+use crate::error::Result;
+use crate::group::BlockGroup;
+use crate::space::SpaceState;
+
+/// Where chunks may begin among logical addresses.
+const CHUNK_ALIGN: u64 = 1 << 20;
+
+impl SpaceState {
+    /// Whether the next commit has chunks to add.
+    pub fn has_new_chunks(&self) -> bool {
+        self.chunks.has_new()
+    }
+
+    /// Where chunks begin that the next commit adds, and the one in progress does not.
+    pub fn new_chunks(&self) -> impl Iterator<Item = Logical> {
+        self.chunks.starts_of_new()
+    }
+
+    /// System chunks that the commit in progress removes.
+    pub fn leaving_system_chunks(&self) -> Vec<Logical> {
+        let of_system = self.chunks.leaving().iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
+        of_system.map(|(start, _)| *start).collect()
+    }
+
+    /// The UUID of the chunk tree, which device extents name.
+    pub fn chunk_tree_uuid(&self) -> Uuid {
+        self.chunks.tree_uuid()
+    }
+
+    /// Makes a chunk of this kind out of unallocated device space, and adds it to the volume before
+    /// anything can be allocated from it; the next commit writes it to the trees. `None` if no
+    /// device has room.
+    pub fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
+        let Some((start, chunk)) = self.place_chunk(kind, volume) else { return Ok(None) };
+        if let Err(error) = volume.add_chunk(start, chunk.clone()) {
+            // It is nowhere, so nothing is allocated from it.
+            self.devices.uncount(&chunk);
+            self.devices.vacate(&chunk);
+            return Err(error.into());
+        }
+        let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
+        group.new = true;
+        group.touched = true;
+        group.delta.come.insert((start.0, chunk.length));
+        for (at, len) in DeviceMap::superblock_ranges(start, &chunk) {
+            group.available.remove_any(at.0, len);
+        }
+        self.groups.insert(group);
+        let made = NewChunk { start, chunk };
+        self.count_reserve();
+        self.chunks.add(made.clone());
+        Ok(Some(made))
+    }
+
+    /// Takes unallocated device space for a chunk of this kind.
+    fn place_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Option<(Logical, ChunkItem)> {
+        let flags = self.profiles.of_new_chunks(kind);
+        let want = self.next_chunk_length(kind);
+        let stripes = self.devices.place(flags, want, MIN_CHUNK, &volume.lagging_devices())?;
+        let leaving = self.chunks.leaving().iter().map(|(start, chunk)| start.0 + chunk.length);
+        let end = self.groups.end().into_iter().chain(leaving).max();
+        let start = end.unwrap_or(CHUNK_ALIGN).checked_next_multiple_of(CHUNK_ALIGN)?;
+        let length = stripes.length;
+        let chunk = ChunkItem {
+            length,
+            owner: 2,
+            stripe_len: ubtrfs_format::items::STRIPE_LEN,
+            flags,
+            io_align: 65536,
+            io_width: 65536,
+            sector_size: self.sector_size as u32,
+            sub_stripes: flags.raid()?.sub_stripes,
+            stripes: stripes.stripes,
+        };
+        Some((Logical(start), chunk))
+    }
+
+    /// Takes the chunks that are to be in the trees of the commit in progress. None that is made
+    /// until it ends will be.
+    pub fn take_new_chunks(&mut self) -> Vec<NewChunk> {
+        let new = self.chunks.take_new();
+        for chunk in &new {
+            if let Some(mut group) = self.groups.get_mut(chunk.start) {
+                group.new = false;
+            }
+        }
+        new
+    }
+
+    /// Chunks made so far, and removed.
+    pub fn chunk_counts(&self) -> (u64, u64) {
+        self.chunks.counts()
+    }
+}
