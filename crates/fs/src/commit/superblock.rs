@@ -58,7 +58,7 @@ pub(super) fn next(
             encode_sys_chunk(&mut next.sys_chunk_array, key, chunk);
         }
     }
-    if let Some(kept) = committer.info.space.lock().newest_kept() {
+    if let Some(kept) = committer.info.space.newest_kept() {
         // The commits since then are on no device by their superblocks, and what they refer to is
         // not kept: who compares superblocks must not count them (invariant 34).
         for backup in next.backup_roots.iter_mut().filter(|backup| backup.trees[0].1 > kept) {
