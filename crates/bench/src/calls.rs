@@ -230,8 +230,12 @@ impl Calls {
     /// Takes the sums of the volume's space.
     pub fn statfs(&self, dir: &Handle) -> Result<()> {
         match self {
-            Self::Kernel(_) => drop(rustix::fs::fstatvfs(dir.file()?)?),
-            Self::Engine(engine) => drop(engine.statfs()),
+            Self::Kernel(_) => {
+                rustix::fs::fstatvfs(dir.file()?)?;
+            }
+            Self::Engine(engine) => {
+                engine.statfs();
+            }
         }
         Ok(())
     }

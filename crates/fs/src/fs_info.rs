@@ -452,7 +452,11 @@ impl FsInfo {
     /// a superblock is written: what such a thread left may be half done.
     pub(crate) fn check_panics(&self) -> Result<()> {
         let has_panicked = self.panics.any() || self.gate.has_panicked() || self.space.has_panicked();
-        if has_panicked { Err(Error::Panicked) } else { Ok(()) }
+        if has_panicked {
+            // By invariant 72 none of it becomes durable.
+            return Err(Error::Panicked);
+        }
+        Ok(())
     }
 
     /// Why the file system turned read-only, if it did.

@@ -14,11 +14,6 @@ use crate::space::SpaceState;
 const CHUNK_ALIGN: u64 = 1 << 20;
 
 impl SpaceState {
-    /// Whether the next commit has chunks to add.
-    pub fn has_new_chunks(&self) -> bool {
-        self.chunks.has_new()
-    }
-
     /// Where chunks begin that the next commit adds, and the one in progress does not.
     pub fn new_chunks(&self) -> impl Iterator<Item = Logical> {
         self.chunks.starts_of_new()
@@ -37,8 +32,16 @@ impl SpaceState {
 
     /// Makes a chunk of this kind out of unallocated device space, and adds it to the volume before
     /// anything can be allocated from it; the next commit writes it to the trees. `None` if no
-    /// device has room.
+    /// device has room for it, or for the system chunk that the chunk tree may need for its item.
     pub fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
+        let needs_system = kind != BlockGroupFlags::SYSTEM && self.is_system_short();
+        if needs_system && self.make_chunk(BlockGroupFlags::SYSTEM, volume)?.is_none() {
+            return Ok(None);
+        }
+        self.make_chunk(kind, volume)
+    }
+
+    fn make_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
         let Some((start, chunk)) = self.place_chunk(kind, volume) else { return Ok(None) };
         if let Err(error) = volume.add_chunk(start, chunk.clone()) {
             // It is nowhere, so nothing is allocated from it.

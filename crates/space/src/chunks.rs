@@ -27,11 +27,18 @@ pub(crate) enum ChunksJoin {
     /// The one after it: that in flight has taken its chunks, and its nodes can be in no others.
     NextCommit,
 }
+
+/// Bytes of a chunk's item in the chunk tree, with its key and place in the leaf: those of the
+/// chunk, and of each stripe (the format: `btrfs_item`, `btrfs_chunk`, `btrfs_stripe`).
+const ITEM_BYTES: (u64, u64) = (25 + 48, 32);
+
 /// Chunks that are made and removed.
 #[derive(Default)]
 pub(crate) struct Chunks {
     /// Those that the next commit adds to the trees.
     new: Vec<NewChunk>,
+    /// Bytes of their items in the chunk tree.
+    new_bytes: u64,
     join: ChunksJoin,
     /// Those that the commit in progress removes.
     leaving: Vec<(Logical, ChunkItem)>,
@@ -90,6 +97,7 @@ impl Chunks {
 
     /// A chunk was made.
     pub(crate) fn add(&mut self, made: NewChunk) {
+        self.new_bytes += ITEM_BYTES.0 + ITEM_BYTES.1 * made.chunk.stripes.len() as u64;
         self.new.push(made);
         self.made += 1;
     }
@@ -97,7 +105,18 @@ impl Chunks {
     /// Takes those that the commit in progress adds; it adds none that is made later.
     pub(crate) fn take_new(&mut self) -> Vec<NewChunk> {
         self.join = ChunksJoin::NextCommit;
+        self.new_bytes = 0;
         std::mem::take(&mut self.new)
+    }
+
+    /// How many the next commit adds and removes.
+    pub(crate) fn changes(&self) -> u64 {
+        (self.new.len() + self.leaving.len()) as u64
+    }
+
+    /// Bytes by which the items of new ones let the chunk tree grow, at the least.
+    pub(crate) fn new_bytes(&self) -> u64 {
+        self.new_bytes
     }
 
     /// Those that the commit in progress removes.

@@ -85,7 +85,7 @@ impl SpaceState {
             spare = spare.min(self.spare_metadata());
         }
         if flags.contains(BlockGroupFlags::SYSTEM) {
-            spare = spare.min(self.available(BlockGroupFlags::SYSTEM).saturating_sub(8 * self.node_size));
+            spare = spare.min(self.available(BlockGroupFlags::SYSTEM).saturating_sub(self.system_need()));
         }
         spare
     }

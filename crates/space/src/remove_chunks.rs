@@ -113,7 +113,9 @@ impl SpaceState {
             let Some(group) = self.groups.get(start) else { continue };
             let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
             let is_due = idle > IDLE_COMMITS || self.chunks.wanted().is_some() || group.held.is_some();
-            let goes = idle > 0 && is_due && self.may_go(group);
+            // The leaves of the chunk tree that lose an item are written again.
+            let has_room = removed.is_empty() || !self.is_system_short();
+            let goes = idle > 0 && is_due && has_room && self.may_go(group);
             if let Some(mut group) = self.groups.get_mut(start) {
                 group.idle_commits = idle;
             }

@@ -284,9 +284,19 @@ impl SpaceState {
         need > self.available(BlockGroupFlags::METADATA)
     }
 
-    /// Whether the chunk tree has little room to grow.
-    pub fn is_system_short(&self) -> bool {
-        self.available(BlockGroupFlags::SYSTEM) < 8 * self.node_size
+    /// Bytes of system chunks that a commit may need which adds and removes chunks, besides what
+    /// any commit needs: its new leaves are half full at the least, and of the others each may be
+    /// written again.
+    pub(crate) fn system_need(&self) -> u64 {
+        const FEW: u64 = 8;
+        let leaves = self.groups.sums(BlockGroupFlags::SYSTEM).used / self.node_size;
+        let again = leaves.min(self.chunks.changes());
+        2 * self.chunks.new_bytes() + (again + FEW) * self.node_size
+    }
+
+    /// Whether the chunk tree may not find room to grow by a few more chunks.
+    pub(crate) fn is_system_short(&self) -> bool {
+        self.available(BlockGroupFlags::SYSTEM) < self.system_need()
     }
 
     /// Bytes of data with a reservation and without an extent: dirty data, and data of writes in

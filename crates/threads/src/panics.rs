@@ -1,5 +1,5 @@
-//! Whether a thread has panicked while it changed what others rely on. A lock does not tell: it is
-//! given to the next thread as if nothing had happened.
+//! Whether a thread has panicked while it changed what others rely on (invariant 72). A lock does
+//! not tell: it is given to the next thread as if nothing had happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -69,7 +69,7 @@ const COMMIT: &[Stage] = &[
     part("edits of extents and checksums", "ubtrfs::commit::merge_trees::data_edits"),
     part("checksum tree's leaves", "ubtrfs::commit::merge_trees::merge_checksums"),
     part("edits of tree blocks", "ubtrfs::commit::nodes::take_extent_edits"),
-    part("edits of free space", "ubtrfs::space::free_space_tree::take_group_edits"),
+    part("edits of free space", "ubtrfs_space::free_space_tree::take_group_edits"),
     part("extent tree's leaves", "ubtrfs::commit::merge_trees::merge_extents"),
     part("free-space tree's leaves", "ubtrfs::commit::merge_trees::merge_free_space"),
     part("checksums of nodes", "ubtrfs_tree::dirty::into_sealed"),

@@ -33,17 +33,14 @@ pub(super) struct ChunkChanges {
 }
 
 impl ChunkChanges {
-    /// Takes the chunks that were made, with system chunks for the chunk tree's own growth, and
-    /// those that can be removed; and the edits that delete the block groups of the latter.
+    /// Takes the chunks that were made, and those that can be removed; and the edits that delete
+    /// the block groups of the latter.
     pub(super) fn take(
         committer: &Committer,
         generation: Generation,
         free_space_tree: bool,
     ) -> Result<(Self, GroupEdits)> {
         let mut space = committer.info.space.lock();
-        if space.has_new_chunks() && space.is_system_short() {
-            space.add_chunk(BlockGroupFlags::SYSTEM, &committer.info.volume)?;
-        }
         let mut edits = GroupEdits::default();
         let removed =
             if free_space_tree { space.take_empty_groups(&committer.info.volume, &mut edits) } else { Vec::new() };

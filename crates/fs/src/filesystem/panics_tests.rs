@@ -1,4 +1,5 @@
-//! What a panic leaves: nothing that a thread may have changed by half becomes durable.
+//! What a panic leaves (invariant 72): nothing that a thread may have changed by half becomes
+//! durable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ fn of_an_operation() {
     });
 }
 
-/// By invariants 3 and 10 space is given out once.
+/// By invariants 3, 10 and 72: space is given out once.
 #[test]
 fn of_a_thread_that_gives_space_out() {
     nothing_is_written_after(|fs| {

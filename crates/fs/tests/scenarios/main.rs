@@ -6,6 +6,7 @@ mod balances_convert_and_go_on;
 mod block_groups_are_emptied;
 mod changes_are_exact;
 mod changes_of_hostile_volumes_are_bounded;
+mod chunks_are_very_many;
 mod committed_files_are_kept;
 mod common;
 mod compressed_files_are_read_by_the_kernel;

@@ -1,0 +1,58 @@
+//! A volume may have very many chunks, and a commit may add and remove very many of them. The items
+//! of chunks are in system chunks, which nothing else fills: no reservation of an operation counts
+//! them (invariant 8).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ubtrfs::mkfs::Profile;
+use ubtrfs::{Filesystem, NewInode, Options};
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
+
+use crate::common::image;
+use crate::common::volumes::assert_clean;
+
+/// As many chunks of a MiB as fill a system chunk of 8 MiB with their items.
+const CHUNKS: u64 = 90_000;
+/// Far more than it takes.
+const LONG: Duration = Duration::from_secs(100);
+
+#[test]
+fn their_items_have_room_in_system_chunks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    image::make(&path, (CHUNKS + 10_000) << 20, |options| options.metadata_profile = Some(Profile::Single));
+    let options = || Options { largest_chunk: Some(1 << 20), ..Options::default() };
+    let fs = image::open(&path, options());
+    let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+    let names: Vec<_> = (0..3).map(|number| format!("file{number}")).collect();
+    for name in &names {
+        let file = fs.create(fs.root(), name.as_bytes(), &new).unwrap();
+        fs.allocate(file, 0, (CHUNKS / 3) << 20, false).unwrap();
+        fs.sync().unwrap();
+    }
+    assert!(fs.stats().chunks_made > CHUNKS / 2, "{}", fs.stats().chunks_made);
+    fs.close().unwrap();
+    drop(fs);
+    let clean = |what: &str| {
+        let device = FileDevice::open(&path, OpenMode::ReadOnly, Exclusive::No).unwrap();
+        assert_clean(&[Arc::new(device) as Arc<dyn Device>], what);
+    };
+    clean("filled");
+    // Threads of its own free what is unlinked.
+    let device = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+    let fs = Filesystem::open_devices(vec![Arc::new(device)], options()).unwrap();
+    for name in &names {
+        fs.unlink(fs.root(), name.as_bytes()).unwrap();
+    }
+    // Each commit removes some of those that are empty.
+    let began = Instant::now();
+    while fs.stats().chunks_given_back < 1000 && began.elapsed() < LONG {
+        fs.create(fs.root(), format!("other{}", fs.stats().commits).as_bytes(), &new).unwrap();
+        fs.sync().unwrap();
+    }
+    assert!(fs.stats().chunks_given_back >= 1000, "{}", fs.stats().chunks_given_back);
+    fs.close().unwrap();
+    drop(fs);
+    clean("emptied");
+}
