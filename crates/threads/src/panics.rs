@@ -11,12 +11,13 @@ pub struct Panics(Arc<AtomicBool>);
 /// A thread that is within it. If it panics before this is dropped, that is noted.
 #[derive(Debug)]
 #[must_use = "a panic is noted only while this lives"]
-pub struct WatchPanics<'a>(&'a AtomicBool);
+pub struct WatchPanics<'a>(Option<&'a AtomicBool>);
 
 impl Panics {
-    /// A thread begins to change what others rely on.
+    /// A thread begins to change what others rely on. One that panics already only gives back what
+    /// it has: its panic came where nothing was half done.
     pub fn watch(&self) -> WatchPanics<'_> {
-        WatchPanics(&self.0)
+        WatchPanics(if std::thread::panicking() { None } else { Some(&self.0) })
     }
 
     /// Whether one has panicked.
@@ -27,8 +28,8 @@ impl Panics {
 
 impl Drop for WatchPanics<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.store(true, Ordering::Release);
+        if let Some(panicked) = self.0.filter(|_| std::thread::panicking()) {
+            panicked.store(true, Ordering::Release);
         }
     }
 }
@@ -46,5 +47,23 @@ mod tests {
             panic!("on purpose");
         });
         assert!(panicked.is_err() && inside.any() && !outside.any());
+    }
+
+    #[test]
+    fn what_is_given_back_during_a_panic_is_not_half_done() {
+        struct GivesBack<'a>(&'a Panics);
+
+        impl Drop for GivesBack<'_> {
+            fn drop(&mut self) {
+                drop(self.0.watch());
+            }
+        }
+
+        let panics = Panics::default();
+        let panicked = std::panic::catch_unwind(|| {
+            let _held = GivesBack(&panics);
+            panic!("on purpose");
+        });
+        assert!(panicked.is_err() && !panics.any());
     }
 }
