@@ -1,7 +1,7 @@
 //! Chunks made out of unallocated space of the devices.
 
-use ubtrfs_format::items::{BlockGroupFlags, ChunkItem};
-use ubtrfs_format::{Logical, Uuid};
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, encode_sys_chunk};
+use ubtrfs_format::{Key, Logical, SYS_CHUNK_ARRAY_MAX, Uuid};
 use ubtrfs_volume::Volume;
 
 use crate::chunks::{MIN_CHUNK, NewChunk};
@@ -32,7 +32,8 @@ impl SpaceState {
 
     /// Makes a chunk of this kind out of unallocated device space, and adds it to the volume before
     /// anything can be allocated from it; the next commit writes it to the trees. `None` if no
-    /// device has room for it, or for the system chunk that the chunk tree may need for its item.
+    /// device has room for it, or for the system chunk that the chunk tree may need for its item,
+    /// or if superblocks can name no more system chunks.
     pub fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
         let needs_system = kind != BlockGroupFlags::SYSTEM && self.is_system_short();
         if needs_system && self.make_chunk(BlockGroupFlags::SYSTEM, volume)?.is_none() {
@@ -43,11 +44,17 @@ impl SpaceState {
 
     fn make_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
         let Some((start, chunk)) = self.place_chunk(kind, volume) else { return Ok(None) };
-        if let Err(error) = volume.add_chunk(start, chunk.clone()) {
+        let made = if kind == BlockGroupFlags::SYSTEM && !self.superblock_has_room(&chunk) {
+            Ok(false)
+        } else {
+            volume.add_chunk(start, chunk.clone()).map(|()| true)
+        };
+        if !matches!(made, Ok(true)) {
             // It is nowhere, so nothing is allocated from it.
             self.devices.uncount(&chunk);
             self.devices.vacate(&chunk);
-            return Err(error.into());
+            made?;
+            return Ok(None);
         }
         let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
         group.new = true;
@@ -61,6 +68,14 @@ impl SpaceState {
         self.count_reserve();
         self.chunks.add(made.clone());
         Ok(Some(made))
+    }
+
+    /// Whether a superblock can hold one more system chunk, where all are as large as this one.
+    fn superblock_has_room(&self, chunk: &ChunkItem) -> bool {
+        let there = self.groups.sums(BlockGroupFlags::SYSTEM).groups as usize + self.leaving_system_chunks().len();
+        let mut entry = Vec::new();
+        encode_sys_chunk(&mut entry, Key::MIN, chunk);
+        (there + 1) * entry.len() <= SYS_CHUNK_ARRAY_MAX
     }
 
     /// Takes unallocated device space for a chunk of this kind.

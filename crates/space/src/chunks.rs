@@ -2,9 +2,9 @@
 //! the trees (invariant 18).
 
 use ubtrfs_format::items::ChunkItem;
+use ubtrfs_format::{ITEM_HEADER_SIZE, Logical, Uuid};
 
 use crate::demand::Shortage;
-use ubtrfs_format::{Logical, Uuid};
 
 /// No chunk is shorter.
 pub(crate) const MIN_CHUNK: u64 = 1 << 20;
@@ -28,17 +28,15 @@ pub(crate) enum ChunksJoin {
     NextCommit,
 }
 
-/// Bytes of a chunk's item in the chunk tree, with its key and place in the leaf: those of the
-/// chunk, and of each stripe (the format: `btrfs_item`, `btrfs_chunk`, `btrfs_stripe`).
-const ITEM_BYTES: (u64, u64) = (25 + 48, 32);
-
 /// Chunks that are made and removed.
 #[derive(Default)]
 pub(crate) struct Chunks {
     /// Those that the next commit adds to the trees.
     new: Vec<NewChunk>,
-    /// Bytes of their items in the chunk tree.
-    new_bytes: u64,
+    /// How many come to the trees, and the bytes of their items there: with the next commit, and
+    /// with the one in progress.
+    coming: (u64, u64),
+    taken: (u64, u64),
     join: ChunksJoin,
     /// Those that the commit in progress removes.
     leaving: Vec<(Logical, ChunkItem)>,
@@ -76,6 +74,7 @@ impl Chunks {
 
     /// A commit has ended: the next one takes what is made from now on.
     pub(crate) fn commit_ends(&mut self) {
+        self.taken = (0, 0);
         self.join = ChunksJoin::CommitInFlight;
     }
 
@@ -97,7 +96,8 @@ impl Chunks {
 
     /// A chunk was made.
     pub(crate) fn add(&mut self, made: NewChunk) {
-        self.new_bytes += ITEM_BYTES.0 + ITEM_BYTES.1 * made.chunk.stripes.len() as u64;
+        let bytes = (ITEM_HEADER_SIZE + made.chunk.to_bytes().len()) as u64;
+        self.coming = (self.coming.0 + 1, self.coming.1 + bytes);
         self.new.push(made);
         self.made += 1;
     }
@@ -105,18 +105,18 @@ impl Chunks {
     /// Takes those that the commit in progress adds; it adds none that is made later.
     pub(crate) fn take_new(&mut self) -> Vec<NewChunk> {
         self.join = ChunksJoin::NextCommit;
-        self.new_bytes = 0;
+        self.taken = std::mem::take(&mut self.coming);
         std::mem::take(&mut self.new)
     }
 
-    /// How many the next commit adds and removes.
+    /// How many come to the trees and leave them, with the next commit and the one in progress.
     pub(crate) fn changes(&self) -> u64 {
-        (self.new.len() + self.leaving.len()) as u64
+        self.coming.0 + self.taken.0 + self.leaving.len() as u64
     }
 
-    /// Bytes by which the items of new ones let the chunk tree grow, at the least.
-    pub(crate) fn new_bytes(&self) -> u64 {
-        self.new_bytes
+    /// Bytes by which the items of those that come let the chunk tree grow, at the least.
+    pub(crate) fn coming_bytes(&self) -> u64 {
+        self.coming.1 + self.taken.1
     }
 
     /// Those that the commit in progress removes.

@@ -284,14 +284,14 @@ impl SpaceState {
         need > self.available(BlockGroupFlags::METADATA)
     }
 
-    /// Bytes of system chunks that a commit may need which adds and removes chunks, besides what
-    /// any commit needs: its new leaves are half full at the least, and of the others each may be
-    /// written again.
+    /// Bytes of system chunks that the commit in progress and the next may need for the chunks that
+    /// they add and remove, besides what any commit needs: new leaves are half full at the least,
+    /// and of the others each may be written again.
     pub(crate) fn system_need(&self) -> u64 {
         const FEW: u64 = 8;
         let leaves = self.groups.sums(BlockGroupFlags::SYSTEM).used / self.node_size;
         let again = leaves.min(self.chunks.changes());
-        2 * self.chunks.new_bytes() + (again + FEW) * self.node_size
+        2 * self.chunks.coming_bytes() + (again + FEW) * self.node_size
     }
 
     /// Whether the chunk tree may not find room to grow by a few more chunks.
@@ -348,7 +348,11 @@ impl SpaceState {
 
 #[cfg(test)]
 mod tests {
+    use ubtrfs_format::items::{ChunkItem, STRIPE_LEN, Stripe};
+    use ubtrfs_format::{DeviceId, Logical, Physical, Uuid};
+
     use super::*;
+    use crate::chunks::NewChunk;
 
     fn pending(space: &Space) -> (u64, u64) {
         let pending = space.lock().reserved.pending;
@@ -361,6 +365,37 @@ mod tests {
         inner.reserved.pending.edits += demand.edits;
         inner.reserved.pending.item_bytes += demand.item_bytes;
         Reservation::of(space, &mut inner, demand)
+    }
+
+    /// Of invariant 8: chunks that are made during a commit must not count on what that one needs
+    /// for its own.
+    #[test]
+    fn room_for_the_items_of_chunks_is_kept_until_their_commit_ends() {
+        let mut state = SpaceState::empty(4096, 4096);
+        let few = state.system_need();
+        let add = |state: &mut SpaceState| {
+            let stripe = Stripe { devid: DeviceId(1), offset: Physical(0), dev_uuid: Uuid::NIL };
+            let chunk = ChunkItem {
+                length: 1 << 20,
+                owner: 2,
+                stripe_len: STRIPE_LEN,
+                flags: BlockGroupFlags::DATA,
+                io_align: 4096,
+                io_width: 4096,
+                sector_size: 4096,
+                sub_stripes: 1,
+                stripes: vec![stripe; 2],
+            };
+            state.chunks.add(NewChunk { start: Logical(0), chunk });
+        };
+        add(&mut state);
+        let one = state.system_need() - few;
+        assert_eq!(one, 2 * (25 + 48 + 2 * 32));
+        state.take_new_chunks();
+        add(&mut state);
+        assert_eq!(state.system_need(), few + 2 * one);
+        state.chunks.commit_ends();
+        assert_eq!(state.system_need(), few + one);
     }
 
     #[test]

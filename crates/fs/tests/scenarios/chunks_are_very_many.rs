@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ubtrfs::mkfs::Profile;
-use ubtrfs::{Filesystem, NewInode, Options};
+use ubtrfs::{Errno, Filesystem, NewInode, Options};
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 
 use crate::common::image;
@@ -16,6 +16,26 @@ use crate::common::volumes::assert_clean;
 const CHUNKS: u64 = 90_000;
 /// Far more than it takes.
 const LONG: Duration = Duration::from_secs(100);
+
+/// A superblock names all system chunks, and has room for fifteen with two copies: then there is
+/// no space for more chunks, which is an error of an operation and not of a commit.
+#[test]
+fn system_chunks_that_no_superblock_can_name_are_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    image::make(&path, (2 * CHUNKS) << 20, |options| options.metadata_profile = Some(Profile::Dup));
+    let fs = image::open(&path, Options { largest_chunk: Some(1 << 20), ..Options::default() });
+    let new = NewInode { mode: 0o100_644, ..NewInode::default() };
+    let allocated = (0..10).try_for_each(|number| {
+        let file = fs.create(fs.root(), format!("file{number}").as_bytes(), &new).unwrap();
+        fs.allocate(file, 0, (CHUNKS / 5) << 20, false)?;
+        fs.sync()
+    });
+    assert_eq!(allocated.unwrap_err().errno(), Errno::NOSPC);
+    fs.create(fs.root(), b"more", &new).unwrap();
+    fs.sync().unwrap();
+    fs.close().unwrap();
+}
 
 #[test]
 fn their_items_have_room_in_system_chunks() {
