@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::format::items::FileType;
-use ubtrfs::xattr_names::CAPABILITY;
-use ubtrfs::xattr_names::{PROPERTIES, in_plain_namespace};
+use ubtrfs::xattr_names::{CAPABILITY, PROPERTIES, in_plain_namespace};
 use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
 
 use crate::content::write_all;
@@ -156,9 +155,8 @@ impl Editor {
     }
 
     /// Makes a device node or a FIFO: `kind` is its type as a mode has it, `rdev` its number as
-    /// btrfs has it. As by mknod(1), a
-    /// change of permissions is one of 0666, and has the last word. A `group` is given to it even
-    /// if the directory gives its own.
+    /// btrfs has it. As by mknod(1), a change of permissions is one of 0666, and has the last word.
+    /// A `group` is given to it even if the directory gives its own.
     pub fn make_node(
         &self,
         path: &Path,

@@ -108,10 +108,10 @@ impl FromStr for ModeChange {
 mod tests {
     use super::*;
 
-    /// Changes, permissions before, and those after.
-    fn assert_changes(is_dir: bool, changes: &[(&str, u32, u32)]) {
+    /// Changes under a umask, permissions before, and those after.
+    fn assert_changes(umask: u32, is_dir: bool, changes: &[(&str, u32, u32)]) {
         for (change, before, after) in changes {
-            let changed = change.parse::<ModeChange>().unwrap().apply(*before, is_dir);
+            let changed = change.parse::<ModeChange>().unwrap().under(umask).apply(*before, is_dir);
             assert_eq!(changed, *after, "{change} of {before:o}");
         }
     }
@@ -128,7 +128,7 @@ mod tests {
             ("go=", 0o777, 0o700),
             ("u=rwx,go=rx", 0, 0o755),
         ];
-        assert_changes(false, &changes);
+        assert_changes(0, false, &changes);
         assert_eq!("u+X".parse::<ModeChange>().unwrap().apply(0o600, true), 0o700);
         for wrong in ["", "999", "77777", "x", "u", "u?x", "q+x", "u+q", "u+x,"] {
             assert!(wrong.parse::<ModeChange>().is_err(), "{wrong}");
@@ -145,10 +145,7 @@ mod tests {
             ("+s", 0o755, 0o6755),
             ("0666", 0, 0o666),
         ];
-        for (change, before, after) in changes {
-            let changed = change.parse::<ModeChange>().unwrap().under(0o022).apply(before, false);
-            assert_eq!(changed, after, "{change} of {before:o}");
-        }
+        assert_changes(0o022, false, &changes);
         let said = |change: &str| change.parse::<ModeChange>().unwrap().under(0o022).said(false);
         assert_eq!([said("u-w"), said("+w"), said("700")], [0o200, 0o200, 0o7777]);
     }
@@ -168,7 +165,7 @@ mod tests {
             ("u-s", 0o7755, 0o3755),
             ("ug-s", 0o7755, 0o1755),
         ];
-        assert_changes(true, &changes);
+        assert_changes(0, true, &changes);
         assert_eq!("00755".parse::<ModeChange>().unwrap().apply(0o6755, false), 0o755);
     }
 }

@@ -72,7 +72,7 @@ impl SpaceState {
     /// Whether another group, which is not being emptied, is of the same type.
     fn has_other_of_type(&self, group: &BlockGroup) -> bool {
         let of_type = self.groups.sums_where(|flags| type_of(flags) == type_of(group.flags));
-        of_type.open_groups > usize::from(group.held.is_none())
+        of_type.open_groups > u64::from(group.held.is_none())
     }
 
     /// Bytes of groups of this type that nothing has reserved.

@@ -6,7 +6,7 @@
 //! indexes know of it before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Add, AddAssign, Deref, DerefMut, SubAssign};
+use std::ops::{Add, Deref, DerefMut, Sub};
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
@@ -21,11 +21,11 @@ const MAX_SPARSE: u64 = 16 << 16;
 /// Sums over groups, in bytes but for the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    pub(crate) groups: usize,
+    pub(crate) groups: u64,
     /// Groups that give space: they are not being emptied, nor on a seed.
-    pub(crate) open_groups: usize,
+    pub(crate) open_groups: u64,
     /// Groups in which the trees have nothing.
-    pub(crate) empty_groups: usize,
+    pub(crate) empty_groups: u64,
     pub(crate) length: u64,
     /// What the trees have in use.
     pub(crate) used: u64,
@@ -37,38 +37,27 @@ pub(crate) struct Sums {
     pub(crate) unused: u64,
 }
 
-impl Add for Sums {
-    type Output = Self;
-
-    fn add(mut self, other: Self) -> Self {
-        self += other;
-        self
+impl Sums {
+    /// Each of these sums with that of others.
+    fn with(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            groups: combine(self.groups, other.groups),
+            open_groups: combine(self.open_groups, other.open_groups),
+            empty_groups: combine(self.empty_groups, other.empty_groups),
+            length: combine(self.length, other.length),
+            used: combine(self.used, other.used),
+            available: combine(self.available, other.available),
+            available_in_old: combine(self.available_in_old, other.available_in_old),
+            unused: combine(self.unused, other.unused),
+        }
     }
-}
 
-impl AddAssign for Sums {
-    fn add_assign(&mut self, other: Self) {
-        self.groups += other.groups;
-        self.open_groups += other.open_groups;
-        self.empty_groups += other.empty_groups;
-        self.length += other.length;
-        self.used += other.used;
-        self.available += other.available;
-        self.available_in_old += other.available_in_old;
-        self.unused += other.unused;
+    fn plus(self, other: Self) -> Self {
+        self.with(other, u64::add)
     }
-}
 
-impl SubAssign for Sums {
-    fn sub_assign(&mut self, other: Self) {
-        self.groups -= other.groups;
-        self.open_groups -= other.open_groups;
-        self.empty_groups -= other.empty_groups;
-        self.length -= other.length;
-        self.used -= other.used;
-        self.available -= other.available;
-        self.available_in_old -= other.available_in_old;
-        self.unused -= other.unused;
+    fn minus(self, other: Self) -> Self {
+        self.with(other, u64::sub)
     }
 }
 
@@ -91,8 +80,8 @@ impl Digest {
         let available = group.available.total();
         let sums = Sums {
             groups: 1,
-            open_groups: usize::from(group.held.is_none()),
-            empty_groups: usize::from(group.recorded_used == 0),
+            open_groups: u64::from(group.held.is_none()),
+            empty_groups: u64::from(group.recorded_used == 0),
             length: group.length,
             used: group.recorded_used,
             available,
@@ -134,13 +123,13 @@ struct Indexes {
     /// Groups whose records the next commit has to write.
     touched: BTreeSet<Logical>,
     emptying: BTreeSet<Logical>,
-    new: BTreeSet<Logical>,
     sparse: BTreeSet<Logical>,
 }
 
 impl Indexes {
     fn add(&mut self, start: Logical, digest: &Digest) {
-        *self.sums.entry(digest.flags.0).or_default() += digest.sums;
+        let sums = self.sums.entry(digest.flags.0).or_default();
+        *sums = sums.plus(digest.sums);
         if let Some(class) = digest.largest {
             self.with_room.entry((digest.flags.0, digest.is_new, class)).or_default().insert(start);
         }
@@ -150,7 +139,6 @@ impl Indexes {
         let sets = [
             (&mut self.touched, digest.is_touched),
             (&mut self.emptying, digest.emptying.is_some()),
-            (&mut self.new, digest.is_new),
             (&mut self.sparse, digest.is_sparse),
         ];
         for (set, _) in sets.into_iter().filter(|(_, is_in)| *is_in) {
@@ -160,7 +148,7 @@ impl Indexes {
 
     fn remove(&mut self, start: Logical, digest: &Digest) {
         if let Some(sums) = self.sums.get_mut(&digest.flags.0) {
-            *sums -= digest.sums;
+            *sums = sums.minus(digest.sums);
             if sums.groups == 0 {
                 self.sums.remove(&digest.flags.0);
             }
@@ -175,7 +163,7 @@ impl Indexes {
             }
         }
         self.empty.remove(&(digest.flags.0, start));
-        for set in [&mut self.touched, &mut self.emptying, &mut self.new, &mut self.sparse] {
+        for set in [&mut self.touched, &mut self.emptying, &mut self.sparse] {
             set.remove(&start);
         }
     }
@@ -186,8 +174,7 @@ impl Indexes {
             self.add(start, after);
         } else if let Some(sums) = self.sums.get_mut(&after.flags.0) {
             // Most changes are of this kind.
-            *sums -= before.sums;
-            *sums += after.sums;
+            *sums = sums.minus(before.sums).plus(after.sums);
         }
     }
 }
@@ -293,7 +280,7 @@ impl Groups {
 
     /// The sums of groups whose type and profile are as asked.
     pub(crate) fn sums_where(&self, which: impl Fn(BlockGroupFlags) -> bool) -> Sums {
-        self.by_flags().filter(|(flags, _)| which(*flags)).fold(Sums::default(), |sum, (_, sums)| sum + sums)
+        self.by_flags().filter(|(flags, _)| which(*flags)).fold(Sums::default(), |sum, (_, sums)| sum.plus(sums))
     }
 
     /// The sums of groups that hold a kind of blocks.

@@ -71,6 +71,7 @@ pub struct SpaceState {
     pub(crate) node_size: u64,
     pub(crate) sector_size: u64,
 }
+
 impl Space {
     /// The space of a volume that [was read](crate::load_space).
     pub fn new(inner: SpaceState) -> Self {

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::case::{Case, Scale};
-use super::growth::{case, decades, each};
+use super::growth::{case, decades, each, mount_again};
 use crate::calls::{Calls, Handle};
 use crate::cleanup;
 use crate::failure::Result;
@@ -55,12 +55,7 @@ fn grow(mounted: &mut Mounted, measured: &mut Measured, last: u64) -> Result<()>
         calls.close(dir);
         calls.close(root);
         drop(calls);
-        if mounted.keeps() {
-            mounted.unmount()?;
-            let start = Instant::now();
-            mounted.mount()?;
-            measured.point("mount", ALONG, wanted as f64, start.elapsed().as_secs_f64() * 1e6);
-        }
+        mount_again(mounted, measured, ALONG, wanted)?;
     }
     measured.add("allocate each", filling.as_secs_f64() * 1e6 / (allocated / EXTENT) as f64, "µs", Better::Lower);
     free_all(mounted, measured, files)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::case::{Case, Scale};
-use super::growth::{case, decades, each};
+use super::growth::{case, decades, each, mount_again};
 use super::mix;
 use crate::calls::{Calls, Handle};
 use crate::cleanup;
@@ -94,10 +94,7 @@ fn number(mounted: &mut Mounted, measured: &mut Measured, files: u64, last: u64)
             calls.close(handle);
         }
         drop(calls);
-        mounted.unmount()?;
-        let start = Instant::now();
-        mounted.mount()?;
-        measured.point("mount", ALONG, made as f64, start.elapsed().as_secs_f64() * 1e6);
+        mount_again(mounted, measured, ALONG, made)?;
     }
     measured.add("snapshot", time.as_secs_f64() * 1e6 / made as f64, "µs", Better::Lower);
     measured.add("written for each", bytes as f64 / made as f64 / 1024.0, "KiB", Better::Lower);

@@ -12,6 +12,7 @@ use super::roots::NewRoots;
 use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
+use crate::tree_roots::TreeRoot;
 
 /// The trees of one leaf that are (nearly) alone in their chunk; none where chunks always stay.
 pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) -> Vec<TreeId> {
@@ -22,9 +23,9 @@ pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) ->
     if sparse.is_empty() {
         return Vec::new();
     }
-    let is_small = |tree: &&crate::tree_roots::TreeRoot| tree.item.level == 0 && !tree.id().is_subvolume();
-    let is_there = |tree: &&crate::tree_roots::TreeRoot| sparse.iter().any(|range| range.contains(&tree.item.bytenr.0));
-    committed.trees.all().filter(is_small).filter(is_there).map(crate::tree_roots::TreeRoot::id).collect()
+    let is_small = |tree: &&TreeRoot| tree.item.level == 0 && !tree.id().is_subvolume();
+    let is_there = |tree: &&TreeRoot| sparse.iter().any(|range| range.contains(&tree.item.bytenr.0));
+    committed.trees.all().filter(is_small).filter(is_there).map(TreeRoot::id).collect()
 }
 
 /// Rewrites these trees, unless the commit has done so already.
