@@ -1,20 +1,15 @@
-//! `ubtrfs balance`: on a mount by ioctls, in an image by the engine.
+//! `ubtrfs balance`.
 
-use std::path::Path;
-
-use rustix::io::Errno;
 use serde::Serialize;
 use ubtrfs::BalanceProgress;
 use ubtrfs_format::items::{BalanceFlags, BalanceItem};
-use ubtrfs_server::balance::{CANCEL, PAUSE, Run, progress_in};
 
 use crate::args::balance::{BalanceArguments, BalanceCommand, BalancePlace, Filters, How, Start, Status};
-use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount};
+use crate::failure::Result;
 use crate::output::{as_json, say};
-use crate::place::{Image, Place};
-use crate::report::{Progress, meanwhile};
-use crate::signals::Signals;
+use crate::place::Opening;
+use crate::report::Progress;
+use crate::volume_at::{VolumeAt, open};
 
 /// How far a balance is.
 #[derive(Debug, Serialize)]
@@ -36,12 +31,8 @@ pub fn run(arguments: &BalanceArguments) -> Result<()> {
             let balance = BalanceItem { flags: BalanceFlags::RESUME, ..BalanceItem::default() };
             run_one(&resume.place, &balance, resume.how)
         }
-        BalanceCommand::Pause(place) => {
-            on(place, |mounted| mounted.control_balance(PAUSE), |image| image.fs.pause_balance())
-        }
-        BalanceCommand::Cancel(place) => {
-            on(place, |mounted| mounted.control_balance(CANCEL), |image| image.fs.cancel_balance())
-        }
+        BalanceCommand::Pause(place) => on(place, |volume| volume.pause_balance()),
+        BalanceCommand::Cancel(place) => on(place, |volume| volume.cancel_balance()),
         BalanceCommand::Status(arguments) => status(arguments),
     }
 }
@@ -50,32 +41,7 @@ pub fn run(arguments: &BalanceArguments) -> Result<()> {
 fn run_one(place: &BalancePlace, balance: &BalanceItem, how: How) -> Result<()> {
     let line = Progress::new();
     let show = |progress: BalanceProgress| line.say(Shown::of("running", progress).as_text().trim_end());
-    let on_mount = |mounted: &Mounted| {
-        if how.limit.is_some() && mounted.is_of_the_kernel()? {
-            return Err(Errno::NOTSUP);
-        }
-        let run = Run { balance: *balance, bytes_per_second: how.limit.unwrap_or(0) };
-        let look = || {
-            if let Ok((true, progress)) = mounted.balance_progress().map(|answer| progress_in(&answer)) {
-                show(progress);
-            }
-        };
-        meanwhile(|| mounted.balance(&run), look)
-    };
-    let in_image = |image: &Image| {
-        image.fs.limit_relocation(how.limit);
-        let signals = Signals::listen().ok();
-        let goes_on = |progress: &BalanceProgress| {
-            show(*progress);
-            !signals.as_ref().is_some_and(Signals::has_come)
-        };
-        if balance.flags & BalanceFlags::RESUME == 0 {
-            image.fs.start_balance(balance, &goes_on)
-        } else {
-            image.fs.resume_balance(&goes_on)
-        }
-    };
-    let progress = on(place, on_mount, in_image);
+    let progress = on(place, |volume| volume.balance(balance, how.limit, &show));
     drop(line);
     let shown = Shown::of("finished", progress?);
     say(&if how.json { as_json(&shown)? } else { shown.as_text() })
@@ -118,62 +84,15 @@ fn wanted(start: &Start) -> BalanceItem {
     }
 }
 
-fn on<T>(
-    place: &BalancePlace,
-    on_mount: impl FnOnce(&Mounted) -> std::result::Result<T, Errno>,
-    in_image: impl FnOnce(&Image) -> ubtrfs::Result<T>,
-) -> Result<T> {
-    match Place::of_volume(&place.place) {
-        Place::Mounted(path) => on_mount(&Mounted::open(&path)?).map_err(|errno| about(&path, errno)),
-        Place::Image { image: path, .. } => {
-            let image = Image::open(&path, &place.image, true, true)?;
-            let done = in_image(&image).map_err(|error| match error.errno() {
-                errno @ (Errno::NOTCONN | Errno::INPROGRESS | Errno::CANCELED | Errno::INVAL | Errno::NOSPC) => {
-                    about(&path, errno)
-                }
-                _ => image.failed(&error),
-            });
-            let closed = image.close();
-            done.and_then(|done| closed.map(|()| done))
-        }
-    }
-}
-
-fn about(path: &Path, errno: Errno) -> Failure {
-    let what = match errno {
-        Errno::NOTCONN => "there is no balance that this could be about",
-        Errno::INPROGRESS => {
-            "a balance or a change of devices is under way, or a balance is paused ('ubtrfs balance status', 'resume' \
-             and 'cancel')"
-        }
-        Errno::CANCELED => "the balance was paused or cancelled",
-        Errno::INVAL => {
-            "the volume can't have chunks like that; where a conversion leaves fewer copies of metadata, --force says \
-             that this is wanted; where data and metadata share chunks, -d and -m have to be the same"
-        }
-        Errno::NOSPC => "there was no room to empty some of the chunks",
-        Errno::INTR => "a signal has ended the balance",
-        Errno::NOTSUP => "it is a mount of the kernel's: --limit is for mounts of ubtrfs",
-        Errno::NOTTY => "the volume is not mounted by ubtrfs, or by one that can't balance",
-        Errno::PERM => "only root, or the user who has mounted it, may balance a mounted volume",
-        errno => return about_mount(path.display(), errno),
-    };
-    Failure::new(format!("{}: {what}", path.display()))
+/// Does something to the volume, which may change it.
+fn on<T>(place: &BalancePlace, act: impl FnOnce(&dyn VolumeAt) -> Result<T>) -> Result<T> {
+    let named = open(&place.place, &place.image, Opening::WRITING_IN_BACKGROUND)?;
+    named.change_in_steps(|volume, _| act(volume))
 }
 
 fn status(arguments: &Status) -> Result<()> {
-    let found = match Place::of_volume(&arguments.place.place) {
-        Place::Mounted(path) => match Mounted::open(&path)?.balance_progress() {
-            Err(Errno::NOTCONN) => None,
-            Err(errno) => return Err(about(&path, errno)),
-            Ok(answer) => Some(progress_in(&answer)),
-        },
-        Place::Image { image: path, .. } => {
-            let image = Image::open(&path, &arguments.place.image, false, false)?;
-            image.fs.balance_status().map(|status| (status.running, status.progress))
-        }
-    };
-    let shown = match found {
+    let BalancePlace { place, image } = &arguments.place;
+    let shown = match open(place, image, Opening::READING)?.volume.balance_status()? {
         None => Shown::of("none", BalanceProgress::default()),
         Some((false, progress)) => Shown::of("paused", progress),
         Some((true, progress)) => Shown::of("running", progress),

@@ -60,12 +60,12 @@ mod spool;
 mod stats;
 mod stream;
 mod subvolume;
-mod together;
 mod tree;
 mod trees;
 mod trust;
 mod umount;
 mod usage;
+mod volume_at;
 mod watch;
 mod which_device;
 

@@ -1,23 +1,17 @@
 //! `ubtrfs merge`: takes what changed from one subvolume to another into a third.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use ubtrfs::{MergeSides, Prefer};
-use ubtrfs_format::TreeId;
-use ubtrfs_server::merge_ioctl::Merge;
-use ubtrfs_server::merge_records::{MergeRecord, records};
+use ubtrfs_server::merge_records::MergeRecord;
 
 use crate::args;
-use crate::control;
 use crate::failure::{Failure, Result};
-use crate::ioctls::Mounted;
-use crate::place::Image;
+use crate::place::Opening;
 use crate::show::{self, text};
-use crate::stream;
-use crate::together::Together;
+use crate::volume_at::{WantedMerge, open_together};
 
 /// The exit status if there are conflicts.
 const CONFLICTS: u8 = 1;
@@ -42,33 +36,22 @@ fn prefer(arguments: &args::Merge) -> Prefer {
 
 fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
     let words = [&arguments.base, &arguments.changed, &arguments.target];
-    let (prefer, dry_run) = (prefer(arguments), arguments.dry_run);
-    let sides = |ids: &[TreeId]| match *ids {
-        [base, changed, target] => Ok(MergeSides { base, changed, target }),
-        _ => Err(Failure::new("three subvolumes are needed")),
-    };
-    match Together::find(words.into_iter().map(AsRef::as_ref))? {
-        Together::Mounted(path, ids) => {
-            let MergeSides { base, changed, .. } = sides(&ids)?;
-            // Through the mount of the one that changes.
-            let target = Path::new(&arguments.target);
-            let number = Mounted::open(target)?.merge(&Merge { base, changed, prefer, dry_run });
-            let answer = number.and_then(|number| stream::whole(&path, number));
-            let answer = answer.map_err(|errno| about_merge(arguments, target, errno))?;
-            serde_json::from_slice(&answer).map_err(|_| about_merge(arguments, &path, Errno::PROTO))
-        }
-        Together::Image(image, paths) => {
-            let opened = Image::open(&image, &arguments.image, !dry_run, false)?;
-            let ids = paths.iter().map(|path| opened.subvolume(path)).collect::<Result<Vec<_>>>()?;
-            let merged = opened.fs.merge(sides(&ids)?, prefer, dry_run, &mut |_| ());
-            let merged = merged.map_err(|error| match explained(arguments, error.errno()) {
-                Some(why) => Failure::new(format!("{}: {why}", image.display())),
-                None => opened.failed(&error),
-            })?;
-            opened.close()?;
-            Ok(records(&merged))
-        }
-    }
+    let opening = if arguments.dry_run { Opening::READING } else { Opening::WRITING };
+    let named = open_together(words.into_iter().map(AsRef::as_ref), &arguments.image, opening)?;
+    let (merged, _) = named.change(|volume, paths| {
+        let ids = volume.subvolumes_at(paths)?;
+        let ([base, changed, target], [_, _, at]) = (&*ids, paths) else {
+            return Err(Failure::new("three subvolumes are needed"));
+        };
+        volume.merge(&WantedMerge {
+            sides: MergeSides { base: *base, changed: *changed, target: *target },
+            target: at,
+            prefer: prefer(arguments),
+            dry_run: arguments.dry_run,
+            explained: &|errno| explained(arguments, errno),
+        })
+    })?;
+    Ok(merged)
 }
 
 /// What an error says of a merge.
@@ -96,19 +79,6 @@ fn explained(arguments: &args::Merge, errno: Errno) -> Option<String> {
         _ => return None,
     };
     Some(why.into())
-}
-
-/// Why a mount's server doesn't merge.
-fn about_merge(arguments: &args::Merge, path: &Path, errno: Errno) -> Failure {
-    let shown = path.display();
-    match (errno, explained(arguments, errno)) {
-        (Errno::PERM, _) => {
-            let who = "only root, or the user who has mounted it, may merge its subvolumes";
-            Failure::new(format!("{shown}: {who}; and nothing that changes may have chattr's flags i or a in TARGET"))
-        }
-        (_, Some(why)) => Failure::new(format!("{shown}: {why}")),
-        _ => control::failure(path, errno),
-    }
 }
 
 fn show(arguments: &args::Merge, merged: &[MergeRecord]) -> io::Result<()> {

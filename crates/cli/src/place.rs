@@ -17,6 +17,7 @@ use crate::args::subvolume::InImage;
 use crate::device::{about_volume_within, open_for_reading, open_for_writing, part_of};
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
+use crate::mount_table;
 use crate::path::{AtEnd, find};
 
 /// A place, by its name.
@@ -25,7 +26,7 @@ pub enum Place {
     /// On a mounted volume.
     Mounted(PathBuf),
     /// In an image, from the volume's top level.
-    Image { image: PathBuf, path: Vec<u8> },
+    Image { image: PathBuf, path: PathBuf },
 }
 
 impl Place {
@@ -36,7 +37,7 @@ impl Place {
         if is_remote(word) {
             let (image, path) = split_uri(bytes);
             return match path {
-                Some(path) => Self::Image { image: image.into(), path: path.to_vec() },
+                Some(path) => Self::Image { image: image.into(), path: as_path(path) },
                 None => Self::Mounted(image.into()),
             };
         }
@@ -44,7 +45,7 @@ impl Place {
         for colon in colons {
             let image = Path::new(OsStr::from_bytes(&bytes[..colon]));
             if is_image(image) {
-                return Self::Image { image: image.into(), path: bytes[colon + 1..].to_vec() };
+                return Self::Image { image: image.into(), path: as_path(&bytes[colon + 1..]) };
             }
         }
         Self::Mounted(word.into())
@@ -53,10 +54,38 @@ impl Place {
     /// Reads the place of a volume, which an image alone is.
     pub fn of_volume(word: &OsStr) -> Self {
         match Self::parse(word) {
-            Self::Mounted(path) if is_image(&path) => Self::Image { image: path, path: Vec::new() },
+            Self::Mounted(path) if is_image(&path) => Self::Image { image: path, path: PathBuf::new() },
             place => place,
         }
     }
+
+    /// Reads the place of something that may be a file: a regular file alone is one of a mounted
+    /// volume if it is on one, and otherwise an image.
+    pub fn of_file(word: &OsStr) -> Self {
+        match Self::parse(word) {
+            Self::Mounted(path) if is_image(&path) && !is_on_btrfs(&path) => {
+                Self::Image { image: path, path: PathBuf::new() }
+            }
+            place => place,
+        }
+    }
+
+    /// The image, and the path in it.
+    pub fn in_image(self) -> Result<(PathBuf, PathBuf)> {
+        match self {
+            Self::Image { image, path } => Ok((image, path)),
+            Self::Mounted(path) => Err(not_in_an_image(path.display())),
+        }
+    }
+}
+
+/// An error about what is no place in an image, for commands that work on nothing else.
+pub fn not_in_an_image(words: impl std::fmt::Display) -> Failure {
+    Failure::new(format!("{words} is not in an image: write IMAGE:PATH, with an image or a device that exists"))
+}
+
+fn as_path(path: &[u8]) -> PathBuf {
+    OsStr::from_bytes(path).into()
 }
 
 /// An NBD URI and what follows its colon: the first one behind the host and the port. The name of
@@ -77,12 +106,39 @@ fn is_image(path: &Path) -> bool {
     is_remote(path) || std::fs::metadata(path).is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
 }
 
+/// Whether a regular file is on a mounted volume.
+fn is_on_btrfs(path: &Path) -> bool {
+    let is_btrfs = |on: &mount_table::Mounted| on.is_ours() || on.kind == "btrfs";
+    std::fs::metadata(path).is_ok_and(|found| found.is_file())
+        && mount_table::holding(path).is_some_and(|on| is_btrfs(&on))
+}
+
 /// The directory and the name that a path ends with.
 pub fn split(path: &Path) -> Result<(PathBuf, OsString)> {
     let wrong = || Failure::new(format!("{} is not the name of a subvolume", path.display()));
     let name = path.file_name().ok_or_else(wrong)?.to_owned();
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((dir.to_owned(), name))
+}
+
+/// What a volume that is not mounted is opened for.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// It may be changed.
+    pub writable: bool,
+    /// What is deleted is freed meanwhile.
+    pub in_background: bool,
+    /// A log is left out.
+    pub no_log_replay: bool,
+}
+
+impl Opening {
+    /// To be looked at.
+    pub const READING: Self = Self { writable: false, in_background: false, no_log_replay: false };
+    /// To be changed.
+    pub const WRITING: Self = Self { writable: true, ..Self::READING };
+    /// To be changed for a long time.
+    pub const WRITING_IN_BACKGROUND: Self = Self { in_background: true, ..Self::WRITING };
 }
 
 /// A volume in an image, opened from its top level.
@@ -95,8 +151,9 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens it; `background`: what is deleted is freed meanwhile.
-    pub fn open(image: &Path, how: &InImage, writable: bool, background: bool) -> Result<Self> {
+    /// Opens it.
+    pub fn open(image: &Path, how: &InImage, opening: Opening) -> Result<Self> {
+        let Opening { writable, in_background, no_log_replay } = opening;
         let paths = [&[image.to_owned()][..], &how.devices].concat();
         let opened = if writable { open_for_writing } else { open_for_reading }(&paths, how.window)
             .map_err(|failure| unless_mounted(image, how.window, failure))?;
@@ -104,8 +161,9 @@ impl Image {
         let volume = volume.map_err(|error| about_volume_within(&paths, how.window, &error))?;
         let options = Options {
             read_only: !writable,
+            no_log_replay,
             catches_up_first: true,
-            background_commits: background,
+            background_commits: in_background,
             subvolume_id: Some(TreeId::FS.0),
             no_atime: true,
             ..Options::default()
@@ -115,23 +173,28 @@ impl Image {
         Ok(Self { fs, path: image.to_owned(), sources: opened.sources, _claims: opened.claims })
     }
 
+    /// The image, or the first device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What the volume is in.
     pub fn sources(&self) -> &Sources {
         &self.sources
     }
 
     /// What is at a path.
-    pub fn find(&self, path: &[u8]) -> Result<InodeId> {
-        find(&self.fs, path, AtEnd::Follow)
+    pub fn find(&self, path: &Path) -> Result<InodeId> {
+        find(&self.fs, path.as_os_str().as_bytes(), AtEnd::Follow)
     }
 
     /// The subvolume whose root directory is at a path.
-    pub fn subvolume(&self, path: &[u8]) -> Result<TreeId> {
+    pub fn root_at(&self, path: &Path) -> Result<TreeId> {
         let found = self.find(path)?;
         if found == InodeId::root_of(found.subvolume) {
             return Ok(found.subvolume);
         }
-        Err(not_a_subvolume(OsStr::from_bytes(path)))
+        Err(not_a_subvolume(path))
     }
 
     /// An error of the volume as a whole.
@@ -150,6 +213,19 @@ impl Image {
         let editor = Editor::new(&self.fs, owner);
         editor.make_directory(path, true, None).map_err(|error| Failure::of(&error))
     }
+}
+
+/// An error about subvolumes that must be in one volume.
+pub fn other_volumes() -> Failure {
+    Failure::new("the subvolumes must be in the same volume")
+}
+
+/// An error about a path that is neither: one that has a colon and is nowhere is meant to be in an
+/// image.
+pub fn neither(path: &Path) -> Failure {
+    let shown = path.display();
+    let exists = if path.exists() { "" } else { " with an image or a device that exists" };
+    Failure::new(format!("{shown} is neither a directory of a mounted volume nor IMAGE:PATH{exists}"))
 }
 
 /// An error about what is no subvolume.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ubtrfs_fuse::mount::is_dead;
 use ubtrfs_volume::{Error, absolute_name, backing_file, is_remote, mount_table};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result};
 
 /// Of a mount that its server has left behind.
 pub const NO_SERVER: &str = "the server of this mount is no more";
@@ -15,6 +15,19 @@ pub const NO_SERVER: &str = "the server of this mount is no more";
 /// Fails because the server of a mount is no more, and says what to do.
 pub fn about_dead_mount(subject: impl std::fmt::Display) -> Failure {
     Failure::new(format!("{subject}: {NO_SERVER}; `ubtrfs umount` clears the mount"))
+}
+
+/// An error if a mount is one of the kernel's, for what only those of ubtrfs can do.
+pub fn only_on_ours(what: &str, place: &Path, is_of_the_kernel: bool) -> Result<()> {
+    if !is_of_the_kernel {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{}: it is a mount of the kernel's: {what} is for mounts of ubtrfs", place.display())))
+}
+
+/// An error about what only a mounted volume can do.
+pub fn only_on_mounts(what: &str) -> Failure {
+    Failure::new(format!("{what} is for volumes that are mounted: name a directory on the mount"))
 }
 
 /// Fails because a device can't be opened, and says what to do.

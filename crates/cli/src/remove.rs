@@ -14,7 +14,7 @@ use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
 use crate::place::is_same;
-use crate::remedy::WITHOUT_FREE_SPACE_TREE;
+use crate::remedy::{WITHOUT_FREE_SPACE_TREE, only_on_mounts, only_on_ours};
 use crate::report::{Progress, meanwhile};
 use crate::signals::Signals;
 use crate::size::show_size;
@@ -43,9 +43,8 @@ pub fn run(arguments: &DeviceRemove) -> Result<()> {
                 errno => about(place, errno),
             });
         }
-        if arguments.limit.is_some() && mounted.is_of_the_kernel().map_err(|errno| about(place, errno))? {
-            let what = "--limit is for mounts of ubtrfs";
-            return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
+        if arguments.limit.is_some() {
+            only_on_ours("--limit", place, mounted.is_of_the_kernel().map_err(|errno| about(place, errno))?)?;
         }
         let mut removed = Vec::new();
         let done = names.into_iter().try_for_each(|name| {
@@ -53,6 +52,9 @@ pub fn run(arguments: &DeviceRemove) -> Result<()> {
             Ok(())
         });
         return say_removed(arguments, &removed).and(done);
+    }
+    if names == [CANCEL] {
+        return Err(only_on_mounts("'cancel'"));
     }
     let mut removed = Vec::new();
     let done = from_devices(arguments, &names, place, &mut removed);

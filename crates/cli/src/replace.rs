@@ -18,6 +18,7 @@ use crate::device::open_new;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
+use crate::remedy::only_on_ours;
 use crate::show;
 use crate::which_device::{no_such_device, of_volume, on_mount, open_without};
 
@@ -87,9 +88,8 @@ fn status(mounted: &Mounted) -> std::result::Result<Shown, Errno> {
 fn start_on_mount(arguments: &ReplaceStart, directory: &Path) -> Result<()> {
     let mounted = Mounted::open(directory)?;
     let failed = |errno| about(directory, errno);
-    if arguments.limit.is_some() && mounted.is_of_the_kernel().map_err(failed)? {
-        let what = "--limit is for mounts of ubtrfs";
-        return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", directory.display())));
+    if arguments.limit.is_some() {
+        only_on_ours("--limit", directory, mounted.is_of_the_kernel().map_err(failed)?)?;
     }
     let source = on_mount(&mounted, &arguments.source).map_err(failed)?;
     let source = source.ok_or_else(|| no_such_device(&arguments.source))?;

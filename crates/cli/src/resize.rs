@@ -16,7 +16,7 @@ use crate::args::filesystem::Resize;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output::{as_json, say};
-use crate::remedy::WITHOUT_FREE_SPACE_TREE;
+use crate::remedy::{WITHOUT_FREE_SPACE_TREE, only_on_mounts, only_on_ours};
 use crate::report::{Progress, meanwhile};
 use crate::signals::Signals;
 use crate::size::show_size;
@@ -57,9 +57,8 @@ fn on_mount(arguments: &Resize) -> Result<()> {
         });
     }
     let (device, size) = parse(&arguments.size)?;
-    if limit > 0 && mounted.is_of_the_kernel().map_err(failed)? {
-        let what = "--limit is for mounts of ubtrfs";
-        return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
+    if limit > 0 {
+        only_on_ours("--limit", place, mounted.is_of_the_kernel().map_err(failed)?)?;
     }
     let (used, before) = mounted.device_bytes(device.0).map_err(|errno| match errno {
         Errno::NODEV => no_such_device(&device.to_string()),
@@ -102,6 +101,9 @@ fn file_of(volume: &Volume, device: DeviceId, paths: &[PathBuf], window: Window)
 }
 
 fn in_devices(arguments: &Resize) -> Result<()> {
+    if arguments.size == CANCEL {
+        return Err(only_on_mounts("'cancel'"));
+    }
     let (device, size) = parse(&arguments.size)?;
     let paths = [std::slice::from_ref(&arguments.place), &*arguments.image.devices].concat();
     let window = arguments.image.window;

@@ -18,6 +18,7 @@ use crate::device::{about_volume_within, open_for_reading, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
 use crate::output;
+use crate::remedy::{only_on_mounts, only_on_ours};
 use crate::report::{Progress, meanwhile};
 use crate::scrub_found::{Found, hours};
 use crate::scrub_record::{Record, State};
@@ -77,7 +78,7 @@ fn cancel(mounted: &Mounted) -> std::result::Result<(), Errno> {
 fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
     let found = match arguments.places.as_slice() {
         [place] if place.is_dir() => on_mount(arguments, place, resume)?,
-        _ if resume => return Err(Failure::new("only the scrub of a mounted volume can be resumed")),
+        _ if resume => return Err(only_on_mounts("'scrub resume'")),
         _ => vec![of_devices(arguments)?],
     };
     if arguments.json {
@@ -106,9 +107,9 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
     let failed = |errno| about_scrub(place, errno);
     let devices = device_ids(&mounted).map_err(failed)?;
     let volume = Uuid(mounted.volume_id().map_err(failed)?);
-    if (arguments.limit.is_some() || resume) && mounted.is_of_the_kernel().map_err(failed)? {
-        let what = "--limit and resume are for mounts of ubtrfs";
-        return Err(Failure::new(format!("{}: it is a mount of the kernel's: {what}", place.display())));
+    if arguments.limit.is_some() || resume {
+        let what = if resume { "'scrub resume'" } else { "--limit" };
+        only_on_ours(what, place, mounted.is_of_the_kernel().map_err(failed)?)?;
     }
     let request = |device| Request {
         device,

@@ -4,54 +4,35 @@
 
 mod output;
 mod ranges;
-mod source;
 mod used;
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ubtrfs_image::{Error, add_name};
 
 use crate::args::filesystem::Du;
 use crate::failure::{Failure, Result, each};
-use crate::place::{Image, Place};
+use crate::place::Opening;
+use crate::volume_at::{BoxedNode, Kind, Node, open_file};
 use output::{Format, Output};
 use ranges::Ranges;
-use source::{AtInode, InImage, Kind, OnMount, Source};
 use used::Used;
 
 /// `ubtrfs filesystem du`
 pub fn run(arguments: &Du) -> Result<()> {
     let format = if arguments.json { Format::Json { is_empty: true } } else { Format::Table(arguments.units.unit()) };
     let mut output = Output::new(format)?;
-    let mut opened: Option<(PathBuf, Image)> = None;
     let done = each(&arguments.places, |word| {
+        let named = open_file(word, &arguments.image, Opening::READING)?;
+        let path = named.path();
+        named.volume.write_all(path)?;
         let walk = Walk { output: &mut output, summarize: arguments.summarize, failed: None };
-        let name = word.as_bytes();
-        match Place::parse(word) {
-            Place::Mounted(path) => {
-                let (mut source, top) = OnMount::open(&path)?;
-                walk.all(&mut source, name, top)
-            }
-            Place::Image { image, path } => {
-                let image = in_image(&mut opened, &image, arguments)?;
-                walk.all(&mut InImage(image), name, AtInode::find(image, &path)?)
-            }
-        }
+        walk.all(word.as_bytes(), named.volume.node(path)?)
     });
     output.finish().and(done)
-}
-
-/// The image, which the place before may be in, too.
-fn in_image<'a>(opened: &'a mut Option<(PathBuf, Image)>, path: &Path, arguments: &Du) -> Result<&'a Image> {
-    let image = match opened.take() {
-        Some((before, image)) if before == path => image,
-        // The one before lets its devices go.
-        _ => Image::open(path, &arguments.image, false, false)?,
-    };
-    Ok(&opened.insert((path.to_owned(), image)).1)
 }
 
 /// A walk through what one argument names.
@@ -63,19 +44,19 @@ struct Walk<'a> {
 }
 
 /// A directory whose entries are being looked at.
-struct Frame<N> {
+struct Frame<'a> {
     /// Where its path ends in that of what is looked at.
     end: usize,
-    left: std::vec::IntoIter<(Vec<u8>, N)>,
+    left: std::vec::IntoIter<(Vec<u8>, BoxedNode<'a>)>,
     used: Used,
 }
 
 impl Walk<'_> {
-    fn all<S: Source>(mut self, source: &mut S, name: &[u8], mut top: S::Node) -> Result<()> {
-        match source.kind(&mut top)? {
-            Kind::Directory { inode } => self.directory(source, name, (&top, inode))?,
+    fn all<'a>(mut self, name: &[u8], mut top: BoxedNode<'a>) -> Result<()> {
+        match top.kind()? {
+            Kind::Directory { inode, .. } => self.directory(name, &*top, inode)?,
             Kind::File { .. } => {
-                let mut used = file(source, &top, None)?;
+                let mut used = file(&*top, None)?;
                 // Of one file btrfs-progs show what it shares as often as it has it.
                 used.set_shared = Some(used.shared);
                 self.output.row(name, &used)?;
@@ -86,28 +67,27 @@ impl Walk<'_> {
     }
 
     /// Shows everything below a directory, and then itself.
-    fn directory<S: Source>(&mut self, source: &mut S, name: &[u8], top: (&S::Node, Option<(u64, u64)>)) -> Result<()> {
-        let (top, inode) = top;
+    fn directory<'a>(&mut self, name: &[u8], top: &(dyn Node<'a> + 'a), inode: Option<(u64, u64)>) -> Result<()> {
         let mut set = Ranges::new();
         let mut seen: HashSet<(u64, u64)> = inode.into_iter().collect();
         let frame = |end, entries: Vec<_>| Frame { end, left: entries.into_iter(), used: Used::default() };
         let mut path = name.to_vec();
-        let mut frames = vec![frame(path.len(), source.entries(top)?)];
+        let mut frames = vec![frame(path.len(), top.entries()?)];
         while let Some(dir) = frames.last_mut() {
             path.truncate(dir.end);
             if let Some((name, mut node)) = dir.left.next() {
                 add_name(&mut path, &name);
-                match source.kind(&mut node) {
-                    Ok(Kind::Directory { inode: Some(inode) }) if !seen.insert(inode) => {
+                match node.kind() {
+                    Ok(Kind::Directory { inode: Some(inode), .. }) if !seen.insert(inode) => {
                         let path = Path::new(OsStr::from_bytes(&path));
                         self.complain(Failure::of(&Error::has_another_path(path)));
                     }
-                    Ok(Kind::Directory { .. }) => match source.entries(&node) {
+                    Ok(Kind::Directory { .. }) => match node.entries() {
                         Ok(entries) => frames.push(frame(path.len(), entries)),
                         Err(failure) => self.complain(failure),
                     },
                     Ok(Kind::File { inode }) if inode.is_none_or(|inode| seen.insert(inode)) => {
-                        match file(source, &node, Some(&mut set)) {
+                        match file(&*node, Some(&mut set)) {
                             Ok(used) => {
                                 dir.used.add(&used);
                                 self.row_below(&path, &used)?;
@@ -144,9 +124,9 @@ impl Walk<'_> {
 
 /// What a regular file uses; what it shares comes into `set`. What is in the metadata does not
 /// count.
-fn file<S: Source>(source: &mut S, node: &S::Node, mut set: Option<&mut Ranges>) -> Result<Used> {
+fn file<'a>(node: &(dyn Node<'a> + 'a), mut set: Option<&mut Ranges>) -> Result<Used> {
     let mut used = Used::default();
-    source.extents(node, &mut |extent| {
+    node.extents(&mut |extent| {
         let Some(address) = extent.address else { return };
         used.total = used.total.saturating_add(extent.len);
         if extent.is_shared {

@@ -1,10 +1,10 @@
 //! `ubtrfs export` and `ubtrfs import`: tar archives out of an image and into one.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Read};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::{Editor, Error, ImportOptions, Job, Layer, OciImage, OciReference, VolumeFile, dump};
@@ -13,23 +13,12 @@ use super::session::{about, edit};
 use crate::args::edit::{Export, Format, Import};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
-use crate::place::{Image, Place};
+use crate::place::{Image, Opening, Place};
 use crate::report::{Done, Progress};
 use crate::{output, show};
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
-
-/// The image and the path that a word names.
-fn place(word: &OsStr) -> Result<(PathBuf, PathBuf)> {
-    match Place::of_volume(word) {
-        Place::Image { image, path } => Ok((image, OsString::from_vec(path).into())),
-        Place::Mounted(path) => Err(Failure::new(format!(
-            "{} is neither an image nor IMAGE:PATH, with an image or a device that exists",
-            path.display()
-        ))),
-    }
-}
 
 /// `ubtrfs export`
 pub fn export(arguments: &Export) -> Result<()> {
@@ -41,9 +30,9 @@ pub fn export(arguments: &Export) -> Result<()> {
             "an archive is nothing for a terminal: write it to a file, as in 'ubtrfs export IMAGE > x.tar'",
         ));
     }
-    let (image, path) = place(&arguments.place)?;
+    let (image, path) = Place::of_volume(&arguments.place).in_image()?;
     let how = InImage { devices: Vec::new(), window: arguments.window };
-    let opened = Image::open(&image, &how, false, false)?;
+    let opened = Image::open(&image, &how, Opening::READING)?;
     let (id, file_type) = Editor::new(&opened.fs, (0, 0)).find(&path, true).map_err(|error| about(&error))?;
     let name = path.file_name().unwrap_or(OsStr::new("file")).as_bytes().to_owned();
     let out = BufWriter::with_capacity(BUFFER, io::stdout().lock());
@@ -79,7 +68,7 @@ pub fn export(arguments: &Export) -> Result<()> {
 
 /// `ubtrfs import`
 pub fn import(arguments: &Import) -> Result<()> {
-    let (image, path) = place(&arguments.place)?;
+    let (image, path) = Place::of_volume(&arguments.place).in_image()?;
     let layer = if arguments.oci_layer { Layer::Oci } else { Layer::Plain };
     let options = ImportOptions { layer, dedupe: arguments.dedupe, ..ImportOptions::default() };
     edit(&image, arguments.window, arguments.how, |edited, job| {

@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use crate::place::{Place, not_in_an_image};
 
 /// Where a file is.
 #[derive(Clone, Debug)]
@@ -19,10 +20,16 @@ impl Where {
     pub fn inside(self) -> Result<PathBuf> {
         match self {
             Self::Inside(path) => Ok(path),
-            Self::Host(path) => Err(Failure::new(format!(
-                "{} is not in an image: write IMAGE:PATH, with an image or a device that exists",
-                path.display()
-            ))),
+            Self::Host(path) => Err(not_in_an_image(path.display())),
+        }
+    }
+}
+
+impl From<Place> for Where {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Image { path, .. } => Self::Inside(path),
+            Place::Mounted(path) => Self::Host(path),
         }
     }
 }

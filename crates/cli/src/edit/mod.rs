@@ -8,8 +8,7 @@ mod script;
 mod session;
 mod to_host;
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use self::act::perform;
@@ -18,7 +17,7 @@ use self::session::edit;
 use crate::args::edit::{Cp, EditCommand, How};
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
-use crate::place::{Image, Place, is_same};
+use crate::place::{Image, Opening, Place, is_same, not_in_an_image};
 use crate::problems::Problems;
 use crate::report::{self, Progress};
 pub use archive::{export, import};
@@ -27,10 +26,7 @@ pub use script::apply;
 /// One edit.
 pub fn run(command: &EditCommand) -> Result<()> {
     let image = common_image(command)?;
-    let locate = |word: &OsStr| match Place::parse(word) {
-        Place::Image { path, .. } => Where::Inside(OsString::from_vec(path).into()),
-        Place::Mounted(path) => Where::Host(path),
-    };
+    let locate = |word: &OsStr| Where::from(Place::parse(word));
     if let EditCommand::Cp(arguments) = command
         && let Some(Where::Host(to)) = arguments.places.last().map(|word| locate(word))
     {
@@ -47,7 +43,7 @@ pub fn run(command: &EditCommand) -> Result<()> {
 fn common_image(command: &EditCommand) -> Result<PathBuf> {
     let mut common: Option<PathBuf> = None;
     for word in command.places() {
-        if let Place::Image { image, .. } = Place::parse(word)
+        if let Ok((image, _)) = Place::parse(word).in_image()
             && !is_same(common.get_or_insert(image.clone()), &image)
         {
             return Err(Failure::new(
@@ -57,10 +53,10 @@ fn common_image(command: &EditCommand) -> Result<PathBuf> {
     }
     common.ok_or_else(|| {
         let words: Vec<_> = command.places().into_iter().map(|word| word.display().to_string()).collect();
-        Failure::new(format!(
-            "none of {} is in an image: write IMAGE:PATH, with an image or a device that exists",
-            words.join(", ")
-        ))
+        not_in_an_image(match &*words {
+            [word] => word.clone(),
+            words => format!("none of {}", words.join(", ")),
+        })
     })
 }
 
@@ -69,7 +65,7 @@ fn copy_out(arguments: &Cp, image: &Path, to: &Path, locate: &Locate<'_>) -> Res
         return Err(Failure::new(format!("{option} is for files that are copied into an image")).with_status(2));
     }
     let how = InImage { devices: Vec::new(), window: arguments.window };
-    let opened = Image::open(image, &how, false, false)?;
+    let opened = Image::open(image, &how, Opening::READING)?;
     let sources = &arguments.places[..arguments.places.len() - 1];
     let sources = sources.iter().map(|word| locate(word).inside()).collect::<Result<Vec<_>>>()?;
     let progress = Progress::new();

@@ -33,15 +33,14 @@ use super::ignored::is_ignored;
 use super::offers;
 use super::options::{MountRequest, each};
 use crate::args::Window;
-use crate::args::subvolume::InImage;
 use crate::control;
 use crate::device::part_of;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{self, about_mount, check_subvolume};
 use crate::mount_table::{self, Mounted};
-use crate::place::Place;
-use crate::subvolume::table::Source;
 use crate::trust::is_trusted;
+use crate::volume_at::table::{default_subvolume, subvolumes};
+use crate::volume_at::{Search, mounted_at};
 
 /// The type of mounts that the kernel finds by their block device.
 const BLOCK: &str = "fuseblk.ubtrfs";
@@ -365,11 +364,12 @@ fn or_top(id: u64) -> TreeId {
 
 /// The path from the top level of the subvolume with this id, or of the default one.
 fn path_of(all: &Detached, id: Option<u64>) -> Result<(PathBuf, TreeId)> {
-    let source = Source::open(&Place::Mounted(all.path()), &InImage::default())?;
-    let subvolumes = source.subvolumes()?;
+    let volume = mounted_at(&all.path());
+    volume.settle()?;
+    let subvolumes = subvolumes(&volume)?;
     let id = match id.map(or_top) {
         Some(id) => id,
-        None => Some(source.default_subvolume()?).filter(|id| subvolumes.contains_key(id)).unwrap_or(TreeId::FS),
+        None => Some(default_subvolume(&volume)?).filter(|id| subvolumes.contains_key(id)).unwrap_or(TreeId::FS),
     };
     if id == TreeId::FS {
         return Ok(("/".into(), id));

@@ -6,12 +6,11 @@ use std::io::{self, IsTerminal, Write};
 use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind, RootItem, inode_refs};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, Logical, TreeId};
 
-use super::table::Source;
 use crate::args::subvolume::FindNew;
 use crate::failure::{Failure, Result};
-use crate::ioctls::check_subvolume;
-use crate::place::{Place, not_a_subvolume};
+use crate::place::Opening;
 use crate::show;
+use crate::volume_at::{Named, VolumeAt, open};
 
 /// Directories above a file: in more than that only damaged volumes have one.
 const DEEPEST: usize = 4096;
@@ -20,28 +19,21 @@ const MOST_REMEMBERED: usize = 8 << 20;
 
 /// `ubtrfs subvolume find-new`
 pub fn run(arguments: &FindNew) -> Result<()> {
-    let place = Place::parse(&arguments.place);
-    let source = Source::open(&place, &arguments.image)?;
-    let id = match (&source, &place) {
-        (Source::Mounted(mounted), Place::Mounted(path)) => {
-            check_subvolume(mounted, path)?;
-            source.subvolume_of(&place)?
-        }
-        (Source::Image(image), Place::Image { path, .. }) => image.subvolume(path)?,
-        _ => return Err(not_a_subvolume(&arguments.place)),
-    };
+    let Named { volume, paths } = open(&arguments.place, &arguments.image, Opening::READING)?;
+    volume.settle()?;
+    let id = volume.subvolume_at(&paths[0])?;
     let oldest = Generation(arguments.generation);
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let mut paths = Paths { source: &source, subvolume: id, remembered: HashMap::new(), bytes: 0 };
+    let mut paths = Paths { volume: &*volume, subvolume: id, remembered: HashMap::new(), bytes: 0 };
     let is_terminal = io::stdout().is_terminal();
     // Read before the search, so that nothing is new later and older than it.
-    let marker = generation(&source, id)?;
+    let marker = generation(&*volume, id)?;
 
     let mut failed = None;
     let first = Key::new(Ino::FIRST_FREE.0, ItemType::EXTENT_DATA, 0);
     let last = Key::new(Ino::LAST_FREE.0, ItemType::EXTENT_DATA, u64::MAX);
     let mut shown: Option<(Ino, Option<Vec<u8>>)> = None;
-    source.search_since(id, oldest, (first, last), &mut |item| {
+    volume.search_since(id, oldest, (first, last), &mut |item| {
         if item.key.item_type != ItemType::EXTENT_DATA {
             return true;
         }
@@ -89,16 +81,16 @@ fn line(key: Key, extent: &FileExtent<'_>) -> String {
 }
 
 /// The commit that last changed a subvolume.
-fn generation(source: &Source, id: TreeId) -> Result<Generation> {
+fn generation(volume: &dyn VolumeAt, id: TreeId) -> Result<Generation> {
     let key = |offset| Key::new(id.0, ItemType::ROOT_ITEM, offset);
-    let items = source.search(TreeId::ROOT, key(0), key(u64::MAX))?;
+    let items = volume.search(TreeId::ROOT, key(0), key(u64::MAX))?;
     let generations = items.iter().filter_map(|item| RootItem::parse(&item.data).ok()).map(|item| item.generation);
     generations.max().ok_or_else(|| Failure::new(format!("subvolume {id} is no more")))
 }
 
 /// Paths of inodes, by the first name of each.
 struct Paths<'a> {
-    source: &'a Source,
+    volume: &'a dyn VolumeAt,
     subvolume: TreeId,
     /// Those of directories.
     remembered: HashMap<Ino, Vec<u8>>,
@@ -146,7 +138,7 @@ impl Paths<'_> {
     fn name(&self, ino: Ino) -> Result<Option<(Ino, Vec<u8>)>> {
         let key = |offset| Key::new(ino.0, ItemType::INODE_REF, offset);
         let mut found = None;
-        self.source.search_since(self.subvolume, Generation(0), (key(0), key(u64::MAX)), &mut |item| {
+        self.volume.search_since(self.subvolume, Generation(0), (key(0), key(u64::MAX)), &mut |item| {
             let name = inode_refs(&item.data).find_map(|name| name.ok().map(|name| name.name.to_vec()));
             found = name.map(|name| (Ino(item.key.offset), name));
             false

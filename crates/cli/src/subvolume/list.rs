@@ -7,21 +7,22 @@ use serde_json::{Value, json};
 use ubtrfs_format::items::Timespec;
 use ubtrfs_format::{TreeId, Uuid};
 
-use super::table::{Listed, Source};
 use crate::args::subvolume::{List, SortKey, SortedBy};
 use crate::failure::Result;
 use crate::output::{as_json, say};
-use crate::place::Place;
+use crate::place::Opening;
 use crate::show;
+use crate::volume_at::table::{Listed, subvolumes};
+use crate::volume_at::{Named, open};
 
 const TOP_LEVEL: &str = "top level";
 
 /// `ubtrfs subvolume list`
 pub fn run(arguments: &List) -> Result<()> {
-    let place = Place::of_volume(&arguments.place);
-    let source = Source::open(&place, &arguments.image)?;
-    let within = if arguments.below { Some(source.subvolume_of(&place)?) } else { None };
-    let all = source.subvolumes()?;
+    let Named { volume, paths } = open(&arguments.place, &arguments.image, Opening::READING)?;
+    volume.settle()?;
+    let within = if arguments.below { Some(volume.subvolume_of(&paths[0])?) } else { None };
+    let all = subvolumes(&*volume)?;
     let mut shown: Vec<&Listed> = all.values().filter(|listed| is_wanted(arguments, within, listed)).collect();
     shown.sort_by(|one, other| compare(&arguments.sort, one, other));
     let text = if arguments.json {

@@ -7,13 +7,13 @@ use serde_json::json;
 use ubtrfs_format::{TreeId, Uuid};
 
 use super::list::{described, path, uuid, zoned};
-use super::table::{Listed, Source};
 use crate::args::subvolume::{GetDefault, Show};
 use crate::failure::{Failure, Result};
-use crate::ioctls::check_subvolume;
 use crate::output::{as_json, say};
-use crate::place::Place;
+use crate::place::Opening;
 use crate::show;
+use crate::volume_at::table::{Listed, default_subvolume, subvolumes};
+use crate::volume_at::{Named, open};
 
 /// Where values begin, in letters after the first tab.
 const COLUMN: usize = 24;
@@ -21,10 +21,10 @@ const COLUMN: usize = 24;
 /// `ubtrfs subvolume show`
 pub fn run(arguments: &Show) -> Result<()> {
     let by_number = arguments.rootid.is_some() || arguments.uuid.is_some();
-    let place = if by_number { Place::of_volume(&arguments.place) } else { Place::parse(&arguments.place) };
-    let source = Source::open(&place, &arguments.image)?;
-    let id = if by_number { None } else { Some(root_at(&source, &place)?) };
-    let all = source.subvolumes()?;
+    let Named { volume, paths } = open(&arguments.place, &arguments.image, Opening::READING)?;
+    volume.settle()?;
+    let id = if by_number { None } else { Some(volume.subvolume_at(&paths[0])?) };
+    let all = subvolumes(&*volume)?;
     let is_asked = |listed: &&Listed| match (&arguments.uuid, arguments.rootid) {
         (Some(uuid), _) => listed.item.uuid.to_string() == uuid.to_ascii_lowercase(),
         (None, number) => Some(listed.id) == number.map(TreeId).or(id),
@@ -40,18 +40,6 @@ pub fn run(arguments: &Show) -> Result<()> {
         text(&all, listed)
     };
     say(&text)
-}
-
-/// The subvolume whose root directory is at a place.
-fn root_at(source: &Source, place: &Place) -> Result<TreeId> {
-    match (source, place) {
-        (Source::Image(image), Place::Image { path, .. }) => image.subvolume(path),
-        (Source::Mounted(mounted), Place::Mounted(path)) => {
-            check_subvolume(mounted, path)?;
-            source.subvolume_of(place)
-        }
-        _ => source.subvolume_of(place),
-    }
 }
 
 fn snapshots<'a>(all: &'a BTreeMap<TreeId, Listed>, of: &Listed) -> impl Iterator<Item = &'a Listed> {
@@ -95,9 +83,10 @@ fn text(all: &BTreeMap<TreeId, Listed>, listed: &Listed) -> String {
 
 /// `ubtrfs subvolume get-default`
 pub fn default(arguments: &GetDefault) -> Result<()> {
-    let source = Source::open(&Place::of_volume(&arguments.place), &arguments.image)?;
-    let id = source.default_subvolume()?;
-    let line = match source.subvolumes()?.get(&id).filter(|_| id != TreeId::FS) {
+    let Named { volume, .. } = open(&arguments.place, &arguments.image, Opening::READING)?;
+    volume.settle()?;
+    let id = default_subvolume(&*volume)?;
+    let line = match subvolumes(&*volume)?.get(&id).filter(|_| id != TreeId::FS) {
         None => format!("ID {id} (FS_TREE)\n"),
         Some(listed) => {
             let parent = listed.parent().unwrap_or(TreeId(0));

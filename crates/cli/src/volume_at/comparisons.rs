@@ -1,0 +1,142 @@
+//! What differs between subvolumes, and merges of them.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use ubtrfs::{FileChange, MergeSides, Prefer};
+use ubtrfs_format::TreeId;
+use ubtrfs_server::control::Question;
+use ubtrfs_server::merge_ioctl::Merge;
+use ubtrfs_server::merge_records::{MergeRecord, records};
+
+use super::on_mount::OnMount;
+use super::subvolumes::Subvolumes;
+use crate::control;
+use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount, check_subvolume};
+use crate::place::{Image, neither, other_volumes};
+use crate::stream;
+
+/// A merge of subvolumes.
+pub struct WantedMerge<'a> {
+    pub sides: MergeSides,
+    /// Where the target is.
+    pub target: &'a Path,
+    pub prefer: Prefer,
+    pub dry_run: bool,
+    /// What an error says of a merge, if it says anything special.
+    pub explained: &'a dyn Fn(Errno) -> Option<String>,
+}
+
+/// What can be done with several subvolumes of a volume.
+pub trait Comparisons {
+    /// The subvolumes whose root directories are at these paths, as programs have them: what they
+    /// have written, also to mappings, is known then.
+    fn subvolumes_at(&self, paths: &[PathBuf]) -> Result<Vec<TreeId>>;
+
+    /// Shows every change that is asked for until `visit` returns false.
+    fn changes(&self, question: &Question, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()>;
+
+    /// Merges, and returns what was or would be done.
+    fn merge(&self, wanted: &WantedMerge<'_>) -> Result<Vec<MergeRecord>>;
+}
+
+impl Comparisons for OnMount {
+    fn subvolumes_at(&self, paths: &[PathBuf]) -> Result<Vec<TreeId>> {
+        let (mut ids, mut device) = (Vec::new(), None);
+        for path in paths {
+            if !path.is_dir() {
+                return Err(neither(path));
+            }
+            let opened = Mounted::open(path)?;
+            check_subvolume(&opened, path)?;
+            ids.push(opened.subvolume().map_err(|errno| about_mount(path.display(), errno))?);
+            let of = opened.device().map_err(|errno| about_mount(path.display(), errno))?;
+            if *device.get_or_insert(of) != of {
+                return Err(other_volumes());
+            }
+            // Nothing of a read-only mount is dirty.
+            let _ = opened.write_back();
+        }
+        Ok(ids)
+    }
+
+    fn changes(&self, question: &Question, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()> {
+        stream::changes(self.place(), question, visit).map_err(|errno| about_changes(self.place(), errno))
+    }
+
+    fn merge(&self, wanted: &WantedMerge<'_>) -> Result<Vec<MergeRecord>> {
+        let WantedMerge { sides: MergeSides { base, changed, .. }, target, prefer, dry_run, explained } = *wanted;
+        let failed = |path: &Path, errno| about_merge(path, errno, explained(errno));
+        // Through the mount of the one that changes.
+        let number = Mounted::open(target)?.merge(&Merge { base, changed, prefer, dry_run });
+        let answer = number.and_then(|number| stream::whole(self.place(), number));
+        let answer = answer.map_err(|errno| failed(target, errno))?;
+        serde_json::from_slice(&answer).map_err(|_| failed(self.place(), Errno::PROTO))
+    }
+}
+
+impl Comparisons for Image {
+    fn subvolumes_at(&self, paths: &[PathBuf]) -> Result<Vec<TreeId>> {
+        paths.iter().map(|path| self.subvolume_at(path)).collect()
+    }
+
+    fn changes(&self, question: &Question, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()> {
+        let done = match question {
+            Question::Changes { old, new } => self.fs.changes(*old, *new, visit),
+            Question::ChangesSince { subvolume, generation } => self.fs.changes_since(*subvolume, *generation, visit),
+        };
+        done.map_err(|error| match explained(error.errno()) {
+            Some(why) => Failure::new(format!("{}: {why}", self.path().display())),
+            None => self.failed(&error),
+        })
+    }
+
+    fn merge(&self, wanted: &WantedMerge<'_>) -> Result<Vec<MergeRecord>> {
+        let WantedMerge { sides, prefer, dry_run, explained, .. } = *wanted;
+        let merged = self.fs.merge(sides, prefer, dry_run, &mut |_| ());
+        let merged = merged.map_err(|error| match explained(error.errno()) {
+            Some(why) => Failure::new(format!("{}: {why}", self.path().display())),
+            None => self.failed(&error),
+        })?;
+        Ok(records(&merged))
+    }
+}
+
+/// What an error says of a comparison.
+fn explained(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::NAMETOOLONG => "a path is too long: its directories take more than 4 megabytes of memory",
+        Errno::TOOBIG => "the names, ranges or xattrs of a file, or all paths together, are too long to be shown",
+        _ => return None,
+    })
+}
+
+/// Why a mount's server doesn't say what changed.
+fn about_changes(path: &Path, errno: Errno) -> Failure {
+    let shown = path.display();
+    match errno {
+        Errno::PERM => {
+            Failure::new(format!("{shown}: only root, or the user who has mounted it, may compare its subvolumes"))
+        }
+        Errno::BUSY => Failure::new(format!("{shown}: a thousand comparisons and merges wait for their turn")),
+        Errno::STALE => Failure::new(format!("{shown}: a subvolume was deleted meanwhile")),
+        errno => match explained(errno) {
+            Some(why) => Failure::new(format!("{shown}: {why}")),
+            None => control::failure(path, errno),
+        },
+    }
+}
+
+/// Why a mount's server doesn't merge.
+fn about_merge(path: &Path, errno: Errno, explained: Option<String>) -> Failure {
+    let shown = path.display();
+    match (errno, explained) {
+        (Errno::PERM, _) => {
+            let who = "only root, or the user who has mounted it, may merge its subvolumes";
+            Failure::new(format!("{shown}: {who}; and nothing that changes may have chattr's flags i or a in TARGET"))
+        }
+        (_, Some(why)) => Failure::new(format!("{shown}: {why}")),
+        _ => control::failure(path, errno),
+    }
+}

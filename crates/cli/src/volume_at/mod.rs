@@ -1,0 +1,143 @@
+//! What a command names in a volume, mounted or not, and what can be done with it. `open` and
+//! `open_together` alone know which of the two it is: commands use the traits, of which each file
+//! here has one, with what it is on a mount and in an image.
+
+mod balances;
+mod comparisons;
+mod files;
+mod on_mount;
+mod search;
+mod subvolumes;
+pub mod table;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+pub use self::balances::Balances;
+pub use self::comparisons::{Comparisons, WantedMerge};
+pub use self::files::{BoxedNode, Files, Kind, Node};
+use self::on_mount::OnMount;
+pub use self::search::Search;
+pub use self::subvolumes::Subvolumes;
+use crate::args::subvolume::InImage;
+use crate::failure::{Failure, Result};
+use crate::ioctls::{Mounted, about_mount};
+use crate::place::{Image, Opening, Place, is_same, neither, other_volumes};
+
+/// A volume. Paths are those that were given with it: on a mount of the host, and in an image from
+/// its top level.
+pub trait VolumeAt: Balances + Comparisons + Files + Search + Subvolumes {
+    /// A path as it is given.
+    fn shown(&self, path: &Path) -> String;
+
+    /// Ends the use of the volume. What was changed in an image is durable then.
+    fn finish(self: Box<Self>) -> Result<Finished>;
+}
+
+/// A volume whose use has ended.
+#[must_use]
+pub struct Finished(Option<(PathBuf, Mounted)>);
+
+impl Finished {
+    /// Makes what was changed on a mount durable.
+    pub fn commit(self) -> Result<()> {
+        self.0.map_or(Ok(()), |(path, on)| on.commit().map_err(|errno| about_mount(path.display(), errno)))
+    }
+}
+
+/// A volume, and the paths that were given with it.
+pub struct Named {
+    pub volume: Box<dyn VolumeAt>,
+    pub paths: Vec<PathBuf>,
+}
+
+impl Named {
+    /// Changes the volume, and ends its use. An image stays as it was if that fails.
+    pub fn change<T>(self, act: impl FnOnce(&dyn VolumeAt, &[PathBuf]) -> Result<T>) -> Result<(T, Finished)> {
+        let done = act(&*self.volume, &self.paths)?;
+        Ok((done, self.volume.finish()?))
+    }
+
+    /// Changes the volume step by step, and ends its use: what was done before a failure stays done.
+    pub fn change_in_steps<T>(self, act: impl FnOnce(&dyn VolumeAt, &[PathBuf]) -> Result<T>) -> Result<T> {
+        let done = act(&*self.volume, &self.paths);
+        let finished = self.volume.finish().map(drop);
+        done.and_then(|done| finished.map(|()| done))
+    }
+
+    /// The only path, or the first one.
+    pub fn path(&self) -> &Path {
+        self.paths.first().map_or(Path::new(""), |path| path)
+    }
+}
+
+/// Opens the volume in which a place is; an image alone is its top level.
+pub fn open(word: &OsStr, how: &InImage, opening: Opening) -> Result<Named> {
+    open_place(Place::of_volume(word), how, opening)
+}
+
+/// The same where a place may be a file: one on a mounted volume is that, though it may hold an
+/// image.
+pub fn open_file(word: &OsStr, how: &InImage, opening: Opening) -> Result<Named> {
+    open_place(Place::of_file(word), how, opening)
+}
+
+/// The volume that is mounted at a path.
+pub fn mounted_at(path: &Path) -> impl VolumeAt + use<> {
+    OnMount::new(path.to_owned())
+}
+
+fn open_place(place: Place, how: &InImage, opening: Opening) -> Result<Named> {
+    Ok(match place {
+        Place::Mounted(path) => Named { volume: Box::new(OnMount::new(path.clone())), paths: vec![path] },
+        Place::Image { image, path } => {
+            Named { volume: Box::new(Image::open(&image, how, opening)?), paths: vec![path] }
+        }
+    })
+}
+
+/// Opens the volume in which several places are.
+pub fn open_together<'a>(words: impl IntoIterator<Item = &'a OsStr>, how: &InImage, opening: Opening) -> Result<Named> {
+    let (mut on_host, mut images) = (Vec::new(), Vec::new());
+    for word in words {
+        match Place::of_file(word) {
+            Place::Mounted(path) => on_host.push(path),
+            Place::Image { image, path } => images.push((image, path)),
+        }
+    }
+    let nowhere = on_host.iter().find(|path| !images.is_empty() && !path.is_dir());
+    if let Some(path) = nowhere {
+        return Err(neither(path));
+    }
+    match (on_host.first(), images.first()) {
+        (Some(first), None) => Ok(Named { volume: Box::new(OnMount::new(first.clone())), paths: on_host }),
+        (None, Some((image, _))) if images.iter().all(|(other, _)| is_same(image, other)) => {
+            let volume = Box::new(Image::open(image, how, opening)?);
+            Ok(Named { volume, paths: images.into_iter().map(|(_, path)| path).collect() })
+        }
+        (None, _) => Err(other_volumes()),
+        _ => Err(Failure::new(
+            "the subvolumes must be in the same volume, all on its mount, or all as IMAGE:PATH if it is not mounted",
+        )),
+    }
+}
+
+impl VolumeAt for OnMount {
+    fn shown(&self, path: &Path) -> String {
+        path.display().to_string()
+    }
+
+    fn finish(self: Box<Self>) -> Result<Finished> {
+        Ok(Finished(self.into_opened()))
+    }
+}
+
+impl VolumeAt for Image {
+    fn shown(&self, path: &Path) -> String {
+        format!("{}:{}", self.path().display(), path.display())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Finished> {
+        self.close().map(|()| Finished(None))
+    }
+}
