@@ -5,6 +5,7 @@ mod compression;
 pub mod device;
 pub mod edit;
 pub mod filesystem;
+pub mod in_volume;
 mod mkfs;
 mod owner;
 mod populate;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 pub use compression::{Compression, parse_compression_of_mkfs_btrfs};
+use in_volume::InVolume;
 pub use mkfs::{Mkfs, MkfsAlone};
 use owner::parse_owner;
 pub use populate::Populate;
@@ -267,8 +269,11 @@ pub struct PathInVolume {
     /// Show the last commit of a volume with a log, without the log.
     #[arg(long)]
     pub nologreplay: bool,
-    /// All devices of the volume, then the path in it.
-    #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "PATH"])]
+    /// More devices of the volume.
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<PathBuf>,
+    /// The image or all devices of the volume, then the path in it; or both as IMAGE:PATH.
+    #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "PATH"])]
     pub places: Vec<PathBuf>,
     #[command(flatten)]
     pub window: Window,
@@ -324,10 +329,10 @@ pub struct Diff {
     /// The old subvolume: its directory on a mount, or IMAGE:PATH with the path from the top level
     /// of a volume that is not mounted. With --since it is the only one.
     #[arg(value_name = "OLD")]
-    pub old: OsString,
+    pub old: InVolume,
     /// The new subvolume, of the same volume.
     #[arg(value_name = "NEW", required_unless_present = "since", conflicts_with = "since")]
-    pub new: Option<OsString>,
+    pub new: Option<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -353,14 +358,14 @@ pub struct Merge {
     /// What CHANGED and TARGET both were: a snapshot that both come from, as a directory on a
     /// mount, or as IMAGE:PATH with the path from the top level of a volume that is not mounted.
     #[arg(value_name = "BASE")]
-    pub base: OsString,
+    pub base: InVolume,
     /// The subvolume with the changes. Take a snapshot if programs write to it meanwhile.
     #[arg(value_name = "CHANGED")]
-    pub changed: OsString,
+    pub changed: InVolume,
     /// The subvolume that is changed. A merge that fails in the middle leaves it half merged: a
     /// snapshot from before is the way back. Or merge into a snapshot, and `subvolume reset` to it.
     #[arg(value_name = "TARGET")]
-    pub target: OsString,
+    pub target: InVolume,
     #[command(flatten)]
     pub image: subvolume::InImage,
 }

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use ubtrfs::{Attributes, Filesystem, InodeId, Options};
@@ -19,6 +19,7 @@ use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::path::{AtEnd, failure, find};
+use crate::place::Place;
 use crate::show;
 
 /// Bytes that are read at once.
@@ -27,18 +28,27 @@ const CHUNK: usize = 1 << 20;
 const BATCH: usize = 1024;
 
 /// A volume opened for reading, and the path in it.
-struct Opened<'a> {
+struct Opened {
     fs: Arc<Filesystem>,
-    path: &'a [u8],
+    path: Vec<u8>,
     /// What keeps others from writing to the devices.
     _claims: Vec<File>,
 }
 
-fn open(place: &PathInVolume) -> Result<Opened<'_>> {
-    let Some((path, devices)) = place.places.split_last() else {
-        return Err(Failure::new("a device and a path are needed"));
+fn open(place: &PathInVolume) -> Result<Opened> {
+    let (devices, path) = match &*place.places {
+        [word] => match Place::parse(word.as_os_str()) {
+            Place::Image { image, path } => (vec![image], path),
+            Place::Mounted(image) => {
+                let sentence = format!("{}: a path is needed, as IMAGE:PATH or IMAGE PATH", image.display());
+                return Err(Failure::new(sentence).with_status(2));
+            }
+        },
+        [devices @ .., path] => (devices.to_vec(), path.clone()),
+        [] => return Err(Failure::new("a device and a path are needed").with_status(2)),
     };
-    let reading = open_for_reading(devices, place.window)?;
+    let devices = [devices, place.devices.clone()].concat();
+    let reading = open_for_reading(&devices, place.window)?;
     let options = Options {
         read_only: true,
         no_log_replay: place.nologreplay,
@@ -48,15 +58,16 @@ fn open(place: &PathInVolume) -> Result<Opened<'_>> {
         background_commits: false,
         ..Options::default()
     };
-    let fs = Filesystem::open(volume(devices, place.window, reading.devices)?, options).map_err(|error| {
+    let fs = Filesystem::open(volume(&devices, place.window, reading.devices)?, options).map_err(|error| {
         Failure::about(devices.first().map_or_else(String::new, |path| path.display().to_string()), &error)
     })?;
-    Ok(Opened { fs, path: path.as_os_str().as_bytes(), _claims: reading.claims })
+    Ok(Opened { fs, path: path.into_os_string().into_vec(), _claims: reading.claims })
 }
 
 /// `ubtrfs cat`
 pub fn cat(arguments: &Look) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
+    let path = &*path;
     let id = find(&fs, path, AtEnd::Follow)?;
     let mut out = io::stdout().lock();
     let mut offset = 0;
@@ -73,6 +84,7 @@ pub fn cat(arguments: &Look) -> Result<()> {
 /// `ubtrfs stat`
 pub fn stat(arguments: &Look) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
+    let path = &*path;
     let id = find(&fs, path, AtEnd::Stay)?;
     let failed = |error: &ubtrfs::Error| failure(path, error);
     let attributes = fs.attributes(id).map_err(|error| failed(&error))?;
@@ -110,6 +122,7 @@ pub fn stat(arguments: &Look) -> Result<()> {
 /// `ubtrfs ls`
 pub fn ls(arguments: &Ls) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
+    let path = &*path;
     let id = find(&fs, path, if arguments.long { AtEnd::Stay } else { AtEnd::Follow })?;
     let stdout = io::stdout();
     let mut listing = Listing {

@@ -1,6 +1,8 @@
 //! `ubtrfs history`: which commits can still be read, and what a file was at each.
 
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -15,25 +17,30 @@ use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::output::{as_json, say};
 use crate::path::{AtEnd, lookup};
+use crate::place::split_image;
 use crate::show;
 
 /// `ubtrfs history`
 pub fn run(arguments: &args::History) -> Result<()> {
-    let paths = [std::slice::from_ref(&arguments.image), &*arguments.devices].concat();
+    let (image, path) = match arguments.path.as_ref().map(PathBuf::from) {
+        None => split_image(&arguments.image),
+        path => (arguments.image.clone(), path),
+    };
+    let paths = [std::slice::from_ref(&image), &*arguments.devices].concat();
     let reading = open_for_reading(&paths, arguments.window)?;
     let commits = commits::all(&reading.devices);
     if commits.is_empty() {
         // That says why.
         return Err(match Volume::candidates(&reading.devices).first() {
             None => about_volume_within(&paths, arguments.window, &VolumeError::NotBtrfs),
-            Some(_) => Failure::new(format!("{}: no state of the volume can be opened", arguments.image.display())),
+            Some(_) => Failure::new(format!("{}: no state of the volume can be opened", image.display())),
         });
     }
-    let text = match &arguments.path {
+    let text = match &path {
         None if arguments.json => as_json(&commits.iter().map(describe).collect::<Vec<_>>())?,
         None => commits.iter().map(line).collect(),
         Some(path) => {
-            let path = std::os::unix::ffi::OsStrExt::as_bytes(&**path);
+            let path = path.as_os_str().as_bytes();
             let versions = versions(arguments, &reading.devices, &commits, path);
             if versions.iter().all(|stretch| !matches!(stretch.was, Was::There(_))) {
                 let path = show::bytes(path);

@@ -72,7 +72,7 @@ mod which_device;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::filesystem::FilesystemCommand;
 use args::{Arguments, Command, MkfsAlone};
@@ -95,7 +95,9 @@ fn main() -> ExitCode {
         _ => {}
     }
     let words = args::filesystem::with_algorithms_apart(std::env::args_os());
-    let arguments = Arguments::parse_from(args::balance::with_filters_apart(words.into_iter()));
+    let words = args::balance::with_filters_apart(words.into_iter()).collect();
+    let words = args::in_volume::with_images_joined(&mut Arguments::command(), words, place::classify);
+    let arguments = Arguments::parse_from(words);
     let done = match &arguments.command {
         Command::Mkfs(arguments) => mkfs::run(arguments),
         Command::Mount(arguments) => mount::run(arguments),

@@ -13,6 +13,7 @@ use ubtrfs_image::Editor;
 use ubtrfs_volume::{Error, OpenMode, OpenOptions, Volume, is_remote};
 
 use crate::args::Window;
+use crate::args::in_volume::Word;
 use crate::args::subvolume::InImage;
 use crate::device::{about_volume_within, open_for_reading, open_for_writing, part_of};
 use crate::failure::{Failure, Result};
@@ -76,6 +77,25 @@ impl Place {
             Self::Image { image, path } => Ok((image, path)),
             Self::Mounted(path) => Err(not_in_an_image(path.display())),
         }
+    }
+}
+
+/// The image, and the path in it unless the word is an image alone, or nowhere.
+pub fn split_image(word: &Path) -> (PathBuf, Option<PathBuf>) {
+    match Place::parse(word.as_os_str()) {
+        Place::Image { image, path } if !word.exists() => (image, Some(path).filter(|path| path.as_os_str() != "")),
+        _ => (word.to_owned(), None),
+    }
+}
+
+/// What a word of the command line is that may begin a place. A number is none, whatever is called
+/// so. `may_be_file`: a regular file on a mounted volume is meant itself.
+pub fn classify(word: &OsStr, may_be_file: bool) -> Word {
+    let place = if may_be_file { Place::of_file(word) } else { Place::of_volume(word) };
+    match (Place::parse(word), place) {
+        (Place::Image { .. }, _) => Word::InImage,
+        (_, Place::Image { .. }) if !word.as_bytes().iter().all(u8::is_ascii_digit) => Word::Image,
+        _ => Word::Other,
     }
 }
 

@@ -1,12 +1,13 @@
 //! Arguments of the commands that edit an image.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use ubtrfs_image::{ModeChange, Platform};
 
 use super::compression::{Compression, parse_compression};
+use super::in_volume::InVolume;
 use super::owner::{Owners, parse_owner, parse_owners};
 use super::window::Window;
 use crate::size::{LEAST_MEMORY, parse_size};
@@ -93,7 +94,7 @@ pub struct Mkdir {
     pub owner: Option<(u32, u32)>,
     /// What is to be made.
     #[arg(required = true, value_name = "IMAGE:PATH")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -109,7 +110,7 @@ pub struct Rm {
     pub force: bool,
     /// What goes.
     #[arg(required = true, value_name = "IMAGE:PATH")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -119,7 +120,7 @@ pub struct Rm {
 pub struct Mv {
     /// What is moved, then its new name or directory; all as IMAGE:PATH.
     #[arg(required = true, num_args = 2.., value_names = ["SRC", "DEST"])]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -138,10 +139,10 @@ pub struct Ln {
     pub owner: Option<(u32, u32)>,
     /// The file, as IMAGE:PATH; or the text of a symbolic link.
     #[arg(value_name = "TARGET")]
-    pub target: OsString,
+    pub target: InVolume,
     /// The new name, or the directory that gets it.
     #[arg(value_name = "IMAGE:PATH")]
-    pub place: OsString,
+    pub place: InVolume,
     #[command(flatten)]
     pub window: Window,
 }
@@ -157,7 +158,7 @@ pub struct Mknod {
     pub owner: Option<(u32, u32)>,
     /// What is to be made.
     #[arg(value_name = "IMAGE:PATH")]
-    pub place: OsString,
+    pub place: InVolume,
     /// b: a block device, c: a character device, p: a FIFO.
     #[arg(value_name = "TYPE", value_parser = ["b", "c", "p"])]
     pub kind: String,
@@ -181,7 +182,7 @@ pub struct Chmod {
     pub mode: ModeChange,
     /// The files.
     #[arg(required = true, value_name = "IMAGE:PATH")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -200,7 +201,7 @@ pub struct Chown {
     pub owner: Owners,
     /// The files.
     #[arg(required = true, value_name = "IMAGE:PATH")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -222,7 +223,7 @@ pub struct Setfattr {
     pub no_dereference: bool,
     /// The files.
     #[arg(required = true, value_name = "IMAGE:PATH")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -235,7 +236,7 @@ pub struct Truncate {
     pub size: u64,
     /// The files.
     #[arg(required = true, value_name = "IMAGE:PATH")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub window: Window,
 }
@@ -251,7 +252,7 @@ pub struct Put {
     pub owner: Option<(u32, u32)>,
     /// The file.
     #[arg(value_name = "IMAGE:PATH")]
-    pub place: OsString,
+    pub place: InVolume,
     #[command(flatten)]
     pub window: Window,
 }
@@ -317,7 +318,7 @@ pub struct Apply {
 pub struct Export {
     /// The directory whose content it has, with the path from the top level [default: that].
     #[arg(value_name = "IMAGE[:PATH]")]
-    pub place: OsString,
+    pub place: InVolume,
     /// What is written: an archive, or the text of composefs-dump(5), whose files of more than 64
     /// bytes have no content.
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "tar")]
@@ -379,16 +380,16 @@ impl EditCommand {
     }
 
     /// All places that it names.
-    pub fn places(&self) -> Vec<&OsString> {
+    pub fn places(&self) -> Vec<&OsStr> {
         match self {
-            Self::Cp(Cp { places, .. })
-            | Self::Mkdir(Mkdir { places, .. })
+            Self::Cp(Cp { places, .. }) => places.iter().map(AsRef::as_ref).collect(),
+            Self::Mkdir(Mkdir { places, .. })
             | Self::Rm(Rm { places, .. })
             | Self::Mv(Mv { places, .. })
             | Self::Chmod(Chmod { places, .. })
             | Self::Chown(Chown { places, .. })
             | Self::Setfattr(Setfattr { places, .. })
-            | Self::Truncate(Truncate { places, .. }) => places.iter().collect(),
+            | Self::Truncate(Truncate { places, .. }) => places.iter().map(|place| &**place).collect(),
             Self::Ln(Ln { symbolic: false, target, place, .. }) => vec![target, place],
             Self::Ln(Ln { place, .. }) | Self::Mknod(Mknod { place, .. }) | Self::Put(Put { place, .. }) => vec![place],
         }

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use ubtrfs::{Compression, CompressionMode};
 
 use super::device::VolumePlace;
+use super::in_volume::FileInVolume;
 use super::subvolume::InImage;
 use crate::size::{Unit, parse_size};
 
@@ -102,7 +103,7 @@ pub struct Defragment {
     pub verbose: bool,
     /// Files, or with --recursive directories.
     #[arg(required = true, value_name = "PLACE")]
-    pub places: Vec<OsString>,
+    pub places: Vec<FileInVolume>,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -125,7 +126,7 @@ pub struct Du {
     /// Files or directories: paths on a mounted volume, or IMAGE:PATH for a volume that is not
     /// mounted.
     #[arg(required = true, value_name = "PLACE")]
-    pub places: Vec<OsString>,
+    pub places: Vec<FileInVolume>,
     #[command(flatten)]
     pub image: InImage,
 }

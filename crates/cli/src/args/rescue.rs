@@ -49,7 +49,7 @@ pub struct ZeroLog {
 /// Copy what can be read of a damaged volume into a directory. Nothing is written to the volume.
 ///
 /// Exit status: 0 everything was copied, 1 something was lost, and is listed.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Restore {
     /// Only say what would be copied. DIR may be left out.
@@ -87,7 +87,8 @@ pub struct Restore {
     /// List everything that is copied.
     #[arg(short, long)]
     pub verbose: bool,
-    /// All devices of the volume, then the directory, which is made or must be empty.
+    /// All devices of the volume, then the directory, which is made or must be empty. IMAGE:PATH
+    /// instead of a device is --path, too.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]
     pub places: Vec<PathBuf>,
     #[command(flatten)]
@@ -112,8 +113,8 @@ pub struct History {
     /// More devices of the volume.
     #[arg(long = "device", value_name = "DEVICE")]
     pub devices: Vec<PathBuf>,
-    /// The device or image.
-    #[arg(value_name = "IMAGE")]
+    /// The device or image; with the file as IMAGE:PATH.
+    #[arg(value_name = "IMAGE[:PATH]")]
     pub image: PathBuf,
     /// The file.
     #[arg(value_name = "PATH")]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::in_volume::InVolume;
 use super::window::Window;
 
 /// Make, list and delete subvolumes and snapshots, on a mount or in an image.
@@ -49,7 +50,7 @@ pub struct Create {
     pub parents: bool,
     /// What is to be made.
     #[arg(required = true, value_name = "PLACE")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -62,10 +63,10 @@ pub struct Snapshot {
     pub read_only: bool,
     /// The subvolume.
     #[arg(value_name = "SOURCE")]
-    pub source: OsString,
+    pub source: InVolume,
     /// What is to be made, or the directory in which it gets the name of the source.
     #[arg(value_name = "DEST")]
-    pub dest: OsString,
+    pub dest: InVolume,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -84,7 +85,7 @@ pub struct Delete {
     pub subvolid: Option<u64>,
     /// The subvolumes.
     #[arg(required = true, value_name = "PLACE")]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -97,10 +98,10 @@ pub struct Delete {
 pub struct Reset {
     /// The subvolume whose content is given up.
     #[arg(value_name = "TARGET")]
-    pub target: OsString,
+    pub target: InVolume,
     /// The subvolume or snapshot whose content it gets.
     #[arg(value_name = "SOURCE")]
-    pub source: OsString,
+    pub source: InVolume,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -156,7 +157,7 @@ pub struct List {
     pub sort: Vec<SortKey>,
     /// Any place on the volume, or its image.
     #[arg(value_name = "PLACE")]
-    pub place: OsString,
+    pub place: InVolume,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -237,7 +238,7 @@ pub struct Show {
     pub uuid: Option<String>,
     /// The subvolume.
     #[arg(value_name = "PLACE")]
-    pub place: OsString,
+    pub place: InVolume,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -257,7 +258,7 @@ pub struct GetDefault {
 pub struct SetDefault {
     /// The subvolume; or its number, followed by any place on the volume.
     #[arg(required = true, num_args = 1..=2, value_names = ["PLACE|ID", "PLACE"])]
-    pub places: Vec<OsString>,
+    pub places: Vec<InVolume>,
     #[command(flatten)]
     pub image: InImage,
 }
@@ -269,7 +270,7 @@ pub struct SetDefault {
 pub struct FindNew {
     /// The subvolume.
     #[arg(value_name = "PLACE")]
-    pub place: OsString,
+    pub place: InVolume,
     /// The first commit that counts.
     #[arg(value_name = "GENERATION")]
     pub generation: u64,
@@ -321,7 +322,7 @@ pub struct PropertyGet {
     pub kind: Option<String>,
     /// The subvolume.
     #[arg(value_name = "PLACE")]
-    pub place: OsString,
+    pub place: InVolume,
     /// The property [default: all].
     #[arg(value_name = "NAME")]
     pub name: Option<PropertyName>,
@@ -340,7 +341,7 @@ pub struct PropertySet {
     pub kind: Option<String>,
     /// The subvolume.
     #[arg(value_name = "PLACE")]
-    pub place: OsString,
+    pub place: InVolume,
     /// The property.
     #[arg(value_name = "NAME")]
     pub name: PropertyName,

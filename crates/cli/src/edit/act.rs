@@ -9,6 +9,7 @@ use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFile, HostFiles, Jo
 use super::locate::{Locate, Where};
 use super::session::{Edited, about};
 use crate::args::edit::{Cp, EditCommand, Mknod, Setfattr, When};
+use crate::args::in_volume::InVolume;
 use crate::failure::{Failure, Result};
 use crate::host::destination::is_content;
 use crate::host::sources::Sources;
@@ -16,11 +17,11 @@ use crate::show;
 
 /// Does what a command says.
 pub fn perform(edited: &Edited<'_>, command: &EditCommand, locate: &Locate<'_>, job: &mut Job<'_>) -> Result<()> {
-    let inside = |word: &OsString| locate(word).inside();
+    let inside = |word: &OsStr| locate(word).inside();
     let editor = Editor::new(edited.session.fs(), owner(command));
     let umask = crate::host::umask();
     let under = |mode: &Option<ModeChange>| mode.clone().map(|mode| mode.under(umask));
-    let each = |places: &[OsString], act: &dyn Fn(&Path) -> ubtrfs_image::Result<()>| {
+    let each = |places: &[InVolume], act: &dyn Fn(&Path) -> ubtrfs_image::Result<()>| {
         places.iter().try_for_each(|word| act(&inside(word)?).map_err(|error| about(&error)))
     };
     match command {
@@ -87,11 +88,11 @@ fn owner(command: &EditCommand) -> (u32, u32) {
     given.unwrap_or_else(|| (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()))
 }
 
-fn split_last(places: &[OsString]) -> Result<(&OsString, &[OsString])> {
+fn split_last<T>(places: &[T]) -> Result<(&T, &[T])> {
     places.split_last().ok_or_else(|| Failure::new("a destination is needed").with_status(2))
 }
 
-fn needs_directory(editor: &Editor, from: &[OsString], to: &Path) -> Result<()> {
+fn needs_directory<T>(editor: &Editor, from: &[T], to: &Path) -> Result<()> {
     match editor.find(to, true) {
         Ok((_, ubtrfs_format::items::FileType::Directory)) => Ok(()),
         _ if from.len() == 1 => Ok(()),

@@ -21,11 +21,22 @@ use crate::failure::{Failure, Result};
 use crate::host::target::Target;
 use crate::output::say;
 use crate::path::{AtEnd, find};
+use crate::place::split_image;
 use source::Source;
 use walk::Walk;
 
 /// `ubtrfs restore`
 pub fn run(arguments: &args::Restore) -> Result<()> {
+    let mut arguments = arguments.clone();
+    for place in &mut arguments.places {
+        let (image, path) = split_image(place);
+        if path.is_some() && arguments.path.is_some() {
+            return Err(Failure::new("a path is given twice: as IMAGE:PATH, or by --path").with_status(2));
+        }
+        *place = image;
+        arguments.path = arguments.path.or(path.map(Into::into));
+    }
+    let arguments = &arguments;
     let (devices, directory) = places(arguments)?;
     let reading = open_for_reading(&devices, arguments.window)?;
     if arguments.list_commits {

@@ -28,6 +28,7 @@ mod oci_images;
 mod oci_layouts;
 mod package;
 mod partitions;
+mod path_syntax;
 mod remedies;
 mod repair;
 mod rescue;
