@@ -71,7 +71,7 @@ pub enum Command {
     Tree(Tree),
     Ls(Ls),
     /// Show the attributes of a file of a volume without mounting it.
-    Stat(Look),
+    Stat(Stat),
     /// Write the content of a file of a volume to the standard output, without mounting it.
     Cat(Look),
     Diff(Diff),
@@ -282,6 +282,9 @@ pub struct PathInVolume {
 /// List a directory of a volume without mounting it.
 #[derive(Debug, Args)]
 pub struct Ls {
+    /// For programs: an array with the attributes of each file, in which paths are whole.
+    #[arg(long, conflicts_with = "long")]
+    pub json: bool,
     /// Show mode, links, owner, group, size and time.
     #[arg(short)]
     pub long: bool,
@@ -295,7 +298,17 @@ pub struct Ls {
     pub place: PathInVolume,
 }
 
-/// The path of stat and cat.
+/// The path of stat.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub place: PathInVolume,
+}
+
+/// The path of cat.
 #[derive(Debug, Args)]
 pub struct Look {
     #[command(flatten)]

@@ -6,7 +6,8 @@ use ubtrfs_format::items::{BalanceFlags, BalanceItem};
 
 use crate::args::balance::{BalanceArguments, BalanceCommand, BalancePlace, Filters, How, Start, Status};
 use crate::failure::Result;
-use crate::output::{as_json, say};
+use crate::json::as_json;
+use crate::output::say;
 use crate::place::Opening;
 use crate::report::Progress;
 use crate::volume_at::{VolumeAt, open};

@@ -8,15 +8,17 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use ubtrfs::{Attributes, Filesystem, InodeId, Options};
 use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::FileType;
 use ubtrfs_image::LinkedPath;
 use ubtrfs_server::device_number;
 
-use crate::args::{Look, Ls, PathInVolume};
+use crate::args::{Look, Ls, PathInVolume, Stat};
 use crate::device::{open_for_reading, volume};
 use crate::failure::{Failure, Result};
+use crate::json::{self, Array};
 use crate::output::say;
 use crate::path::{AtEnd, failure, find};
 use crate::place::Place;
@@ -82,12 +84,15 @@ pub fn cat(arguments: &Look) -> Result<()> {
 }
 
 /// `ubtrfs stat`
-pub fn stat(arguments: &Look) -> Result<()> {
+pub fn stat(arguments: &Stat) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, AtEnd::Stay)?;
     let failed = |error: &ubtrfs::Error| failure(path, error);
     let attributes = fs.attributes(id).map_err(|error| failed(&error))?;
+    if arguments.json {
+        return json::print(&described(&fs, path, &attributes).map_err(|error| failed(&error))?);
+    }
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<10} {value}");
@@ -119,34 +124,63 @@ pub fn stat(arguments: &Look) -> Result<()> {
     say(&text)
 }
 
+/// A file with its extended attributes, for programs.
+fn described(fs: &Filesystem, path: &[u8], attributes: &Attributes) -> ubtrfs::Result<Value> {
+    let is_link = attributes.file_type == FileType::Symlink;
+    let target = if is_link { Some(fs.read_link(attributes.id)?) } else { None };
+    let mut value = json::file(path, attributes, target.as_deref());
+    let xattr = |name: &Vec<u8>| {
+        let value = fs.get_xattr(attributes.id, name)?;
+        Ok(json!({ "name": json::name(name), "value_hex": show::all_hex(&value) }))
+    };
+    value["xattrs"] = fs.list_xattrs(attributes.id)?.iter().map(xattr).collect::<ubtrfs::Result<_>>()?;
+    Ok(value)
+}
+
 /// `ubtrfs ls`
 pub fn ls(arguments: &Ls) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
     let path = &*path;
     let id = find(&fs, path, if arguments.long { AtEnd::Stay } else { AtEnd::Follow })?;
     let stdout = io::stdout();
+    let out = BufWriter::new(stdout.lock());
     let mut listing = Listing {
         fs: &fs,
         arguments,
         terminal: stdout.is_terminal(),
-        out: BufWriter::new(stdout.lock()),
+        out: if arguments.json { Out::Json(Array::new(out)) } else { Out::Lines(out) },
         damaged: false,
     };
     let attributes = fs.attributes(id).map_err(|error| failure(path, &error))?;
     if attributes.file_type == FileType::Directory {
         listing.directories(path, id)?;
     } else {
-        listing.row(path, id)?;
+        listing.row(path, path, id)?;
     }
-    listing.out.flush().map_err(|error| Failure::output(&error))?;
+    listing.out.finish().map_err(|error| Failure::output(&error))?;
     if listing.damaged { Err(Failure::Said(1)) } else { Ok(()) }
+}
+
+/// Where files are listed, and in which form.
+enum Out<'a> {
+    Lines(BufWriter<io::StdoutLock<'a>>),
+    Json(Array<BufWriter<io::StdoutLock<'a>>>),
+}
+
+impl Out<'_> {
+    fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Lines(out) => out.flush(),
+            Self::Json(array) => array.finish(),
+        }
+    }
 }
 
 struct Listing<'a> {
     fs: &'a Filesystem,
     arguments: &'a Ls,
     terminal: bool,
-    out: BufWriter<io::StdoutLock<'a>>,
+    out: Out<'a>,
     /// Something could not be shown.
     damaged: bool,
 }
@@ -163,7 +197,7 @@ impl Listing<'_> {
                 continue;
             }
             let path = linked.below(path);
-            if self.arguments.recursive {
+            if self.arguments.recursive && !self.arguments.json {
                 let separator = if first { "" } else { "\n" };
                 let shown = self.shown(&path);
                 self.write(separator.as_bytes())?;
@@ -182,10 +216,10 @@ impl Listing<'_> {
     /// Lists one directory; returns the names of the directories in it.
     fn directory(&mut self, path: &[u8], id: InodeId) -> Result<Vec<(Vec<u8>, InodeId)>> {
         let mut below = Vec::new();
-        if self.arguments.all {
-            self.row(b".", id)?;
+        if self.arguments.all && !self.arguments.json {
+            self.row(path, b".", id)?;
             match self.fs.parent(id) {
-                Ok(parent) => self.row(b"..", parent)?,
+                Ok(parent) => self.row(path, b"..", parent)?,
                 Err(error) => self.complain(path, &error),
             }
         }
@@ -204,7 +238,8 @@ impl Listing<'_> {
                 if entry.name.starts_with(b".") && !self.arguments.all {
                     continue;
                 }
-                self.row(&entry.name, entry.inode)?;
+                let whole = LinkedPath::new(OsStr::from_bytes(path)).join(entry.name.as_slice());
+                self.row(whole.path().as_os_str().as_bytes(), &entry.name, entry.inode)?;
                 if entry.file_type == FileType::Directory {
                     below.push((entry.name.clone(), entry.inode));
                 }
@@ -215,7 +250,19 @@ impl Listing<'_> {
         }
     }
 
-    fn row(&mut self, name: &[u8], id: InodeId) -> Result<()> {
+    fn row(&mut self, path: &[u8], name: &[u8], id: InodeId) -> Result<()> {
+        if let Out::Json(array) = &mut self.out {
+            let described = self.fs.attributes(id).and_then(|attributes| {
+                let is_link = attributes.file_type == FileType::Symlink;
+                let target = if is_link { Some(self.fs.read_link(id)?) } else { None };
+                Ok(json::file(path, &attributes, target.as_deref()))
+            });
+            match described {
+                Ok(value) => array.push(&value).map_err(|error| Failure::output(&error))?,
+                Err(error) => self.complain(name, &error),
+            }
+            return Ok(());
+        }
         let mut row = Vec::new();
         if self.arguments.long {
             let attributes = match self.fs.attributes(id) {
@@ -257,7 +304,8 @@ impl Listing<'_> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.out.write_all(bytes).map_err(|error| Failure::output(&error))
+        let Out::Lines(out) = &mut self.out else { return Ok(()) };
+        out.write_all(bytes).map_err(|error| Failure::output(&error))
     }
 
     /// Reports what can't be shown, and continues.

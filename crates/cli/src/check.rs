@@ -13,6 +13,7 @@ use ubtrfs_volume::{Error as VolumeError, Volume};
 use crate::args;
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
+use crate::json;
 use crate::output;
 use crate::repair::Plan;
 use crate::size::show_size;
@@ -121,7 +122,7 @@ fn as_json(report: &Report) -> Result<String> {
     if let Some(fields) = value.as_object_mut() {
         fields.insert("clean".into(), report.is_clean().into());
     }
-    output::as_json(&value)
+    json::as_json(&value)
 }
 
 fn as_text(report: &Report) -> String {

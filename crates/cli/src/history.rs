@@ -15,7 +15,8 @@ use crate::args;
 use crate::commits::{self, Commit};
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
-use crate::output::{as_json, say};
+use crate::json::{self, as_json};
+use crate::output::say;
 use crate::path::{AtEnd, lookup};
 use crate::place::split_image;
 use crate::show;
@@ -69,7 +70,7 @@ fn describe(commit: &Commit) -> Value {
         "generation": commit.generation(),
         "root": commit.candidate.superblock.root.0,
         "origin": origin(commit),
-        "changed": commit.time.map(show::time),
+        "changed": commit.time.map(json::time),
         "unreadable_blocks": commit.unread,
     })
 }
@@ -138,7 +139,7 @@ impl Stretch {
         let mut value = json!({ "first_generation": self.first, "last_generation": self.last });
         let more = match &self.was {
             Was::There(Version { ino, made, size, mtime, .. }) => {
-                json!({ "state": "present", "inode": ino, "made": made, "size": size, "modified": show::time(*mtime) })
+                json!({ "state": "present", "inode": ino, "made": made, "size": size, "modified": json::time(*mtime) })
             }
             Was::Absent => json!({ "state": "absent" }),
             Was::Unreadable(why) => json!({ "state": "unreadable", "error": why }),

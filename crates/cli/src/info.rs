@@ -16,7 +16,8 @@ use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
 use crate::args;
 use crate::device::{Seen, about_volume_within, all_of_volume, open_what_can_be_seen};
 use crate::failure::{Failure, Result};
-use crate::output::{as_json, say};
+use crate::json::{Name, as_json};
+use crate::output::say;
 use crate::partitions::Partitions;
 use crate::show;
 use crate::size::show_size;
@@ -28,7 +29,7 @@ const MOST_NAMES: usize = 4096;
 /// What `--json` shows.
 #[derive(Debug, Serialize)]
 struct Info {
-    label: String,
+    label: Name,
     uuid: String,
     metadata_uuid: Option<String>,
     generation: u64,
@@ -79,7 +80,7 @@ pub struct Groups {
 struct Subvolume {
     id: u64,
     /// From the top level; absent if it can't be found out.
-    path: Option<String>,
+    path: Option<Name>,
     generation: u64,
     uuid: String,
     parent_uuid: String,
@@ -159,7 +160,7 @@ fn devices_of(volume: &Volume) -> Vec<Device> {
 fn described(superblock: &Superblock, devices: Vec<Device>) -> Info {
     let fsid = superblock.fsid;
     Info {
-        label: show::bytes(superblock.label_bytes()),
+        label: Name(superblock.label_bytes().to_vec()),
         uuid: fsid.to_string(),
         metadata_uuid: (superblock.metadata_fsid() != fsid).then(|| superblock.metadata_fsid().to_string()),
         generation: superblock.generation.0,
@@ -252,7 +253,7 @@ fn subvolumes(trees: &Trees) -> Result<Vec<Subvolume>> {
         let root = RootItem::parse(&item).map_err(|error| Failure::about(key, &error))?;
         subvolumes.push(Subvolume {
             id: id.0,
-            path: path(trees, id).map(|path| show::bytes(&path)),
+            path: path(trees, id).map(Name),
             generation: root.generation.0,
             uuid: root.uuid.to_string(),
             parent_uuid: root.parent_uuid.to_string(),
@@ -305,7 +306,8 @@ fn as_text(info: &Info) -> String {
         let _ = writeln!(text, "{name:<18} {value}");
     };
     let or_none = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(" ") };
-    line("label", if info.label.is_empty() { "none" } else { &info.label });
+    let label = show::bytes(&info.label.0);
+    line("label", if label.is_empty() { "none" } else { &label });
     line("uuid", &info.uuid);
     if let Some(uuid) = &info.metadata_uuid {
         line("metadata uuid", uuid);
@@ -354,7 +356,7 @@ fn as_text(info: &Info) -> String {
         );
     }
     for subvolume in &info.subvolumes {
-        let mut value = subvolume.path.clone().unwrap_or_else(|| "path unknown".into());
+        let mut value = subvolume.path.as_ref().map_or_else(|| "path unknown".into(), |path| show::bytes(&path.0));
         let _ = write!(value, ", generation {}", subvolume.generation);
         for (holds, what) in [
             (subvolume.read_only, "read-only"),

@@ -25,6 +25,7 @@ mod holders;
 mod host;
 mod info;
 mod ioctls;
+mod json;
 mod label;
 mod looking;
 mod members;

@@ -9,8 +9,9 @@ use ubtrfs_server::merge_records::MergeRecord;
 
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::json::{Array, name};
 use crate::place::Opening;
-use crate::show::{self, text};
+use crate::show;
 use crate::volume_at::{WantedMerge, open_together};
 
 /// The exit status if there are conflicts.
@@ -85,9 +86,9 @@ fn show(arguments: &args::Merge, merged: &[MergeRecord]) -> io::Result<()> {
     let is_terminal = io::stdout().is_terminal();
     let mut out = io::BufWriter::new(io::stdout().lock());
     if arguments.json {
-        let all: Vec<Value> = merged.iter().map(described).collect();
-        serde_json::to_writer_pretty(&mut out, &all)?;
-        writeln!(out)?;
+        let mut array = Array::new(&mut out);
+        merged.iter().try_for_each(|record| array.push(&described(record)))?;
+        array.finish()?;
     } else {
         let path = |path: &[u8]| match path {
             b"" => b".".to_vec(),
@@ -115,10 +116,10 @@ fn show(arguments: &args::Merge, merged: &[MergeRecord]) -> io::Result<()> {
 
 fn described(record: &MergeRecord) -> Value {
     match record {
-        MergeRecord::Conflict { path, what } => json!({ "kind": "conflict", "path": text(path), "what": what }),
-        MergeRecord::Add { path } => json!({ "kind": "added", "path": text(path) }),
-        MergeRecord::Remove { path } => json!({ "kind": "removed", "path": text(path) }),
-        MergeRecord::Rename { from, to } => json!({ "kind": "renamed", "old_path": text(from), "path": text(to) }),
-        MergeRecord::Change { path, what } => json!({ "kind": "changed", "path": text(path), "what": what }),
+        MergeRecord::Conflict { path, what } => json!({ "kind": "conflict", "path": name(path), "what": what }),
+        MergeRecord::Add { path } => json!({ "kind": "added", "path": name(path) }),
+        MergeRecord::Remove { path } => json!({ "kind": "removed", "path": name(path) }),
+        MergeRecord::Rename { from, to } => json!({ "kind": "renamed", "old_path": name(from), "path": name(to) }),
+        MergeRecord::Change { path, what } => json!({ "kind": "changed", "path": name(path), "what": what }),
     }
 }

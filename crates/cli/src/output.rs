@@ -2,8 +2,6 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
-
 use crate::failure::{Failure, Result};
 use crate::show::harmless;
 
@@ -18,9 +16,4 @@ pub fn say(text: &str) -> Result<()> {
 /// Prints one line that has names in it: characters that a terminal obeys are escaped.
 pub fn say_line(line: &str) -> Result<()> {
     say(&harmless(line))
-}
-
-/// What `--json` prints.
-pub fn as_json(what: &impl Serialize) -> Result<String> {
-    serde_json::to_string_pretty(what).map(|text| text + "\n").map_err(|error| Failure::of(&error))
 }

@@ -29,6 +29,16 @@ impl Problems {
         self.count == 0
     }
 
+    /// Those that are kept.
+    pub fn listed(&self) -> &[String] {
+        &self.list
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// Lists them on the standard error stream.
     pub fn report(&self, err: &mut impl Write) {
         for problem in &self.list {

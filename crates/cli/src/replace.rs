@@ -17,7 +17,8 @@ use crate::args::device::{ReplaceArguments, ReplaceCommand, ReplaceStart};
 use crate::device::open_new;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
-use crate::output::{as_json, say};
+use crate::json::{self, as_json};
+use crate::output::say;
 use crate::remedy::only_on_ours;
 use crate::show;
 use crate::which_device::{no_such_device, of_volume, on_mount, open_without};
@@ -36,7 +37,9 @@ struct Shown {
     done_bytes: u64,
     total_bytes: u64,
     /// In seconds since 1970; 0: it has not.
+    #[serde(serialize_with = "json::serialize_seconds")]
     started: u64,
+    #[serde(serialize_with = "json::serialize_seconds")]
     stopped: u64,
     write_errors: u64,
     /// Blocks and sectors that could be read of no device.

@@ -12,6 +12,7 @@ use serde::Serialize;
 use ubtrfs_image::{Counts, Job};
 
 use crate::failure::{Failure, Result};
+use crate::json;
 use crate::output;
 use crate::show;
 use crate::size::show_size;
@@ -101,7 +102,7 @@ impl From<Counts> for Done {
 
 /// Prints it, if that is asked for.
 pub fn print(counts: Counts, json: bool) -> Result<()> {
-    if json { output::say(&output::as_json(&Done::from(counts))?) } else { Ok(()) }
+    if json { output::say(&json::as_json(&Done::from(counts))?) } else { Ok(()) }
 }
 
 /// Says which files have shrunk while they were copied; a failure, if there are any.

@@ -17,6 +17,7 @@ use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubStart, ScrubStatus};
 use crate::device::{about_volume_within, open_for_reading, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
+use crate::json;
 use crate::output;
 use crate::remedy::{only_on_mounts, only_on_ours};
 use crate::report::{Progress, meanwhile};
@@ -38,12 +39,11 @@ const CANCELLING: Duration = Duration::from_millis(20);
 struct Shown {
     /// Of the scrub: it runs, or how the last one has ended.
     state: &'static str,
-    /// When it began, in seconds since 1970; unknown of one that runs and was begun by somebody
-    /// else.
+    /// When it began; unknown of one that runs and was begun by somebody else.
     #[serde(skip_serializing_if = "Option::is_none")]
-    started: Option<u64>,
+    started: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ended: Option<u64>,
+    ended: Option<String>,
     #[serde(flatten)]
     found: Found,
 }
@@ -82,7 +82,7 @@ fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
         _ => vec![of_devices(arguments)?],
     };
     if arguments.json {
-        output::say(&output::as_json(&found)?)?;
+        output::say(&json::as_json(&found)?)?;
     } else {
         found.iter().try_for_each(|found| output::say(&found.as_text()))?;
     }
@@ -224,15 +224,16 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
     if !running.is_empty() {
         let started = record.filter(|record| record.state == State::Running).map(|record| record.started);
         if arguments.json {
-            let shown = |found| Shown { state: "running", started, ended: None, found };
-            return output::say(&output::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
+            let started = started.and_then(json::seconds);
+            let shown = |found| Shown { state: "running", started: started.clone(), ended: None, found };
+            return output::say(&json::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
         }
         return running.iter().try_for_each(|found| output::say(&format!("{} so far", found.as_text())));
     }
     let Some(Record { state, started, ended, devices }) = record else {
         let none: [Shown; 0] = [];
         let text = "no scrub is running, and none is known";
-        return output::say(&if arguments.json { output::as_json(&none)? } else { text.to_owned() });
+        return output::say(&if arguments.json { json::as_json(&none)? } else { text.to_owned() });
     };
     let state = match state {
         State::Running => "interrupted",
@@ -241,8 +242,9 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
         State::Failed => "failed",
     };
     if arguments.json {
-        let shown = |found| Shown { state, started: Some(started), ended, found };
-        return output::say(&output::as_json(&devices.into_iter().map(shown).collect::<Vec<_>>())?);
+        let (started, ended) = (json::seconds(started), ended.and_then(json::seconds));
+        let shown = |found| Shown { state, started: started.clone(), ended: ended.clone(), found };
+        return output::say(&json::as_json(&devices.into_iter().map(shown).collect::<Vec<_>>())?);
     }
     let time = |seconds| show::seconds(Timespec { sec: seconds, nsec: 0 });
     let after = ended.map(|ended| Duration::from_secs(ended.saturating_sub(started)).as_secs());

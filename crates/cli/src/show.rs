@@ -111,12 +111,6 @@ pub fn all_hex(bytes: &[u8]) -> String {
     })
 }
 
-/// A name or a path in JSON; one that is not UTF-8 is an object with its bytes.
-pub fn text(bytes: &[u8]) -> serde_json::Value {
-    let hex = |_| serde_json::json!({ "hex": all_hex(bytes) });
-    std::str::from_utf8(bytes).map_or_else(hex, serde_json::Value::from)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -87,6 +87,9 @@ pub struct Restore {
     /// List everything that is copied.
     #[arg(short, long)]
     pub verbose: bool,
+    /// For programs: what was copied, and what was lost.
+    #[arg(long, conflicts_with_all = ["verbose", "undelete", "list_commits"])]
+    pub json: bool,
     /// All devices of the volume, then the directory, which is made or must be empty. IMAGE:PATH
     /// instead of a device is --path, too.
     #[arg(required = true, num_args = 1.., value_names = ["DEVICE", "DIR"])]

@@ -246,6 +246,9 @@ pub struct Show {
 /// Show the subvolume that is mounted if none is asked for.
 #[derive(Debug, Args)]
 pub struct GetDefault {
+    /// For programs: as list shows it.
+    #[arg(long)]
+    pub json: bool,
     /// Any place on the volume, or its image.
     #[arg(value_name = "PLACE")]
     pub place: OsString,
@@ -317,6 +320,9 @@ pub enum PropertyName {
 /// Show a property.
 #[derive(Debug, Args)]
 pub struct PropertyGet {
+    /// For programs.
+    #[arg(long)]
+    pub json: bool,
     /// The kind of object; there are properties of subvolumes only.
     #[arg(short = 't', value_name = "TYPE", value_parser = ["s", "subvol", "subvolume"])]
     pub kind: Option<String>,

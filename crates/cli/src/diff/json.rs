@@ -3,40 +3,25 @@
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
-use ubtrfs::{ChangedAttribute, Content, FileChange, FileName, WhatChanged};
-use ubtrfs_format::items::{FileType, InodeItem, Timespec};
+use ubtrfs::{Content, FileChange, FileName, WhatChanged};
+use ubtrfs_format::items::InodeItem;
 
 use super::output::Output;
-use crate::show::{all_hex as hex, text};
+use crate::json::{Array, attribute_name, name, time, type_name};
+use crate::show::all_hex as hex;
 
-/// Writes an array, element by element.
-pub struct Json<W> {
-    out: W,
-    is_empty: bool,
-}
-
-impl<W: Write> Json<W> {
-    pub fn new(out: W) -> Self {
-        Self { out, is_empty: true }
-    }
-}
-
-impl<W: Write> Output for Json<W> {
+impl<W: Write> Output for Array<W> {
     fn change(&mut self, change: &FileChange) -> io::Result<()> {
-        let separator: &[u8] = if std::mem::take(&mut self.is_empty) { b"[\n" } else { b",\n" };
-        self.out.write_all(separator)?;
-        Ok(serde_json::to_writer(&mut self.out, &described(change))?)
+        self.push(&described(change))
     }
 
     fn finish(&mut self) -> io::Result<()> {
-        let end: &[u8] = if self.is_empty { b"[]\n" } else { b"\n]\n" };
-        self.out.write_all(end)?;
-        self.out.flush()
+        Array::finish(self)
     }
 }
 
 fn described(change: &FileChange) -> Value {
-    let names = |names: &[FileName]| names.iter().map(|name| text(&name.path)).collect::<Vec<_>>();
+    let names = |names: &[FileName]| names.iter().map(|found| name(&found.path)).collect::<Vec<_>>();
     let content = change.content.iter().map(|changed| {
         json!({
             "offset": changed.range.start,
@@ -47,11 +32,11 @@ fn described(change: &FileChange) -> Value {
     });
     let xattrs = change.xattrs.iter().map(|xattr| {
         let value = |value: &Option<Vec<u8>>| value.as_ref().map(|value| hex(value));
-        json!({ "name": text(&xattr.name), "old_hex": value(&xattr.old), "new_hex": value(&xattr.new) })
+        json!({ "name": name(&xattr.name), "old_hex": value(&xattr.old), "new_hex": value(&xattr.new) })
     });
     let subvolumes = change.subvolumes.iter().map(|entry| {
         json!({
-            "name": text(&entry.name),
+            "name": name(&entry.name),
             "old": entry.old.map(|id| id.0),
             "new": entry.new.map(|id| id.0),
         })
@@ -78,7 +63,6 @@ fn described(change: &FileChange) -> Value {
 }
 
 fn attributes(item: &InodeItem) -> Value {
-    let time = |time: Timespec| json!([time.sec.cast_signed(), time.nsec]);
     json!({
         "mode": item.mode & 0o7777,
         "uid": item.uid,
@@ -95,37 +79,10 @@ fn attributes(item: &InodeItem) -> Value {
     })
 }
 
-fn attribute_name(attribute: ChangedAttribute) -> &'static str {
-    match attribute {
-        ChangedAttribute::Mode => "mode",
-        ChangedAttribute::Owner => "owner",
-        ChangedAttribute::Size => "size",
-        ChangedAttribute::Device => "rdev",
-        ChangedAttribute::Flags => "flags",
-        ChangedAttribute::AccessTime => "atime",
-        ChangedAttribute::ModificationTime => "mtime",
-        ChangedAttribute::ChangeTime => "ctime",
-        ChangedAttribute::CreationTime => "btime",
-    }
-}
-
 fn content_name(content: Content) -> &'static str {
     match content {
         Content::Data => "data",
         Content::Prealloc => "prealloc",
         Content::Hole => "hole",
-    }
-}
-
-fn type_name(file_type: FileType) -> &'static str {
-    match file_type {
-        FileType::Regular => "file",
-        FileType::Directory => "directory",
-        FileType::Symlink => "symlink",
-        FileType::CharDevice => "chardev",
-        FileType::BlockDevice => "blockdev",
-        FileType::Fifo => "fifo",
-        FileType::Socket => "socket",
-        _ => "unknown",
     }
 }

@@ -14,6 +14,7 @@ use ubtrfs_server::control::Question;
 use crate::args::Diff;
 use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
+use crate::json::Array;
 use crate::place::Opening;
 use crate::volume_at::{Named, open_together};
 
@@ -46,7 +47,7 @@ fn compare(arguments: &Diff) -> Result<bool> {
     };
     let out = BufWriter::new(io::stdout().lock());
     let mut output: Box<dyn output::Output> =
-        if arguments.json { Box::new(json::Json::new(out)) } else { Box::new(lines::Lines::new(out, arguments)) };
+        if arguments.json { Box::new(Array::new(out)) } else { Box::new(lines::Lines::new(out, arguments)) };
     let (mut differ, mut written) = (false, Ok(()));
     let done = volume.changes(&question, &mut |change| {
         if !matters(&change) {

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::used::Used;
 use crate::failure::{Failure, Result};
+use crate::json;
 use crate::show;
 use crate::size::Unit;
 
@@ -52,7 +53,7 @@ impl Output {
             }
             Format::Json { is_empty } => {
                 let row = json!({
-                    "path": show::text(path),
+                    "path": json::name(path),
                     "total_bytes": total,
                     "exclusive_bytes": exclusive,
                     "set_shared_bytes": used.set_shared,

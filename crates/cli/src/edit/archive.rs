@@ -15,7 +15,7 @@ use crate::args::subvolume::InImage;
 use crate::failure::{Failure, Result};
 use crate::place::{Image, Opening, Place};
 use crate::report::{Done, Progress};
-use crate::{output, show};
+use crate::{json, show};
 
 /// Bytes that are written at once.
 const BUFFER: usize = 1 << 20;
@@ -61,7 +61,7 @@ pub fn export(arguments: &Export) -> Result<()> {
         eprintln!("ubtrfs: {path}: a socket, which no archive can have, is left out");
     }
     if arguments.json {
-        eprint!("{}", output::as_json(&Done::from(counts))?);
+        eprint!("{}", json::as_json(&Done::from(counts))?);
     }
     Ok(())
 }

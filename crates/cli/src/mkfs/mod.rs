@@ -8,13 +8,14 @@ mod stand_in;
 mod summary;
 mod target;
 
-use std::borrow::Cow;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
+use serde_json::Value;
 use ubtrfs::mkfs::{Error, make_over};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ChecksumType, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE};
@@ -31,6 +32,7 @@ use self::summary::Summary;
 use self::target::{OpenTarget, Target};
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::json;
 use crate::members::check_distinct;
 use crate::output;
 use crate::report::{self, Done};
@@ -39,11 +41,11 @@ use crate::size::show_size;
 
 /// What was made, for programs.
 #[derive(Serialize)]
-struct Made<'a> {
-    device: Cow<'a, str>,
+struct Made {
+    device: Value,
     /// All devices, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    devices: Vec<MadeDevice<'a>>,
+    devices: Vec<MadeDevice>,
     id: String,
     /// Of all devices.
     bytes: u64,
@@ -54,9 +56,9 @@ struct Made<'a> {
 
 /// One of several devices.
 #[derive(Serialize)]
-struct MadeDevice<'a> {
+struct MadeDevice {
     id: u64,
-    path: Cow<'a, str>,
+    path: Value,
     bytes: u64,
 }
 
@@ -214,11 +216,11 @@ fn say(program: Program, arguments: &args::Mkfs, options: &MkfsOptions, volume: 
         let is_one = paths.len() == 1;
         let mut devices = Vec::new();
         for ((id, path), bytes) in (1..).zip(paths).zip(sizes).filter(|_| !is_one) {
-            devices.push(MadeDevice { id, path: path.to_string_lossy(), bytes: *bytes });
+            devices.push(MadeDevice { id, path: json::name(path.as_os_str().as_bytes()), bytes: *bytes });
         }
-        let device = paths.first().map(|path| path.to_string_lossy()).unwrap_or_default();
+        let device = json::name(paths.first().map(|path| path.as_os_str().as_bytes()).unwrap_or_default());
         let done = volume.done.map(Done::from);
-        return output::say(&output::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
+        return output::say(&json::as_json(&Made { device, devices, id: fsid.to_string(), bytes, done })?);
     }
     if program == Program::MkfsBtrfs {
         return output::say(&Summary { arguments, options, sizes, chunks: &volume.chunks }.lines());

@@ -19,6 +19,7 @@ use crate::args;
 use crate::device::open_for_reading;
 use crate::failure::{Failure, Result};
 use crate::host::target::Target;
+use crate::json;
 use crate::output::say;
 use crate::path::{AtEnd, find};
 use crate::place::split_image;
@@ -74,7 +75,11 @@ fn copy(
     }
     // Losses until then are reported even if nothing more can be written.
     let report = walk.finish();
-    say(&report.summary())?;
+    if arguments.json {
+        json::print(&report.described())?
+    } else {
+        say(&report.summary())?
+    }
     report.report_problems();
     done?;
     if report.is_entire() { Ok(()) } else { Err(Failure::Said(1)) }

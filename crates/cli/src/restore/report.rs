@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use serde_json::{Value, json};
+
 use crate::problems::Problems;
 use crate::size::show_size;
 
@@ -57,6 +59,25 @@ impl Report {
             text.push_str("the checksums of some data are lost: it was copied as it is\n");
         }
         text
+    }
+
+    /// The same for programs, with what was lost.
+    pub fn described(&self) -> Value {
+        let copied = &self.copied;
+        json!({
+            "dry_run": self.dry_run,
+            "directories": copied.directories,
+            "files": copied.files,
+            "bytes": copied.bytes,
+            "symlinks": copied.symlinks,
+            "others": copied.others,
+            "left_out": copied.left_out.iter().map(|(what, count)| json!({ "what": what, "count": count })).collect::<Vec<_>>(),
+            "not_copied": self.others,
+            "unverified": self.unverified,
+            "unreadable": self.damage,
+            "problems": self.problems.listed(),
+            "problem_count": self.problems.count(),
+        })
     }
 
     /// Lists what was lost on the standard error stream.

@@ -9,7 +9,8 @@ use ubtrfs_format::{TreeId, Uuid};
 
 use crate::args::subvolume::{List, SortKey, SortedBy};
 use crate::failure::Result;
-use crate::output::{as_json, say};
+use crate::json::{self, as_json};
+use crate::output::say;
 use crate::place::Opening;
 use crate::show;
 use crate::volume_at::table::{Listed, subvolumes};
@@ -133,11 +134,11 @@ pub fn described(listed: &Listed) -> Value {
     let id = |uuid: Uuid| (uuid != Uuid::NIL).then(|| uuid.to_string());
     json!({
         "id": listed.id.0,
-        "path": listed.path.as_ref().map(|path| String::from_utf8_lossy(path)),
+        "path": listed.path.as_deref().map(json::name),
         "parent_id": listed.parent().map(|parent| parent.0),
         "generation": listed.item.generation.0,
         "creation_generation": listed.creation(),
-        "creation_time": listed.item.times[1].sec,
+        "creation_time": (listed.item.times[1].sec > 0).then(|| json::time(listed.item.times[1])),
         "uuid": id(listed.item.uuid),
         "parent_uuid": id(listed.item.parent_uuid),
         "received_uuid": id(listed.item.received_uuid),

@@ -2,6 +2,7 @@
 
 use crate::args::subvolume::{Property, PropertyCommand, PropertyGet, PropertyName, PropertySet};
 use crate::failure::{Failure, Result};
+use crate::json;
 use crate::output::say;
 use crate::place::Opening;
 use crate::volume_at::open;
@@ -15,10 +16,11 @@ pub fn run(arguments: &Property) -> Result<()> {
 }
 
 fn get(arguments: &PropertyGet) -> Result<()> {
-    let PropertyGet { place, name, image, .. } = arguments;
+    let PropertyGet { json, place, name, image, .. } = arguments;
     let PropertyName::Ro = name.unwrap_or(PropertyName::Ro);
     let named = open(place, image, Opening::READING)?;
-    say(&format!("ro={}", named.volume.is_read_only(named.path())?))
+    let read_only = named.volume.is_read_only(named.path())?;
+    if *json { json::print(&serde_json::json!({ "ro": read_only })) } else { say(&format!("ro={read_only}")) }
 }
 
 fn set(arguments: &PropertySet) -> Result<()> {

@@ -9,7 +9,8 @@ use ubtrfs_format::{TreeId, Uuid};
 use super::list::{described, path, uuid, zoned};
 use crate::args::subvolume::{GetDefault, Show};
 use crate::failure::{Failure, Result};
-use crate::output::{as_json, say};
+use crate::json::as_json;
+use crate::output::say;
 use crate::place::Opening;
 use crate::show;
 use crate::volume_at::table::{Listed, default_subvolume, subvolumes};
@@ -86,7 +87,12 @@ pub fn default(arguments: &GetDefault) -> Result<()> {
     let Named { volume, .. } = open(&arguments.place, &arguments.image, Opening::READING)?;
     volume.settle()?;
     let id = default_subvolume(&*volume)?;
-    let line = match subvolumes(&*volume)?.get(&id).filter(|_| id != TreeId::FS) {
+    let all = subvolumes(&*volume)?;
+    if arguments.json {
+        let none = || json!({ "id": id.0 });
+        return say(&as_json(&all.get(&id).map_or_else(none, described))?);
+    }
+    let line = match all.get(&id).filter(|_| id != TreeId::FS) {
         None => format!("ID {id} (FS_TREE)\n"),
         Some(listed) => {
             let parent = listed.parent().unwrap_or(TreeId(0));
