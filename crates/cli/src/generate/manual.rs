@@ -80,6 +80,9 @@ fn command_page(main: &Command, command: Command, sections: &[Section]) -> io::R
     let title = format!("ubtrfs-{name}");
     let version = main.get_version().unwrap_or_default().to_owned();
     // The synopsis begins with what one types, the page's name has no blank.
+    // What the options of a mount do the section says at length.
+    let has_list = command.get_arguments().any(|argument| argument.get_id() == "options" && name == "mount");
+    let command = if has_list { command.mut_arg("options", |list| list.long_help(None::<&str>)) } else { command };
     let shown = command.bin_name(format!("ubtrfs {name}")).version(version);
     let titled = shown.clone().name(title.clone()).display_name(title.clone());
     let man = |command: Command| Man::new(command).title(title.clone()).section("8").manual("ubtrfs");

@@ -9,9 +9,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use super::ignored::{is_ignored, refusal, remark};
-use super::options::MountRequest;
+use super::option_table::find;
+use super::options::each;
 use super::remount;
+use super::request::MountRequest;
 use crate::args;
 use crate::failure::{Failure, Result};
 
@@ -113,13 +114,9 @@ fn run(mut arguments: Arguments) -> Result<()> {
     })
 }
 
-/// Options that mean something, or are known to mean nothing.
+/// Options that are in the table.
 fn known(lists: &[String]) -> Vec<&str> {
-    let options = lists.iter().flat_map(|list| list.split(','));
-    let is_known = |option: &&str| {
-        is_ignored(option) || remark(option).is_some() || refusal(option).is_some() || MountRequest::knows(option)
-    };
-    options.filter(is_known).collect()
+    each(lists).filter(|option| find(option).is_some()).collect()
 }
 
 #[cfg(test)]
