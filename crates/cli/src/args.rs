@@ -89,7 +89,7 @@ pub struct AskAs {
     /// The user and the group.
     #[arg(value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: (u32, u32),
-    /// The request: an attribute of the control interface.
+    /// The request: `sync` or `stats`.
     pub name: String,
     /// The directory where it is mounted.
     pub directory: PathBuf,

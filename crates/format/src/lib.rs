@@ -17,6 +17,7 @@ mod node;
 mod resilvered;
 mod superblock;
 
+pub mod ioctl;
 pub mod items;
 
 pub use check_item::{ItemContext, ItemFault, check_chunk, check_header, check_item, check_leaf};

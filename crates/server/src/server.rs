@@ -75,7 +75,7 @@ pub struct Server {
     pub(crate) notifying: UsersPool,
     /// For having the kernel drop what it keeps of directories.
     pub(crate) listings: Drops,
-    /// Long answers to requests of the control interface.
+    /// Long answers, which are asked for by ioctls of ours.
     pub(crate) streams: Arc<Streams>,
     /// For invalidations of pages that could not be written. A process that continues to change
     /// them delays no other request.

@@ -81,7 +81,7 @@ pub static TABLE: &[MountOption] = &[
         &["timeout"],
         Ours,
         Number("SECONDS", 1, MAX_TIMEOUT_SECONDS, "it is a number of seconds, from 1 to 86400", |request, seconds| {
-            request.timeout = Some(Duration::from_secs(seconds))
+            request.timeout = Some(Duration::from_secs(seconds));
         }),
         "how long operations wait for the server of an NBD export that is away",
     ),

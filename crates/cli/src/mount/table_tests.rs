@@ -37,13 +37,12 @@ fn arguments(row: &MountOption) -> (Vec<String>, Option<String>) {
         Argument::Number(_, least, most, ..) => (vec![least.to_string(), most.to_string()], Some("x".into())),
         Argument::Size(least, ..) => (vec![format!("{least}"), "1G".into()], Some("x".into())),
         Argument::Octal(most, ..) => (vec!["0".into(), format!("{most:o}")], Some(format!("{:o}", most + 1))),
-        Argument::Word(..) => (owned(&row.words()), Some("nothing".into())),
+        Argument::Word(..) | Argument::Compression(_) => (owned(&row.words()), Some("nothing".into())),
         Argument::Words(..) => {
             let mut all = owned(&row.words());
             all.push(row.words().join(":"));
             (all, Some(format!("{}:nothing", row.words()[0])))
         }
-        Argument::Compression(_) => (owned(&row.words()), Some("nothing".into())),
     }
 }
 
