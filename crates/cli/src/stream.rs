@@ -29,12 +29,12 @@ type Done<T> = std::result::Result<T, Errno>;
 pub fn changes(path: &Path, question: &Question, mut visit: impl FnMut(FileChange) -> bool) -> Done<()> {
     let mount = Mounted::open_file(path)?;
     let number = mount.ask(question)?;
-    answer(&mount, number, |spool| show(spool, &mut visit))
+    answer(mount, number, |spool| show(spool, &mut visit))
 }
 
 /// The answer of this number of the server of the mount at `path`, which fits into memory.
 pub fn whole(path: &Path, number: u64) -> Done<Vec<u8>> {
-    answer(&Mounted::open_file(path)?, number, |spool| {
+    answer(Mounted::open_file(path)?, number, |spool| {
         let mut bytes = Vec::new();
         while let Some(piece) = next(spool)? {
             bytes.extend(piece);
@@ -52,15 +52,16 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn answer<T>(mount: &Mounted, number: u64, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
-    let spool = Spool::default();
+/// Has `take` show an answer while it is read. The mount can be unmounted as soon as it is read.
+fn answer<T>(mount: Mounted, number: u64, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
+    let spool = &Spool::default();
     thread::scope(|scope| {
-        let reader = scope.spawn(|| {
+        let reader = scope.spawn(move || {
             // Also if it panics.
-            let _end = Ended(&spool);
-            read(mount, number, &spool)
+            let _end = Ended(spool);
+            read(&mount, number, spool)
         });
-        let taken = take(&spool);
+        let taken = take(spool);
         spool.close();
         let read = reader.join().unwrap_or(Err(Errno::IO));
         let taken = taken?;

@@ -133,7 +133,7 @@ fn only_the_kernels_permission_lets_a_caller_stop_writing() {
          fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), {REMOUNT}, sys.argv[2].encode().ljust(256, bytes(1)))"
     );
     for change in ["", "ro", "rw", "compress=lzo"] {
-        let line = ["--reuid=65534", "--regid=65534", "--clear-groups", "python3", "-c", &ask];
+        let line = ["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", &ask];
         let outcome = run(command("setpriv", &line).arg(&volume.point).arg(change));
         assert!(outcome.stderr.contains("Operation not permitted"), "{}", outcome.report());
     }
