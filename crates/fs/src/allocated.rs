@@ -1,11 +1,11 @@
 //! All that is allocated, as the extent tree of a commit has it: for those who look at every copy.
 
+use ubtrfs_file::ChecksumTree;
 use ubtrfs_format::items::{ExtentFlags, ExtentItem};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
 
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::csums::ChecksumTree;
 
 /// Bytes of data that are shown at a time.
 pub(crate) const AT_ONCE: u64 = 1 << 20;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpds::RedBlackTreeMapSync;
+use ubtrfs_file::{CompressionMode, ExtentPiece, InlinePiece, MovedExtents, Piece};
 use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, InodeFlags, Timespec};
 use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
 use ubtrfs_threads::atomic::AtomicBool;
@@ -18,13 +19,10 @@ use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::clock;
 use crate::committed::Committed;
-use crate::compression_mode::CompressionMode;
 use crate::deleted_subvolumes::DeletedSubvolumes;
 use crate::error::{Errno, Error, Result};
 use crate::exclusive_op::ExclusiveOp;
 use crate::faults::CommitFault;
-use crate::file::moved::MovedExtents;
-use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
 use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
 use crate::last_errors::LastErrors;

@@ -112,20 +112,17 @@
 pub mod acl;
 mod allocated;
 mod backrefs;
-mod change_memory;
 mod changes;
 mod clock;
 mod commit;
 mod committed;
 mod committed_entries;
-mod compression_mode;
 mod deferred_reads;
 mod deleted_subvolumes;
 mod discard;
 mod error;
 mod exclusive_op;
 mod faults;
-mod file;
 mod file_map;
 mod file_reader;
 mod filesystem;
@@ -169,11 +166,7 @@ pub mod xattr_names;
 pub use changes::{
     ChangedAttribute, ChangedContent, ChangedSubvolume, ChangedXattr, Content, FileChange, FileName, WhatChanged,
 };
-pub use compression_mode::CompressionMode;
 pub use error::{Errno, Error, Refusal, Result, Step};
-pub use file::error::{DataError, ExtentProblem, PackedPlace, UnpackProblem};
-pub use file::fragments::Recompression;
-pub use file::verity::{VerityDigest, VerityParameters};
 pub use filesystem::{Filesystem, InodeFix, KeptCommit, Stats};
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
@@ -193,6 +186,10 @@ pub use replace::{ReplaceOptions, ReplaceProgress, ReplaceState};
 pub use scrub::ScrubOptions;
 pub use scrub_progress::ScrubProgress;
 pub use subvolume_changes::Received;
+pub use ubtrfs_file::{
+    CompressionMode, DataError, ExtentProblem, PackedPlace, Recompression, UnpackProblem, VerityDigest,
+    VerityParameters,
+};
 pub use ubtrfs_format::items::Compression;
 pub use ubtrfs_space::SpaceTotals;
 pub use ubtrfs_tree::Damage;

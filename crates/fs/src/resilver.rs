@@ -7,6 +7,7 @@
 
 use std::ops::RangeInclusive;
 
+use ubtrfs_file::{ChecksumTree, Checksums as _, DataError};
 use ubtrfs_format::items::{CsumItem, ExtentFlags, ExtentItem};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, Logical, Resilvered, TreeId, objectid};
 use ubtrfs_volume::{ParityScrub, ScrubScope, Scrubbed, Volume};
@@ -14,8 +15,6 @@ use ubtrfs_volume::{ParityScrub, ScrubScope, Scrubbed, Volume};
 use crate::allocated::{AT_ONCE, MOST_BYTES};
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::csums::{ChecksumTree, Checksums as _};
-use crate::file::error::DataError;
 use crate::scrub_progress::ScrubProgress;
 
 /// The most items that a step looks at, and extents that it compares.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ubtrfs_file::{AdjacentSums, CsumEdits, SumMap};
 use ubtrfs_format::{Generation, ItemType, Logical, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 
 use super::build::Builder;
 use super::chunks::{ChunkChanges, ensure_metadata};
-use super::csums::{CsumEdits, SumRun};
 use super::data_refs::{self, DataRefDeltas};
 use super::device_stats;
 use super::early::EarlyLeaves;
@@ -21,7 +21,6 @@ use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::faults::CommitStep;
-use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 use crate::inode::Inode;
 use crate::transaction::Transaction;
@@ -276,7 +275,7 @@ impl Merging<'_> {
         }
         let sums = self.refs.take_sums();
         let mut deltas = sums.extents().peekable();
-        let (mut old, mut used, mut new_sums) = (Vec::new(), Vec::new(), SumRun::default());
+        let (mut old, mut used, mut new_sums) = (Vec::new(), Vec::new(), AdjacentSums::default());
         for (start, extent) in transaction.extents().iter() {
             old.extend(std::iter::from_fn(|| deltas.next_if(|delta| delta.start < *start)));
             let is_used = match deltas.next_if(|delta| delta.start == *start) {

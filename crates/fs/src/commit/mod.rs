@@ -48,7 +48,6 @@ mod block_refs;
 mod build;
 mod change_devices;
 mod chunks;
-mod csums;
 mod data_refs;
 mod device_stats;
 mod drop_subvolume;

@@ -1,9 +1,9 @@
 //! Content of files.
 
+use ubtrfs_file::{CompressionMode, VerityDigest, VerityParameters};
+
 use super::Filesystem;
-use crate::compression_mode::CompressionMode;
 use crate::error::Result;
-use crate::file::verity::{VerityDigest, VerityParameters};
 use crate::inode::InodeId;
 use crate::ops::{Defragmentation, FoundExtent, WriteAt, has_verity};
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Inactivator;
 use super::queue::Waiting;
-use crate::file::piece::Piece;
 use crate::inode::{Inode, InodeBatch, InodeState, OrphanEdit};
 use crate::transaction::Transaction;
+use ubtrfs_file::Piece;
 use ubtrfs_space::{Demand, UseOfReserve};
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.

@@ -1,5 +1,6 @@
 //! Attributes: stat, chmod, chown, utimens, and truncation through them.
 
+use ubtrfs_file::{DirtyData, Mapped};
 use ubtrfs_format::Generation;
 use ubtrfs_format::ITEM_HEADER_SIZE;
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
@@ -9,8 +10,6 @@ use super::operations::Operations;
 
 use super::checks::check_real;
 use crate::error::{Errno, Result};
-use crate::file::dirty::DirtyData;
-use crate::file::piece::Mapped;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
 use crate::xattr_names::CAPABILITY;

@@ -7,6 +7,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::{DirtyData, Mapped, Piece, extents_of};
 use ubtrfs_format::items::FileType;
 
 use super::LockedInodes;
@@ -14,9 +15,6 @@ use super::flags::{check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
-use crate::file::dirty::DirtyData;
-use crate::file::piece::extents_of;
-use crate::file::piece::{Mapped, Piece};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::item_sizes::FILE_EXTENT_ITEM;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::{InlinePiece, Piece};
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
@@ -9,7 +10,6 @@ use super::checks::{check_name, check_real};
 use super::flags::{SETTABLE_FLAGS, check_mutable};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::file::piece::{InlinePiece, Piece};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
 use crate::transaction::Transaction;

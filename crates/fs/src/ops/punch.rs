@@ -3,15 +3,13 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use ubtrfs_file::{Mapped, Piece, extents_of};
 use ubtrfs_format::items::FileType;
 
 use super::flags::{check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::fill_sector;
 use crate::error::{Errno, Result};
-use crate::file::piece::Mapped;
-use crate::file::piece::Piece;
-use crate::file::piece::extents_of;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::transaction::Transaction;

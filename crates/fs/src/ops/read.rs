@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::{Result as DataResult, Seek, Verity, VerityDigest, VeritySource};
 use ubtrfs_format::items::FileType;
 
 use super::flags::has_verity;
 use super::operations::Operations;
 use crate::deferred_reads::BegunRead;
 use crate::error::{Errno, Error, Result, Step};
-use crate::file::error::Result as DataResult;
-use crate::file::seek::Seek;
-use crate::file::verity::{Verity, VerityDigest, VeritySource};
 use crate::inode::{InodeId, InodeState};
 
 /// Bytes that are read and proved at once.

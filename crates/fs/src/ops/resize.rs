@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use ubtrfs_file::Piece;
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
 use super::attr::{AttributeChange, AttributePlan};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::file::piece::Piece;
 use crate::inactivate::Truncation;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};

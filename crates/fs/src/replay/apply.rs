@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::read::FoundLog;
 use super::subvolume::Replay;
 use crate::error::{Error, Refusal, Result};
-use crate::file::sum_map::SumMap;
 use crate::ops::Operations;
+use ubtrfs_file::SumMap;
 use ubtrfs_space::{Demand, UseOfReserve};
 
 /// `FoundLog` blocks and new extents are not in the trees: their size in the trees is estimated

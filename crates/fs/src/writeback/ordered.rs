@@ -7,6 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::{
+    DirtyData, DirtyRun, ExtentPiece, InlinePiece, Layout, MAX_PACKED, Mapped, Piece, Stack, SumMap, extents_of,
+};
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
 use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Volume, Write};
@@ -19,12 +22,6 @@ use super::packers::{Packed, PackedPiece};
 use super::packing::Packing;
 use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitFault;
-use crate::file::committed::MAX_PACKED;
-use crate::file::dirty::{DirtyData, DirtyRun};
-use crate::file::layout::Layout;
-use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
-use crate::file::resolve::Stack;
-use crate::file::sum_map::SumMap;
 use crate::inode::{
     DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent, OrderedExtents, SharedTicket, has_checksums,
     new_ticket,

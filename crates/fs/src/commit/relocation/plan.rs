@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ubtrfs_file::SumMap;
 use ubtrfs_format::items::ExtentFlags;
 use ubtrfs_format::{ItemType, Key, Logical, NodeFlags, TreeId};
 use ubtrfs_tree::{Block, Pointer, Snapshot};
@@ -11,7 +12,6 @@ use super::super::extent_refs::ExtentRefs;
 use super::half_dropped::HalfDropped;
 use crate::committed::Committed;
 use crate::error::{Error, Result};
-use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 
 /// A node that moves.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::{MovedExtents, SumMap, sum_runs};
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_volume::{CompletedWrites, Data};
 
@@ -9,9 +10,6 @@ use super::super::owner::Committer;
 use super::plan::Plan;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
-use crate::file::csums::sum_runs;
-use crate::file::moved::MovedExtents;
-use crate::file::sum_map::SumMap;
 
 /// An extent of data with its new place.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use ubtrfs_format::{Ino, ItemType, Key};
 use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_tree::Snapshot;
 
-use super::error::{DataError, Result};
+use crate::error::{DataError, Result};
 
 /// Bytes of a descriptor without its signature.
 const DESCRIPTOR: usize = 256;
@@ -72,7 +72,7 @@ impl Algorithm {
 
 /// Items of fs-verity that an inode gets, all of them at once: pieces by the offsets of their keys.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct VerityItems {
+pub struct VerityItems {
     /// The descriptor's size, and its bytes.
     descriptor: BTreeMap<u64, Vec<u8>>,
     /// The tree of hashes.
@@ -82,7 +82,7 @@ pub(crate) struct VerityItems {
 
 impl VerityItems {
     /// Adds the item of a key; one of another type is left out.
-    pub(crate) fn insert(&mut self, key: &Key, item: &[u8]) {
+    pub fn insert(&mut self, key: &Key, item: &[u8]) {
         let pieces = match key.item_type {
             ItemType::VERITY_DESC_ITEM => &mut self.descriptor,
             ItemType::VERITY_MERKLE_ITEM => &mut self.hashes,
@@ -94,12 +94,12 @@ impl VerityItems {
     }
 
     /// Memory that they take.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// The items of an inode.
-    pub(crate) fn of(&self, ino: Ino) -> impl Iterator<Item = (Key, &Vec<u8>)> {
+    pub fn of(&self, ino: Ino) -> impl Iterator<Item = (Key, &Vec<u8>)> {
         let descriptor = self.descriptor.iter().map(|(offset, item)| (ItemType::VERITY_DESC_ITEM, offset, item));
         let hashes = self.hashes.iter().map(|(offset, item)| (ItemType::VERITY_MERKLE_ITEM, offset, item));
         descriptor.chain(hashes).map(move |(item_type, offset, item)| (Key::new(ino.0, item_type, *offset), item))
@@ -107,7 +107,7 @@ impl VerityItems {
 }
 
 /// Where the items of a file are.
-pub(crate) enum VeritySource<'a> {
+pub enum VeritySource<'a> {
     /// In a transaction that is not committed yet.
     Pending(&'a VerityItems),
     /// In the tree of the subvolume.
@@ -201,7 +201,7 @@ const PIECE: usize = 2048;
 const MOST_SIGNATURE: usize = 16_128;
 
 /// Makes the items of a file out of its content.
-pub(crate) struct VerityBuilder {
+pub struct VerityBuilder {
     verity: Verity,
     descriptor: Vec<u8>,
     /// A block of the content that is not whole yet.
@@ -213,7 +213,7 @@ pub(crate) struct VerityBuilder {
 
 impl VerityBuilder {
     /// For a file of this size; `None` if fs-verity has no such parameters.
-    pub(crate) fn new(parameters: &VerityParameters, size: u64, sector: u64) -> Option<Self> {
+    pub fn new(parameters: &VerityParameters, size: u64, sector: u64) -> Option<Self> {
         let VerityParameters { algorithm, block_size, salt, signature } = parameters;
         let fits = block_size.is_power_of_two()
             && u64::from(*block_size) <= sector
@@ -238,7 +238,7 @@ impl VerityBuilder {
     }
 
     /// Bytes of the items, with the heads of items.
-    pub(crate) fn item_bytes(&self) -> u64 {
+    pub fn item_bytes(&self) -> u64 {
         let (block, size) = (self.verity.block as u64, self.verity.algorithm.size() as u64);
         let mut bytes = self.descriptor.len() as u64;
         let mut blocks = self.size.div_ceil(block);
@@ -250,7 +250,7 @@ impl VerityBuilder {
     }
 
     /// Adds the next bytes of the content.
-    pub(crate) fn add(&mut self, mut content: &[u8]) {
+    pub fn add(&mut self, mut content: &[u8]) {
         let block = self.verity.block;
         while !content.is_empty() {
             let (now, after) = content.split_at(content.len().min(block - self.rest.len()));
@@ -269,7 +269,7 @@ impl VerityBuilder {
     }
 
     /// The items, once all of the content was added.
-    pub(crate) fn finish(mut self) -> VerityItems {
+    pub fn finish(mut self) -> VerityItems {
         if !self.rest.is_empty() {
             self.end_block();
         }
@@ -304,7 +304,7 @@ const HEAD: usize = 25;
 
 /// What proves the content of a file.
 #[derive(Debug)]
-pub(crate) struct Verity {
+pub struct Verity {
     algorithm: Algorithm,
     block: usize,
     /// Filled up to a block of the hash function.
@@ -319,7 +319,7 @@ pub(crate) struct Verity {
 
 impl Verity {
     /// Reads the descriptor of a file of this size.
-    pub(crate) fn load(source: &VeritySource<'_>, ino: Ino, size: u64) -> Result<Self> {
+    pub fn load(source: &VeritySource<'_>, ino: Ino, size: u64) -> Result<Self> {
         let wrong = |problem| DataError::Verity { ino, problem };
         let descriptor = source.descriptor(ino)?;
         let Some(descriptor) = descriptor.get(..DESCRIPTOR) else { return Err(wrong("has no descriptor")) };
@@ -364,18 +364,18 @@ impl Verity {
     }
 
     /// Bytes of a block of the content.
-    pub(crate) fn block(&self) -> usize {
+    pub fn block(&self) -> usize {
         self.block
     }
 
     /// What the file is measured to be.
-    pub(crate) fn digest(&self) -> &VerityDigest {
+    pub fn digest(&self) -> &VerityDigest {
         &self.digest
     }
 
     /// An error unless a block of the content, with zeros behind the end of the file, is what the
     /// file had when its tree was made.
-    pub(crate) fn prove(&self, source: &VeritySource<'_>, ino: Ino, number: u64, content: &[u8]) -> Result<()> {
+    pub fn prove(&self, source: &VeritySource<'_>, ino: Ino, number: u64, content: &[u8]) -> Result<()> {
         let wrong = DataError::Verity { ino, problem: "is not what its tree of hashes says" };
         let size = self.algorithm.size();
         let per_block = (self.block / size) as u64;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::moved::MovedExtents;
-use super::piece::{Mapped, Piece};
 use crate::change_memory::PIECE;
+use crate::moved::MovedExtents;
+use crate::piece::{Mapped, Piece};
 
 /// A range that is to be reported again.
 const CHANGED: usize = 32;
@@ -15,7 +15,7 @@ const CHANGED: usize = 32;
 ///
 /// Pieces never overlap, and neighbours that are one piece are joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// Length and place of each piece, by its offset in the file.
     pieces: BTreeMap<u64, (u64, Piece)>,
     /// Ranges (start and end) in which pieces differ from those of the last call; `None` before the
@@ -25,13 +25,15 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// Whether nothing changed.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Memory that it takes, in bytes, with that of its commit. Only at the start of a file can a
     /// piece contain the content itself.
-    pub(crate) fn bytes(&self) -> usize {
+    #[inline]
+    pub fn bytes(&self) -> usize {
         let inline = match self.pieces.first_key_value() {
             Some((_, (_, Piece::Inline(inline)))) => inline.data.len(),
             _ => 0,
@@ -48,7 +50,7 @@ impl Layout {
 
     /// Puts `piece` at `start` for `len` bytes. Returns the (parts of) pieces that it replaced, in
     /// order, so that the caller can free the space of new extents.
-    pub(crate) fn replace(&mut self, start: u64, len: u64, piece: Piece) -> Vec<Mapped> {
+    pub fn replace(&mut self, start: u64, len: u64, piece: Piece) -> Vec<Mapped> {
         let end = start.saturating_add(len);
         if start == end {
             return Vec::new();
@@ -60,13 +62,13 @@ impl Layout {
 
     /// Makes a hole of everything from `from` on. Returns the replaced pieces, as [`Self::replace`]
     /// does.
-    pub(crate) fn truncate(&mut self, from: u64) -> Vec<Mapped> {
+    pub fn truncate(&mut self, from: u64) -> Vec<Mapped> {
         self.replace(from, u64::MAX - from, Piece::Hole)
     }
 
     /// The pieces of `range`, in order and without gaps: offset, length and piece; no piece where
     /// the layer below is valid.
-    pub(crate) fn get(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, Option<Piece>)> + '_ {
+    pub fn get(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, Option<Piece>)> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
             if at >= range.end {
@@ -81,7 +83,7 @@ impl Layout {
 
     /// The piece at offset `at`, clipped to start there, or none in a gap; and the end of piece or
     /// gap.
-    pub(crate) fn at(&self, at: u64) -> (u64, Option<Piece>) {
+    pub fn at(&self, at: u64) -> (u64, Option<Piece>) {
         if let Some((&start, (len, piece))) = self.pieces.range(..=at).next_back() {
             let end = start.saturating_add(*len);
             if at < end {
@@ -93,18 +95,18 @@ impl Layout {
     }
 
     /// The piece that ends at offset `end`, whole.
-    pub(crate) fn ending_at(&self, end: u64) -> Option<Mapped> {
+    pub fn ending_at(&self, end: u64) -> Option<Mapped> {
         let (&start, (len, piece)) = self.pieces.range(..end).next_back()?;
         (start.saturating_add(*len) == end).then(|| Mapped { start, len: *len, piece: piece.clone() })
     }
 
     /// All pieces in order: offset, length, piece.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &Piece)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Piece)> {
         self.pieces.iter().map(|(&start, (len, piece))| (start, *len, piece))
     }
 
     /// Has pieces of extents that are elsewhere now say so.
-    pub(crate) fn follow(&mut self, moved: &MovedExtents) {
+    pub fn follow(&mut self, moved: &MovedExtents) {
         let of_moved: Vec<_> =
             self.iter().filter_map(|(start, len, piece)| Some((start, len, moved.followed(piece)?))).collect();
         for (start, len, piece) in of_moved {
@@ -156,7 +158,7 @@ impl Layout {
     }
 
     /// Notes that the pieces in a range have to be reported again.
-    pub(crate) fn note_changed(&mut self, start: u64, end: u64) {
+    pub fn note_changed(&mut self, start: u64, end: u64) {
         let Some(changed) = &mut self.changed else { return };
         if start >= end {
             return;
@@ -173,7 +175,7 @@ impl Layout {
 
     /// Ranges (start and end) in which pieces differ from those of the last call, whole pieces
     /// each; at the first call, all of them.
-    pub(crate) fn take_changed(&mut self) -> Vec<(u64, u64)> {
+    pub fn take_changed(&mut self) -> Vec<(u64, u64)> {
         match self.changed.replace(BTreeMap::new()) {
             Some(changed) => changed.into_iter().map(|(start, end)| self.whole_pieces(start, end)).collect(),
             None => self.iter().map(|(start, len, _)| (start, start.saturating_add(len))).collect(),
@@ -181,17 +183,17 @@ impl Layout {
     }
 
     /// Whether [`Self::take_changed`] would return nothing that it has not returned before.
-    pub(crate) fn is_unchanged(&self) -> bool {
+    pub fn is_unchanged(&self) -> bool {
         self.changed.as_ref().map_or(self.pieces.is_empty(), BTreeMap::is_empty)
     }
 
     /// Resets the changes: the next [`Self::take_changed`] returns all pieces.
-    pub(crate) fn forget_changed(&mut self) {
+    pub fn forget_changed(&mut self) {
         self.changed = None;
     }
 
     /// The pieces that start in a range, in order.
-    pub(crate) fn pieces_in(&self, start: u64, end: u64) -> impl Iterator<Item = Mapped> + '_ {
+    pub fn pieces_in(&self, start: u64, end: u64) -> impl Iterator<Item = Mapped> + '_ {
         let pieces = self.pieces.range(start..end);
         pieces.map(|(&start, (len, piece))| Mapped { start, len: *len, piece: piece.clone() })
     }
@@ -213,8 +215,8 @@ impl Layout {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::piece::test_support::extent;
     use super::*;
+    use crate::piece::test_support::extent;
 
     const SECTOR: u64 = 4096;
 

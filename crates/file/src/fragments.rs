@@ -6,7 +6,7 @@ use std::ops::Range;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::Compression;
 
-use super::piece::ExtentPiece;
+use crate::piece::ExtentPiece;
 
 /// Neighbours on disk that both are smaller than this are not one fragment: each takes items in
 /// trees.
@@ -14,11 +14,11 @@ const SMALL: u64 = 256 << 10;
 
 /// Which fragments are rewritten.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
+pub struct DefragmentPolicy {
     /// Those of at least so many bytes stay where they are.
-    pub(crate) extent_threshold: u64,
+    pub extent_threshold: u64,
     /// How they are to be compressed.
-    pub(crate) compression: Recompression,
+    pub compression: Recompression,
 }
 
 /// How data is compressed that is rewritten.
@@ -58,27 +58,30 @@ impl Fragment {
 
 /// A range to rewrite, all of which has this compression now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) range: Range<u64>,
-    pub(crate) compression: Compression,
+pub struct DefragmentRun {
+    /// Offsets in the file.
+    pub range: Range<u64>,
+    /// How its extents are compressed.
+    pub compression: Compression,
 }
 
 /// Fragments of a file in order, as far as they may be moved.
 #[derive(Debug)]
-pub(crate) struct Fragments {
-    policy: Policy,
+pub struct Fragments {
+    policy: DefragmentPolicy,
     list: Vec<Fragment>,
     movable: u64,
 }
 
 impl Fragments {
-    pub(crate) fn new(policy: Policy) -> Self {
+    /// None yet; the policy says which of those that are added are rewritten.
+    pub fn new(policy: DefragmentPolicy) -> Self {
         Self { policy, list: Vec::new(), movable: 0 }
     }
 
     /// Adds `len` bytes at `start` of the file, which may be moved. What stays, holes among it, is
     /// not added.
-    pub(crate) fn add(&mut self, start: u64, len: u64, extent: &ExtentPiece) {
+    pub fn add(&mut self, start: u64, len: u64, extent: &ExtentPiece) {
         let (forced, compression) = match self.policy.compression {
             Recompression::Keep => (false, extent.compression),
             Recompression::Remove => (extent.compression != Compression::None, extent.compression),
@@ -104,34 +107,34 @@ impl Fragments {
     }
 
     /// Bytes that were added.
-    pub(crate) fn movable(&self) -> u64 {
+    pub fn movable(&self) -> u64 {
         self.movable
     }
 
     /// Where the last fragment begins that was added, and where it ends.
-    pub(crate) fn last(&self) -> Option<Range<u64>> {
+    pub fn last(&self) -> Option<Range<u64>> {
         self.list.last().map(|fragment| fragment.range.clone())
     }
 
     /// How many fragments were added.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.list.len()
     }
 
     /// Whether [`first_run`](Self::first_run) returns a range, and the same whatever is added.
-    pub(crate) fn is_settled(&self, before: Option<&Run>, most: u64) -> bool {
+    pub fn is_settled(&self, before: Option<&DefragmentRun>, most: u64) -> bool {
         // Its last fragment is not the last but one: what is added changes no other.
         let last_but_one = self.list.len().checked_sub(2).and_then(|index| self.list.get(index));
-        let is_behind = |run: Run| last_but_one.is_some_and(|fragment| fragment.range.start >= run.range.end);
+        let is_behind = |run: DefragmentRun| last_but_one.is_some_and(|fragment| fragment.range.start >= run.range.end);
         self.first_run(before, most).is_some_and(is_behind)
     }
 
     /// The first range that is worth being rewritten, at most `most` bytes. `before`: what was
     /// rewritten just now, which it may continue.
-    pub(crate) fn first_run(&self, before: Option<&Run>, most: u64) -> Option<Run> {
+    pub fn first_run(&self, before: Option<&DefragmentRun>, most: u64) -> Option<DefragmentRun> {
         let continues_before = |fragment: &Fragment| {
             let continues =
-                |run: &Run| run.range.end == fragment.range.start && run.compression == fragment.compression;
+                |run: &DefragmentRun| run.range.end == fragment.range.start && run.compression == fragment.compression;
             self.is_candidate(fragment) && before.is_some_and(continues)
         };
         let joins_next = |index: usize| self.list.get(index..index + 2).is_some_and(|pair| self.are_joined(pair));
@@ -153,7 +156,7 @@ impl Fragments {
             last += 1;
         }
         let end = self.list[last].range.end.min(start + most);
-        Some(Run { range: start..end, compression: self.list[first].compression })
+        Some(DefragmentRun { range: start..end, compression: self.list[first].compression })
     }
 
     fn is_candidate(&self, fragment: &Fragment) -> bool {
@@ -178,7 +181,8 @@ mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
-    const POLICY: Policy = Policy { extent_threshold: 1024 * KIB, compression: Recompression::Keep };
+    const POLICY: DefragmentPolicy =
+        DefragmentPolicy { extent_threshold: 1024 * KIB, compression: Recompression::Keep };
 
     fn extent(place: u64, len: u64, compression: Compression) -> ExtentPiece {
         let disk = if compression == Compression::None { len } else { 4 * KIB };
@@ -194,13 +198,17 @@ mod tests {
     }
 
     /// The first run among pieces, each with its start, length and place in KiB.
-    fn run(policy: Policy, before: Option<Range<u64>>, pieces: &[(u64, u64, u64, Compression)]) -> Option<(u64, u64)> {
+    fn run(
+        policy: DefragmentPolicy,
+        before: Option<Range<u64>>,
+        pieces: &[(u64, u64, u64, Compression)],
+    ) -> Option<(u64, u64)> {
         let mut fragments = Fragments::new(policy);
         for (start, len, place, compression) in pieces {
             fragments.add(start * KIB, len * KIB, &extent(*place, len * KIB, *compression));
         }
-        let before =
-            before.map(|range| Run { range: range.start * KIB..range.end * KIB, compression: Compression::None });
+        let before = before
+            .map(|range| DefragmentRun { range: range.start * KIB..range.end * KIB, compression: Compression::None });
         let run = fragments.first_run(before.as_ref(), 2048 * KIB)?;
         Some((run.range.start / KIB, run.range.end / KIB))
     }
@@ -208,7 +216,7 @@ mod tests {
     #[test]
     fn what_is_settled_stays_so() {
         let recompress =
-            Policy { compression: Recompression::With { algorithm: ZSTD, level: None }, extent_threshold: 0 };
+            DefragmentPolicy { compression: Recompression::With { algorithm: ZSTD, level: None }, extent_threshold: 0 };
         for policy in [POLICY, recompress] {
             for seed in 0..200_u64 {
                 let mut fragments = Fragments::new(policy);
@@ -280,14 +288,16 @@ mod tests {
 
     #[test]
     fn what_is_compressed_otherwise_is_rewritten_in_any_case() {
-        let with =
-            |level| Policy { compression: Recompression::With { algorithm: Compression::Zstd, level }, ..POLICY };
+        let with = |level| DefragmentPolicy {
+            compression: Recompression::With { algorithm: Compression::Zstd, level },
+            ..POLICY
+        };
         let pieces = [(0, 1024, 5000, RAW), (1024, 128, 100, ZSTD), (1152, 128, 104, ZSTD)];
         // Beside what is rewritten it comes to lie in one place with that.
         assert_eq!(run(with(None), None, &pieces), Some((0, 1280)));
         assert_eq!(run(with(None), None, &pieces[1..]), None);
         assert_eq!(run(with(Some(9)), None, &pieces), Some((0, 1280)));
-        let remove = Policy { compression: Recompression::Remove, ..POLICY };
+        let remove = DefragmentPolicy { compression: Recompression::Remove, ..POLICY };
         assert_eq!(run(remove, None, &pieces), Some((1024, 1280)));
     }
 }

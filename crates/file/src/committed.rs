@@ -7,14 +7,11 @@ use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind};
 use ubtrfs_format::{Ino, ItemType, Key};
 use ubtrfs_tree::{Item, Reader, Tree};
 
-use super::error::{DataError, ExtentProblem, Result};
-use super::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
-
-/// The most bytes that a packed extent can have, packed or unpacked.
-pub(crate) const MAX_PACKED: u64 = 128 * 1024;
+use crate::error::{DataError, ExtentProblem, Result};
+use crate::piece::{ExtentPiece, InlinePiece, MAX_PACKED, Mapped, Piece};
 
 /// The lowest layer of a file's map.
-pub(crate) trait PieceSource {
+pub trait PieceSource {
     /// The pieces of the file in `range`, in order and without gaps (nothing is a hole). Ends after
     /// an error.
     fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_>;
@@ -22,7 +19,7 @@ pub(crate) trait PieceSource {
 
 /// For a file that is in no tree yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unborn;
+pub struct Unborn;
 
 impl PieceSource for Unborn {
     fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_> {
@@ -33,7 +30,7 @@ impl PieceSource for Unborn {
 
 /// The file extent items of one inode in a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct CommittedExtents<R> {
+pub struct CommittedExtents<R> {
     tree: Tree<R>,
     ino: Ino,
     sector_size: u32,
@@ -41,7 +38,7 @@ pub(crate) struct CommittedExtents<R> {
 
 impl<R: Reader + Clone> CommittedExtents<R> {
     /// Those of inode `ino` in `tree`.
-    pub(crate) fn new(tree: Tree<R>, ino: Ino, sector_size: u32) -> Self {
+    pub fn new(tree: Tree<R>, ino: Ino, sector_size: u32) -> Self {
         Self { tree, ino, sector_size }
     }
 
@@ -57,7 +54,7 @@ impl<R: Reader + Clone> CommittedExtents<R> {
 
     /// The pieces of the items, each whole, that start in `range`, and before them the last one
     /// that starts earlier, which may reach into it.
-    pub(crate) fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
+    pub fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
         let this = self.clone();
         let items = self.tree.range_with_previous(self.key(range.start)..=self.key(range.end.saturating_sub(1)));
         items.filter_map(move |item| {
@@ -81,7 +78,7 @@ impl<R: Reader + Clone> CommittedExtents<R> {
             offset: start,
             source,
         })?;
-        check(start, &extent, self.sector_size.into()).map_err(|problem| self.problem(start, problem))
+        checked_piece(start, &extent, self.sector_size.into()).map_err(|problem| self.problem(start, problem))
     }
 }
 
@@ -129,7 +126,7 @@ impl<R: Reader + Clone> PieceSource for CommittedExtents<R> {
 }
 
 /// The piece of the file extent item at `start`, if the item is valid.
-pub(crate) fn check(start: u64, extent: &FileExtent<'_>, sector: u64) -> std::result::Result<Mapped, ExtentProblem> {
+pub fn checked_piece(start: u64, extent: &FileExtent<'_>, sector: u64) -> std::result::Result<Mapped, ExtentProblem> {
     if !start.is_multiple_of(sector) {
         return Err(ExtentProblem::Misaligned);
     }
@@ -204,9 +201,9 @@ fn check_extent(piece: &ExtentPiece, num_bytes: u64, sector: u64) -> std::result
 mod tests {
     use ubtrfs_format::{Generation, Logical};
 
-    use super::super::piece::test_support::extent;
-    use super::super::test_tree::tree_of;
     use super::*;
+    use crate::piece::test_support::extent;
+    use crate::test_tree::tree_of;
 
     const SECTOR: u64 = 4096;
 
@@ -286,7 +283,7 @@ mod tests {
     }
 
     fn problem(start: u64, extent: &FileExtent<'_>) -> Option<ExtentProblem> {
-        check(start, extent, 4096).err()
+        checked_piece(start, extent, 4096).err()
     }
 
     #[test]
@@ -322,7 +319,7 @@ mod tests {
             compression: Compression::None,
             kind: FileExtentKind::Inline(b"hello"),
         };
-        assert_eq!(check(0, &inline, 4096).unwrap().len, 4096);
+        assert_eq!(checked_piece(0, &inline, 4096).unwrap().len, 4096);
         assert_eq!(problem(4096, &inline), Some(ExtentProblem::InlineNotFirst));
         assert_eq!(problem(0, &FileExtent { ram_bytes: 6, ..inline }), Some(ExtentProblem::InlineLength));
         let packed = FileExtent { ram_bytes: 4097, compression: Compression::Zstd, ..inline };

@@ -9,11 +9,10 @@ use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_tree::Damage;
 use ubtrfs_volume::{Buffer, Volume};
 
-use super::committed::MAX_PACKED;
-use super::csums::Checksums;
-use super::decompress::unpack;
-use super::error::{DataError, PackedPlace, Result};
-use super::piece::{ExtentPiece, InlinePiece, Mapped, Piece};
+use crate::csums::Checksums;
+use crate::decompress::unpack;
+use crate::error::{DataError, PackedPlace, Result};
+use crate::piece::{ExtentPiece, InlinePiece, MAX_PACKED, Mapped, Piece};
 
 /// Decompressed extents that are cached: enough for the likely number of sequential readers of
 /// small parts.
@@ -22,7 +21,7 @@ const REMEMBERED: usize = 4;
 const BOUNCE: u64 = 1 << 20;
 
 /// The source of the bytes of extents: a volume, except in tests.
-pub(crate) trait DataSource {
+pub trait DataSource {
     /// Reads from `at` on, aligned to sectors; verifies, if checksums are given.
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()>;
 }
@@ -35,7 +34,7 @@ impl DataSource for Volume {
 
 /// Reads pieces of files, verified and unpacked.
 #[derive(Debug)]
-pub(crate) struct ExtentReader {
+pub struct ExtentReader {
     sector_size: usize,
     /// The last extents that were unpacked, newest first.
     unpacked: Mutex<VecDeque<(ExtentPiece, Arc<[u8]>)>>,
@@ -43,13 +42,13 @@ pub(crate) struct ExtentReader {
 
 /// What a read needs besides the map.
 #[derive(Clone, Copy)]
-pub(crate) struct ReadContext<'a> {
+pub struct ReadContext<'a> {
     /// Where extents are read from.
-    pub(crate) source: &'a dyn DataSource,
+    pub source: &'a dyn DataSource,
     /// Their checksums; `None` for files without (NODATASUM).
-    pub(crate) checksums: Option<&'a dyn Checksums>,
+    pub checksums: Option<&'a dyn Checksums>,
     /// Where data is noted that is read though its checksums are lost; without it that is an error.
-    pub(crate) damage: Option<&'a Damage>,
+    pub damage: Option<&'a Damage>,
 }
 
 impl ReadContext<'_> {
@@ -67,13 +66,13 @@ impl ReadContext<'_> {
 
 impl ExtentReader {
     /// A reader for a volume of this sector size.
-    pub(crate) fn new(sector_size: u32) -> Self {
+    pub fn new(sector_size: u32) -> Self {
         Self { sector_size: sector_size as usize, unpacked: Mutex::with_default(Rank::UnpackedExtents) }
     }
 
     /// Reads the file from `at` on into `buf`, all of which `pieces` (in order, without gaps)
     /// cover.
-    pub(crate) fn read(&self, context: ReadContext<'_>, pieces: &[Mapped], at: u64, buf: &mut [u8]) -> Result<()> {
+    pub fn read(&self, context: ReadContext<'_>, pieces: &[Mapped], at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at.saturating_add(buf.len() as u64);
         let mut rest = buf;
         let mut next = range.start;
@@ -112,7 +111,7 @@ impl ExtentReader {
 
     /// Drops the cached extents. This must be called when an extent is freed before the transaction
     /// that wrote it is committed, since another extent may get the same address and generation.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.unpacked.lock().clear();
     }
 
@@ -194,9 +193,9 @@ mod tests {
 
     use ubtrfs_format::Generation;
 
-    use super::super::decompress::test_support::zstd;
-    use super::super::piece::test_support::extent;
     use super::*;
+    use crate::decompress::test_support::zstd;
+    use crate::piece::test_support::extent;
 
     /// One extent at 1 MiB in memory.
     struct Memory {

@@ -7,12 +7,12 @@ use flate2::{FlushDecompress, Status};
 use ubtrfs_format::items::Compression;
 use zstd::stream::raw::{DParameter, Decoder, Operation};
 
-use super::error::UnpackProblem;
+use crate::error::UnpackProblem;
 
 /// Windows of zstd frames are not larger than a packed extent's content: 2^17 bytes.
-pub(super) const ZSTD_WINDOW_LOG: u32 = 17;
+pub(crate) const ZSTD_WINDOW_LOG: u32 = 17;
 /// Bytes of the length before an LZO stream, and of that before each segment in it.
-pub(super) const LZO_LENGTH: usize = 4;
+pub(crate) const LZO_LENGTH: usize = 4;
 
 type Result<T> = std::result::Result<T, UnpackProblem>;
 
@@ -140,7 +140,7 @@ pub(crate) mod test_support {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use std::io::Write;
 
     use proptest::prelude::*;
@@ -177,7 +177,7 @@ pub(super) mod tests {
         [(Compression::Zlib, zlib), (Compression::Zstd, zstd), (Compression::Lzo, lzo)];
 
     /// Compressible in parts, and not in others, so that LZO segments take all sorts of lengths.
-    pub(in super::super) fn content(len: usize, seed: u64) -> Vec<u8> {
+    pub(crate) fn content(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
         (0..len)
             .map(|index| {

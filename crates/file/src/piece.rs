@@ -6,9 +6,12 @@ use std::sync::Arc;
 use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind};
 use ubtrfs_format::{Generation, Logical};
 
+/// The most bytes that a packed extent can have, packed or unpacked.
+pub const MAX_PACKED: u64 = 128 * 1024;
+
 /// Where the bytes of a piece are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub enum Piece {
     /// Nowhere: they are zero.
     Hole,
     /// In the metadata.
@@ -21,39 +24,39 @@ pub(crate) enum Piece {
 /// offset in the file is one in the (uncompressed) content; zeroes follow it up to the sector's
 /// end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct InlinePiece {
+pub struct InlinePiece {
     /// The bytes of the item, compressed or not.
-    pub(crate) data: Arc<[u8]>,
+    pub data: Arc<[u8]>,
     /// Length of the content, unpacked.
-    pub(crate) ram_bytes: u64,
+    pub ram_bytes: u64,
     /// How `data` is packed.
-    pub(crate) compression: Compression,
+    pub compression: Compression,
     /// The transaction that wrote it.
-    pub(crate) generation: Generation,
+    pub generation: Generation,
 }
 
 /// A part of an extent on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExtentPiece {
+pub struct ExtentPiece {
     /// Start of the whole extent.
-    pub(crate) disk_bytenr: Logical,
+    pub disk_bytenr: Logical,
     /// Bytes of the whole extent on disk.
-    pub(crate) disk_num_bytes: u64,
+    pub disk_num_bytes: u64,
     /// Where in the unpacked extent the piece starts, in bytes.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Bytes of the whole extent, unpacked.
-    pub(crate) ram_bytes: u64,
+    pub ram_bytes: u64,
     /// How the extent is packed.
-    pub(crate) compression: Compression,
+    pub compression: Compression,
     /// Reserved space, which reads as zeroes.
-    pub(crate) prealloc: bool,
+    pub prealloc: bool,
     /// The transaction that wrote it.
-    pub(crate) generation: Generation,
+    pub generation: Generation,
 }
 
 impl InlinePiece {
     /// Content as it is, not packed.
-    pub(crate) fn plain(data: Arc<[u8]>, generation: Generation) -> Self {
+    pub fn plain(data: Arc<[u8]>, generation: Generation) -> Self {
         Self { ram_bytes: data.len() as u64, data, compression: Compression::None, generation }
     }
 }
@@ -66,7 +69,8 @@ impl ExtentPiece {
 
     /// Where on disk the first `len` bytes of the piece are: of a compressed extent all of it, for
     /// no part of that is anywhere by itself.
-    pub(crate) fn on_disk(&self, len: u64) -> (Logical, u64) {
+    #[inline]
+    pub fn on_disk(&self, len: u64) -> (Logical, u64) {
         match self.compression {
             Compression::None => (self.disk_bytenr.plus(self.offset), len),
             _ => (self.disk_bytenr, self.disk_num_bytes),
@@ -75,14 +79,16 @@ impl ExtentPiece {
 
     /// Bytes of the uncompressed extent, in which [`Self::offset`] counts. (Some kernels left a
     /// wrong `ram_bytes` in items of uncompressed extents, where it means nothing.)
-    pub(crate) fn unpacked_len(&self) -> u64 {
+    #[inline]
+    pub fn unpacked_len(&self) -> u64 {
         if self.compression == Compression::None { self.disk_num_bytes } else { self.ram_bytes }
     }
 }
 
 impl Piece {
     /// Whether `SEEK_DATA` finds it: holes and reserved space are none.
-    pub(crate) fn is_data(&self) -> bool {
+    #[inline]
+    pub fn is_data(&self) -> bool {
         match self {
             Self::Hole => false,
             Self::Inline(_) => true,
@@ -111,7 +117,7 @@ impl Piece {
     }
 
     /// The content of the file extent item for `len` bytes of the file.
-    pub(crate) fn to_item(&self, len: u64, generation: Generation) -> Vec<u8> {
+    pub fn to_item(&self, len: u64, generation: Generation) -> Vec<u8> {
         match self {
             Self::Hole => FileExtent {
                 generation,
@@ -152,18 +158,19 @@ impl Piece {
 
 /// A range of a file and where its bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mapped {
+pub struct Mapped {
     /// Offset in the file.
-    pub(crate) start: u64,
+    pub start: u64,
     /// Bytes of the file; not 0.
-    pub(crate) len: u64,
+    pub len: u64,
     /// Where they are.
-    pub(crate) piece: Piece,
+    pub piece: Piece,
 }
 
 impl Mapped {
     /// Bytes on disk that the piece counts in its inode.
-    pub(crate) fn allocated(&self) -> u64 {
+    #[inline]
+    pub fn allocated(&self) -> u64 {
         match &self.piece {
             Piece::Hole => 0,
             Piece::Inline(inline) => inline.ram_bytes,
@@ -172,19 +179,20 @@ impl Mapped {
     }
 
     /// Offset after the last byte (saturating).
-    pub(crate) fn end(&self) -> u64 {
+    #[inline]
+    pub fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 
     /// The part in `range`, if there is one.
-    pub(crate) fn clipped(self, range: &Range<u64>) -> Option<Self> {
+    pub fn clipped(self, range: &Range<u64>) -> Option<Self> {
         let start = self.start.max(range.start);
         let end = self.end().min(range.end);
         (start < end).then(|| Self { start, len: end - start, piece: self.piece.advanced(start - self.start) })
     }
 
     /// Joins `next` if it continues where this piece ends; otherwise returns it.
-    pub(crate) fn join(&mut self, next: Self) -> Result<(), Self> {
+    pub fn join(&mut self, next: Self) -> Result<(), Self> {
         if self.end() == next.start && self.piece.joins(self.len, &next.piece) {
             self.len += next.len;
             Ok(())
@@ -195,7 +203,7 @@ impl Mapped {
 }
 
 /// How many extents the pieces of a file refer to.
-pub(crate) fn extents_of(pieces: &[Mapped]) -> usize {
+pub fn extents_of(pieces: &[Mapped]) -> usize {
     pieces.iter().filter(|mapped| matches!(mapped.piece, Piece::Extent(_))).count()
 }
 

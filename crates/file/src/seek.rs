@@ -4,24 +4,24 @@
 //! reserved space that was never written is a hole, and so is everything from the end of the file
 //! on.
 
-use super::dirty::DirtyData;
-use super::error::Result;
-use super::resolve::Stack;
+use crate::dirty::DirtyData;
+use crate::error::Result;
+use crate::resolve::Stack;
 
 /// Where data and holes of a file are.
 #[derive(Clone, Copy)]
-pub(crate) struct Seek<'a> {
+pub struct Seek<'a> {
     /// Dirty data, in any order.
-    pub(crate) dirty: &'a [&'a DirtyData],
+    pub dirty: &'a [&'a DirtyData],
     /// The map of the rest.
-    pub(crate) stack: Stack<'a>,
+    pub stack: Stack<'a>,
     /// The file's size in bytes.
-    pub(crate) size: u64,
+    pub size: u64,
 }
 
 impl Seek<'_> {
     /// The first offset from `from` on that holds data; `None` when only a hole follows (`ENXIO`).
-    pub(crate) fn next_data(&self, from: u64) -> Result<Option<u64>> {
+    pub fn next_data(&self, from: u64) -> Result<Option<u64>> {
         let mut end = self.size;
         let dirty = self.dirty.iter().filter_map(|dirty| dirty.next_run(from, 1));
         if let Some(first) = dirty.map(|(offset, _)| offset).filter(|offset| *offset < end).min() {
@@ -38,7 +38,7 @@ impl Seek<'_> {
 
     /// The first offset from `from` on that holds none; the file's size at the latest. `None` at
     /// and beyond the file's end (`ENXIO`).
-    pub(crate) fn next_hole(&self, from: u64) -> Result<Option<u64>> {
+    pub fn next_hole(&self, from: u64) -> Result<Option<u64>> {
         if from >= self.size {
             return Ok(None);
         }
@@ -73,12 +73,12 @@ impl Seek<'_> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::committed::Unborn;
-    use super::super::layout::Layout;
-    use super::super::piece::test_support::extent;
-    use super::super::piece::{ExtentPiece, Piece};
-    use super::super::resolve::test_support::Below;
     use super::*;
+    use crate::committed::Unborn;
+    use crate::layout::Layout;
+    use crate::piece::test_support::extent;
+    use crate::piece::{ExtentPiece, Piece};
+    use crate::resolve::test_support::Below;
 
     const SECTOR: u64 = 4096;
 

@@ -25,7 +25,7 @@ const GROWTH: usize = 4;
 
 /// Dirty sectors of one file.
 #[derive(Debug)]
-pub(crate) struct DirtyData {
+pub struct DirtyData {
     /// Bytes of a sector: a power of two from 4 KiB to [`BLOCK`].
     sector: u32,
     /// By their offset in the file, a multiple of their size: two of them are apart, or one would
@@ -41,23 +41,24 @@ pub(crate) struct DirtyData {
 
 /// Adjacent dirty sectors, taken out of the dirty data to be written.
 #[derive(Clone, Debug)]
-pub(crate) struct DirtyRun {
+pub struct DirtyRun {
     /// Offset in the file.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// The content, each a multiple of the sector size and aligned for direct I/O.
-    pub(crate) buffers: Vec<SharedBuffer>,
+    pub buffers: Vec<SharedBuffer>,
 }
 
+#[allow(clippy::len_without_is_empty, reason = "a run has at least one sector")]
 impl DirtyRun {
     /// Bytes of the run.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn len(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }
 
     /// Copies the run's bytes of the file from `offset` on over `out`, and leaves the rest of it
     /// unchanged, so that reads see data in flight.
     #[cfg(test)]
-    pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
+    pub fn overlay(&self, offset: u64, out: &mut [u8]) {
         let mut at = self.offset;
         for buffer in &self.buffers {
             copy_over(at, buffer, offset, out);
@@ -68,7 +69,7 @@ impl DirtyRun {
 
 impl DirtyData {
     /// Bytes of a sector.
-    pub(crate) fn sector(&self) -> u64 {
+    pub fn sector(&self) -> u64 {
         self.sector.into()
     }
 
@@ -78,14 +79,14 @@ impl DirtyData {
     }
 
     /// No dirty data, of a file on a volume with this sector size.
-    pub(crate) fn new(sector_size: u32) -> Self {
+    pub fn new(sector_size: u32) -> Self {
         let sector = sector_size.clamp(4096, BLOCK as u32).next_power_of_two();
         Self { sector, windows: BTreeMap::new(), bytes: 0, plain: false, inline_room: 0 }
     }
 
     /// Takes all of it and leaves it empty.
     #[must_use]
-    pub(crate) fn take(&mut self) -> Self {
+    pub fn take(&mut self) -> Self {
         Self {
             sector: self.sector,
             windows: std::mem::take(&mut self.windows),
@@ -96,33 +97,36 @@ impl DirtyData {
     }
 
     /// Whether nothing is dirty.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.windows.is_empty()
     }
 
     /// Notes that some of it must be written as it is: it was written past the page cache, or
     /// nothing was reserved for the items of compressed extents.
-    pub(crate) fn forbid_packing(&mut self) {
+    pub fn forbid_packing(&mut self) {
         self.plain = true;
     }
 
     /// Whether it may be compressed as it is written.
-    pub(crate) fn may_be_packed(&self) -> bool {
+    pub fn may_be_packed(&self) -> bool {
         !self.plain
     }
 
     /// Notes that more bytes of metadata are reserved for it, in its transaction.
-    pub(crate) fn add_inline_room(&mut self, bytes: u64) {
+    pub fn add_inline_room(&mut self, bytes: u64) {
         self.inline_room += bytes;
     }
 
     /// The most bytes that it may have as inline content.
-    pub(crate) fn inline_room(&self) -> u64 {
+    #[inline]
+    pub fn inline_room(&self) -> u64 {
         self.inline_room
     }
 
     /// Memory that the data takes, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    #[inline]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -132,7 +136,7 @@ impl DirtyData {
     ///
     /// Before the file is truncated to a size inside a sector, call this with that size as `offset`
     /// and a length of 0.
-    pub(crate) fn sectors_to_fill(&self, offset: u64, len: u64, old_size: u64) -> impl Iterator<Item = u64> + use<> {
+    pub fn sectors_to_fill(&self, offset: u64, len: u64, old_size: u64) -> impl Iterator<Item = u64> + use<> {
         let sector = self.sector();
         let end = offset.saturating_add(len);
         let first = offset - offset % sector;
@@ -149,7 +153,7 @@ impl DirtyData {
 
     /// Makes the sector at `sector_offset` dirty with its old content, padded with zeroes. A sector
     /// that is dirty already stays as it is: its content is newer.
-    pub(crate) fn fill(&mut self, sector_offset: u64, content: &[u8]) {
+    pub fn fill(&mut self, sector_offset: u64, content: &[u8]) {
         debug_assert!(sector_offset.is_multiple_of(self.sector()) && content.len() <= self.sector_bytes());
         if self.covers(sector_offset..sector_offset + 1) {
             return;
@@ -163,7 +167,7 @@ impl DirtyData {
 
     /// Bytes that would become dirty if `len` bytes were written at `offset`: what space must be
     /// found for.
-    pub(crate) fn newly_dirty(&self, offset: u64, len: u64) -> u64 {
+    pub fn newly_dirty(&self, offset: u64, len: u64) -> u64 {
         if len == 0 {
             return 0;
         }
@@ -181,7 +185,7 @@ impl DirtyData {
     }
 
     /// Writes. Sectors that become dirty by this and are written in part are zero elsewhere.
-    pub(crate) fn write(&mut self, offset: u64, mut data: &[u8]) {
+    pub fn write(&mut self, offset: u64, mut data: &[u8]) {
         let mut at = offset;
         while !data.is_empty() {
             let (now, rest) = data.split_at(data.len().min(BLOCK - (at % BLOCK as u64) as usize));
@@ -213,7 +217,7 @@ impl DirtyData {
 
     /// Copies what is dirty of the file from `offset` on over `out`, and leaves the rest of it
     /// alone.
-    pub(crate) fn overlay(&self, offset: u64, out: &mut [u8]) {
+    pub fn overlay(&self, offset: u64, out: &mut [u8]) {
         if out.is_empty() {
             return;
         }
@@ -226,7 +230,7 @@ impl DirtyData {
     }
 
     /// Whether every sector that `range` touches is dirty.
-    pub(crate) fn covers(&self, range: Range<u64>) -> bool {
+    pub fn covers(&self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return true;
         }
@@ -246,7 +250,7 @@ impl DirtyData {
     /// Truncates the file to `size` bytes: sectors beyond are dropped, and the rest of the last one
     /// becomes zero. (If the last one isn't dirty and has old content, it has to be filled before,
     /// or its old tail would reappear.)
-    pub(crate) fn truncate(&mut self, size: u64) {
+    pub fn truncate(&mut self, size: u64) {
         let sector = self.sector();
         let Some(keep) = size.checked_next_multiple_of(sector) else { return };
         self.discard(keep..u64::MAX);
@@ -261,7 +265,7 @@ impl DirtyData {
     }
 
     /// Forgets the sectors in `range`, which starts and ends at sectors' bounds.
-    pub(crate) fn discard(&mut self, range: Range<u64>) {
+    pub fn discard(&mut self, range: Range<u64>) {
         debug_assert!(range.start.is_multiple_of(self.sector()));
         if range.is_empty() {
             return;
@@ -281,13 +285,13 @@ impl DirtyData {
     }
 
     /// All dirty ranges in order: offset and length, adjacent ones as one.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges_from(0)
     }
 
     /// The first dirty range that ends after `from`, clipped to start at `from` at the earliest and
     /// to have at most `max_len` bytes: offset and length.
-    pub(crate) fn next_run(&self, from: u64, max_len: u64) -> Option<(u64, u64)> {
+    pub fn next_run(&self, from: u64, max_len: u64) -> Option<(u64, u64)> {
         let mut run: Option<(u64, u64)> = None;
         for (start, len) in self.block_runs(from) {
             match &mut run {
@@ -302,7 +306,7 @@ impl DirtyData {
     /// Takes the first dirty range out, but not more than `max_len` bytes (rounded down to sectors;
     /// one sector at least). The content is not copied: what stays dirty of a window shares its
     /// memory until it is written again.
-    pub(crate) fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
+    pub fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
         let sector = self.sector();
         let (offset, len) = self.next_run(0, (max_len - max_len % sector).max(sector))?;
         let end = offset + len;

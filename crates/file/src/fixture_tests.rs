@@ -15,12 +15,12 @@ use ubtrfs_testkit::walk::Kind;
 use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource, Root, Snapshot};
 use ubtrfs_volume::{Exclusive, FileDevice, OpenMode, OpenOptions, Volume};
 
-use super::committed::CommittedExtents;
-use super::csums::{ChecksumTree, Checksums};
-use super::extent_reader::{ExtentReader, ReadContext};
-use super::piece::{Mapped, Piece};
-use super::resolve::Stack;
-use super::seek::Seek;
+use crate::committed::CommittedExtents;
+use crate::csums::{ChecksumTree, Checksums};
+use crate::extent_reader::{ExtentReader, ReadContext};
+use crate::piece::{Mapped, Piece};
+use crate::resolve::Stack;
+use crate::seek::Seek;
 
 struct Nodes(Arc<Volume>);
 

@@ -10,60 +10,64 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An inode that changed, without what its batch lists: it is in the table, in the transaction's
 /// list and, once more, in the edits of its commit.
-pub(crate) const INODE: usize = 1400;
+pub const INODE: usize = 1400;
 /// A changed entry of a directory, found by name and by number, without the name.
-pub(crate) const ENTRY: usize = 230;
+pub const ENTRY: usize = 230;
 /// A changed name of an inode, without the name.
-pub(crate) const REFERENCE: usize = 80;
+pub const REFERENCE: usize = 80;
 /// A changed xattr, without name and value.
-pub(crate) const XATTR: usize = 130;
+pub const XATTR: usize = 130;
 /// A piece of a file's map, with the memory of its commit: an item, and the changed references to
 /// its extent.
-pub(crate) const PIECE: usize = 450;
+pub const PIECE: usize = 450;
 /// An extent with other references that gets or loses one: its commit rewrites its item with all of
 /// them.
-pub(crate) const SHARED: usize = 700;
+pub const SHARED: usize = 700;
 /// A committed piece that is deleted: its commit removes a reference.
-pub(crate) const DISPLACED: usize = SHARED;
+pub const DISPLACED: usize = SHARED;
 /// A new extent, without its checksums.
-pub(crate) const EXTENT: usize = 130;
+pub const EXTENT: usize = 130;
 /// An extent in flight that an inode refers to, without its data.
-pub(crate) const ORDERED: usize = 40;
+pub const ORDERED: usize = 40;
 /// A name in a list, without its bytes.
-pub(crate) const LISTED: usize = 48;
+pub const LISTED: usize = 48;
 
 /// Bytes that a transaction holds.
 #[derive(Debug, Default)]
-pub(crate) struct TransactionMemory {
+pub struct TransactionMemory {
     changes: AtomicU64,
     dirty: AtomicU64,
 }
 
 impl TransactionMemory {
     /// What changed, but for dirty data.
-    pub(crate) fn changes(&self) -> u64 {
+    #[inline]
+    pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
     /// Dirty data.
-    pub(crate) fn dirty(&self) -> u64 {
+    #[inline]
+    pub fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
 
     /// Adds what belongs to no inode.
-    pub(crate) fn add(&self, bytes: usize) {
+    #[inline]
+    pub fn add(&self, bytes: usize) {
         self.changes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Adds the difference between the old size of something and its size now.
-    pub(crate) fn replace(&self, before: usize, now: usize) {
+    #[inline]
+    pub fn replace(&self, before: usize, now: usize) {
         settle(&self.changes, before as u64, now as u64);
     }
 }
 
 /// One inode's part of its transaction's memory. Dropping it subtracts that part.
 #[derive(Debug, Default)]
-pub(crate) struct Account {
+pub struct Account {
     memory: Option<Arc<TransactionMemory>>,
     changes: u64,
     dirty: u64,
@@ -71,12 +75,13 @@ pub(crate) struct Account {
 
 impl Account {
     /// An empty account.
-    pub(crate) fn with(memory: &Arc<TransactionMemory>) -> Self {
+    pub fn with(memory: &Arc<TransactionMemory>) -> Self {
         Self { memory: Some(memory.clone()), changes: 0, dirty: 0 }
     }
 
     /// Sets what the inode holds now.
-    pub(crate) fn settle(&mut self, changes: usize, dirty: usize) {
+    #[inline]
+    pub fn settle(&mut self, changes: usize, dirty: usize) {
         let Some(memory) = &self.memory else { return };
         let (changes, dirty) = (changes as u64, dirty as u64);
         settle(&memory.changes, std::mem::replace(&mut self.changes, changes), changes);
@@ -90,6 +95,7 @@ impl Drop for Account {
     }
 }
 
+#[inline]
 fn settle(total: &AtomicU64, before: u64, now: u64) {
     if now > before {
         total.fetch_add(now - before, Ordering::Relaxed);

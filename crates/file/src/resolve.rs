@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::committed::PieceSource;
-use super::error::Result;
-use super::layout::Layout;
-use super::piece::{Mapped, Piece};
+use crate::committed::PieceSource;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::piece::{Mapped, Piece};
 
 /// The layers of a file's map.
 #[derive(Clone, Copy)]
-pub(crate) struct Stack<'a> {
+pub struct Stack<'a> {
     /// What transactions changed, newest first.
     layers: &'a [&'a Layout],
     /// What was before them.
@@ -18,12 +18,12 @@ pub(crate) struct Stack<'a> {
 
 impl<'a> Stack<'a> {
     /// `layers`, newest first, over `bottom`.
-    pub(crate) fn new(layers: &'a [&'a Layout], bottom: &'a dyn PieceSource) -> Self {
+    pub fn new(layers: &'a [&'a Layout], bottom: &'a dyn PieceSource) -> Self {
         Self { layers, bottom }
     }
 
     /// The pieces of `range` in order and without gaps; neighbours that are one piece are joined.
-    pub(crate) fn resolve(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
+    pub fn resolve(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
         let mut pieces: Vec<Mapped> = Vec::new();
         for piece in self.pieces(range) {
             let piece = piece?;
@@ -37,13 +37,13 @@ impl<'a> Stack<'a> {
     }
 
     /// The pieces of `range` in order and without gaps, looked up lazily. Ends after an error.
-    pub(crate) fn pieces(&self, range: Range<u64>) -> Pieces<'a> {
+    pub fn pieces(&self, range: Range<u64>) -> Pieces<'a> {
         Pieces { stack: *self, at: range.start, end: range.end, below: None, ahead: None }
     }
 }
 
 /// See [`Stack::pieces`].
-pub(crate) struct Pieces<'a> {
+pub struct Pieces<'a> {
     stack: Stack<'a>,
     at: u64,
     end: u64,
@@ -102,7 +102,7 @@ pub(crate) mod test_support {
     use super::*;
 
     /// A lowest layer in memory: a layout whose gaps are holes.
-    pub(crate) struct Below(pub(crate) Layout);
+    pub struct Below(pub(crate) Layout);
 
     impl PieceSource for Below {
         fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_> {
@@ -119,10 +119,10 @@ pub(crate) mod test_support {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::committed::Unborn;
-    use super::super::piece::test_support::extent;
     use super::test_support::Below;
     use super::*;
+    use crate::committed::Unborn;
+    use crate::piece::test_support::extent;
 
     const SECTOR: u64 = 4096;
 

@@ -18,10 +18,10 @@ const SHORT: usize = 8;
 const MEDIUM: usize = 33;
 
 /// The last place of each hash in a segment, from 1 on.
-pub(super) struct Table(Box<[u16; 1 << HASH_BITS]>);
+pub(crate) struct Table(Box<[u16; 1 << HASH_BITS]>);
 
 impl Table {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Box::new([0; 1 << HASH_BITS]))
     }
 }
@@ -103,7 +103,7 @@ fn equal(content: &[u8], one: usize, other: usize) -> usize {
 }
 
 /// Packs a segment of at most 64 KiB into `out`; `None` if it is longer, or takes more room.
-pub(super) fn compress(content: &[u8], out: &mut [u8], table: &mut Table) -> Option<usize> {
+pub(crate) fn compress(content: &[u8], out: &mut [u8], table: &mut Table) -> Option<usize> {
     if content.len() > usize::from(u16::MAX) + 1 {
         return None;
     }

@@ -3,7 +3,7 @@
 use ubtrfs_format::{Ino, Logical};
 
 /// A result of reading a file's content or its map.
-pub(crate) type Result<T> = std::result::Result<T, DataError>;
+pub type Result<T> = std::result::Result<T, DataError>;
 
 /// Why a file's content could not be read.
 #[derive(Debug, thiserror::Error)]

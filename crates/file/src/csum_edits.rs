@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use ubtrfs_format::{ItemType, Key, Logical, leaf_data_size, objectid};
-use ubtrfs_tree::{EditBatch, Snapshot};
-
-use crate::error::Result;
+use ubtrfs_tree::{EditBatch, Result, Snapshot};
 
 /// Collects what a commit changes of the checksum tree.
-pub(super) struct CsumEdits<'a> {
+pub struct CsumEdits<'a> {
     tree: &'a Snapshot,
     sum_size: usize,
     sector: u64,
@@ -18,7 +16,9 @@ pub(super) struct CsumEdits<'a> {
 }
 
 impl<'a> CsumEdits<'a> {
-    pub(super) fn new(tree: &'a Snapshot, sum_size: usize, sector: u64, node_size: usize) -> Self {
+    /// No changes of `tree` yet, whose checksums have `sum_size` bytes for each sector of
+    /// `sector` bytes, and whose nodes have `node_size` bytes.
+    pub fn new(tree: &'a Snapshot, sum_size: usize, sector: u64, node_size: usize) -> Self {
         // At least two items fit a leaf, so that a split is always possible.
         let most_sums = (leaf_data_size(node_size) - 2 * ubtrfs_format::ITEM_HEADER_SIZE) / 2 / sum_size;
         Self { tree, sum_size, sector, most_sums, items: BTreeMap::new() }
@@ -51,7 +51,7 @@ impl<'a> CsumEdits<'a> {
     }
 
     /// Deletes the checksums of a range.
-    pub(super) fn delete(&mut self, start: Logical, len: u64) -> Result<()> {
+    pub fn delete(&mut self, start: Logical, len: u64) -> Result<()> {
         self.load(start.0, start.plus(len).0)?;
         self.delete_loaded(start.0, start.plus(len).0);
         Ok(())
@@ -81,7 +81,7 @@ impl<'a> CsumEdits<'a> {
 
     /// Deletes the checksums of extents, which are sorted. Neighbours are deleted together: one by
     /// one, each deletion would scan the remains of all those before it.
-    pub(super) fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
+    pub fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
         const MOST: u64 = 1 << 30;
         let mut extents = extents.iter().copied().peekable();
         while let Some((start, mut len)) = extents.next() {
@@ -94,7 +94,7 @@ impl<'a> CsumEdits<'a> {
     }
 
     /// Replaces the checksums of the sectors from `start` on.
-    pub(super) fn put(&mut self, start: Logical, sums: &[u8]) -> Result<()> {
+    pub fn put(&mut self, start: Logical, sums: &[u8]) -> Result<()> {
         let end = start.plus(self.covered(sums.len())).0;
         // With the item that ends where these begin.
         self.load(start.0.saturating_sub(1), end)?;
@@ -119,7 +119,7 @@ impl<'a> CsumEdits<'a> {
     }
 
     /// The edits.
-    pub(super) fn into_edits(self) -> EditBatch {
+    pub fn into_edits(self) -> EditBatch {
         let mut edits = EditBatch::default();
         for (address, sums) in self.items {
             match sums {
@@ -133,18 +133,18 @@ impl<'a> CsumEdits<'a> {
 
 /// Checksums of adjacent extents, which become one change: each would look for its neighbours.
 #[derive(Default)]
-pub(super) struct SumRun {
+pub struct AdjacentSums {
     start: Logical,
     end: Logical,
     sums: Vec<u8>,
 }
 
-impl SumRun {
+impl AdjacentSums {
     /// Bytes of checksums that are gathered.
     const MOST: usize = 64 << 10;
 
     /// Adds the checksums of an extent; puts those before it that it is no neighbour of.
-    pub(super) fn append(&mut self, start: Logical, len: u64, sums: &[u8], into: &mut CsumEdits<'_>) -> Result<()> {
+    pub fn append(&mut self, start: Logical, len: u64, sums: &[u8], into: &mut CsumEdits<'_>) -> Result<()> {
         if start != self.end || self.sums.len() >= Self::MOST {
             self.put(into)?;
             self.start = start;
@@ -155,7 +155,7 @@ impl SumRun {
     }
 
     /// Puts what was gathered.
-    pub(super) fn put(&mut self, into: &mut CsumEdits<'_>) -> Result<()> {
+    pub fn put(&mut self, into: &mut CsumEdits<'_>) -> Result<()> {
         let put = if self.sums.is_empty() { Ok(()) } else { into.put(self.start, &self.sums) };
         self.sums.clear();
         put
@@ -170,7 +170,7 @@ mod tests {
     use ubtrfs_tree::Edit;
 
     use super::*;
-    use crate::file::test_tree::tree_of;
+    use crate::test_tree::tree_of;
 
     const SECTOR: u64 = 4096;
     const SIZE: usize = 4;

@@ -4,10 +4,10 @@ use ubtrfs_format::items::CsumItem;
 use ubtrfs_format::{ChecksumType, ItemType, Key, Logical, objectid};
 use ubtrfs_tree::{Reader, Tree};
 
-use super::error::{DataError, Result};
+use crate::error::{DataError, Result};
 
 /// Lookup of checksums of data.
-pub(crate) trait Checksums {
+pub trait Checksums {
     /// The checksums of the sectors from `at` on for `len` bytes (both aligned to sectors), one
     /// after the other. An error if one is missing.
     fn lookup(&self, at: Logical, len: u64) -> Result<Vec<u8>>;
@@ -15,7 +15,7 @@ pub(crate) trait Checksums {
 
 /// Those of a volume that has lost its checksum tree.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NoChecksums;
+pub struct NoChecksums;
 
 impl Checksums for NoChecksums {
     fn lookup(&self, at: Logical, _len: u64) -> Result<Vec<u8>> {
@@ -25,7 +25,7 @@ impl Checksums for NoChecksums {
 
 /// The checksums in a checksum tree.
 #[derive(Clone, Debug)]
-pub(crate) struct ChecksumTree<R> {
+pub struct ChecksumTree<R> {
     tree: Tree<R>,
     checksum: ChecksumType,
     sector_size: u32,
@@ -33,7 +33,7 @@ pub(crate) struct ChecksumTree<R> {
 
 impl<R: Reader + Clone> ChecksumTree<R> {
     /// Those in `tree`, of a volume with this algorithm and sector size.
-    pub(crate) fn new(tree: Tree<R>, checksum: ChecksumType, sector_size: u32) -> Self {
+    pub fn new(tree: Tree<R>, checksum: ChecksumType, sector_size: u32) -> Self {
         Self { tree, checksum, sector_size }
     }
 }
@@ -43,7 +43,7 @@ pub(crate) type SumRun = (Logical, u64, Option<Vec<u8>>);
 
 impl<R: Reader + Clone> ChecksumTree<R> {
     /// The sectors from `at` on for `len` bytes in runs with and without checksums.
-    pub(crate) fn runs(&self, at: Logical, len: u64) -> Result<Vec<SumRun>> {
+    pub fn runs(&self, at: Logical, len: u64) -> Result<Vec<SumRun>> {
         let mut runs: Vec<SumRun> = Vec::new();
         let (mut next, end) = (at, at.plus(len));
         while next < end {
@@ -110,7 +110,7 @@ fn csum_key(at: Logical) -> Key {
 }
 
 /// The checksums that a checksum tree has of the sectors of `len` bytes from `at` on, in runs.
-pub(crate) fn sum_runs<R: Reader + Clone>(
+pub fn sum_runs<R: Reader + Clone>(
     tree: &Tree<R>,
     at: Logical,
     len: u64,
@@ -143,8 +143,8 @@ pub(crate) fn sum_runs<R: Reader + Clone>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::test_tree::tree_of;
     use super::*;
+    use crate::test_tree::tree_of;
 
     const SECTOR: u64 = 4096;
 

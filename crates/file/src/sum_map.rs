@@ -7,7 +7,7 @@ use ubtrfs_format::Logical;
 
 /// Checksums of sectors, in runs of adjacent ones that do not overlap.
 #[derive(Clone, Debug)]
-pub(crate) struct SumMap {
+pub struct SumMap {
     sector: u64,
     sum_size: usize,
     runs: BTreeMap<u64, Vec<u8>>,
@@ -20,17 +20,19 @@ const RUN: usize = 64;
 
 impl SumMap {
     /// None, for checksums of `sum_size` bytes and sectors of `sector` bytes.
-    pub(crate) fn new(sector: u32, sum_size: usize) -> Self {
+    pub fn new(sector: u32, sum_size: usize) -> Self {
         Self { sector: u64::from(sector.max(1)), sum_size, runs: BTreeMap::new(), sums: 0 }
     }
 
     /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
     /// Memory that it takes, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    #[inline]
+    pub fn bytes(&self) -> usize {
         self.sums + self.runs.len() * RUN
     }
 
@@ -42,7 +44,7 @@ impl SumMap {
     }
 
     /// The runs, by the address of their first sector.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Logical, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (Logical, &[u8])> {
         self.runs.iter().map(|(start, sums)| (Logical(*start), &sums[..]))
     }
 
@@ -57,7 +59,7 @@ impl SumMap {
     }
 
     /// Replaces the checksums of the sectors from `start` on.
-    pub(crate) fn put(&mut self, start: Logical, sums: &[u8]) {
+    pub fn put(&mut self, start: Logical, sums: &[u8]) {
         let (from, to) = (start.0, start.plus(self.covered(sums)).0);
         if sums.is_empty() {
             return;
@@ -67,7 +69,7 @@ impl SumMap {
     }
 
     /// The checksums of `len` bytes of data from `at` on, those of neighbours in one run.
-    pub(crate) fn runs(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
+    pub fn runs(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
         let (mut next, mut end_of_run) = (at, None);
         let mut runs: Vec<(Logical, Vec<u8>)> = Vec::new();
         for (len, sums) in self.pieces(at, len) {
@@ -83,7 +85,7 @@ impl SumMap {
     }
 
     /// Removes the checksums of `len` bytes of data from `at` on, and returns them in runs.
-    pub(crate) fn take(&mut self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
+    pub fn take(&mut self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
         let (from, to) = (at.0, at.plus(len).0);
         let mut taken = Vec::new();
         for start in self.touching(&(from..to)) {
@@ -114,7 +116,7 @@ impl SumMap {
 
     /// `len` bytes of data from `at` on in pieces: bytes of data, and their checksums where they
     /// are known.
-    pub(crate) fn pieces(&self, at: Logical, len: u64) -> Vec<(u64, Option<&[u8]>)> {
+    pub fn pieces(&self, at: Logical, len: u64) -> Vec<(u64, Option<&[u8]>)> {
         let (mut next, end) = (at.0, at.plus(len).0);
         let mut pieces = Vec::new();
         for start in self.touching(&(next..end)) {

@@ -8,27 +8,28 @@ use flate2::{FlushCompress, Status};
 use ubtrfs_format::items::Compression;
 use zstd::stream::raw::CParameter;
 
-use super::committed::MAX_PACKED;
-use super::decompress::{LZO_LENGTH, ZSTD_WINDOW_LOG};
-use super::lzo;
 use crate::compression_mode::nearest_level;
+use crate::decompress::{LZO_LENGTH, ZSTD_WINDOW_LOG};
+use crate::lzo;
+use crate::piece::MAX_PACKED;
 
 /// An algorithm and how hard it tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Method {
-    pub(crate) algorithm: Compression,
+pub struct CompressionMethod {
+    /// The algorithm.
+    pub algorithm: Compression,
     level: i32,
 }
 
-impl Method {
+impl CompressionMethod {
     /// At the nearest level that the algorithm has; 0 stands for its default.
-    pub(crate) fn new(algorithm: Compression, level: i32) -> Self {
+    pub fn new(algorithm: Compression, level: i32) -> Self {
         Self { algorithm, level: nearest_level(algorithm, level) }
     }
 }
 
 /// Packs pieces of content, one after the other.
-pub(crate) struct Packer {
+pub struct Packer {
     sector_size: usize,
     packed: Vec<u8>,
     zlib: Option<(i32, flate2::Compress)>,
@@ -38,12 +39,12 @@ pub(crate) struct Packer {
 
 impl Packer {
     /// For a volume of this sector size.
-    pub(crate) fn new(sector_size: usize) -> Self {
+    pub fn new(sector_size: usize) -> Self {
         Self { sector_size, packed: vec![0; MAX_PACKED as usize], zlib: None, zstd: None, lzo: None }
     }
 
     /// Packs `content` into at most `most` bytes; `None` if it takes more, or if packing fails.
-    pub(crate) fn pack(&mut self, method: Method, content: &[u8], most: usize) -> Option<&[u8]> {
+    pub fn pack(&mut self, method: CompressionMethod, content: &[u8], most: usize) -> Option<&[u8]> {
         let most = most.min(self.packed.len());
         let len = match method.algorithm {
             Compression::None => None,
@@ -91,7 +92,7 @@ impl Packer {
         encoder.compress_to_buffer(content, &mut self.packed[..most]).ok()
     }
 
-    /// See [`super::decompress::unpack`] for what a stream looks like.
+    /// See [`crate::decompress::unpack`] for what a stream looks like.
     fn lzo(&mut self, content: &[u8], most: usize) -> Option<usize> {
         let table = self.lzo.get_or_insert_with(lzo::Table::new);
         let mut at = LZO_LENGTH;
@@ -120,7 +121,7 @@ const LITTLE: usize = 4096;
 /// Whether samples of some content give hope that it can be packed: bytes that are not as frequent
 /// as each other, or samples that occur more than once. It takes a hundredth of the time of a
 /// vain attempt.
-pub(crate) fn seems_compressible(content: &[u8]) -> bool {
+pub fn seems_compressible(content: &[u8]) -> bool {
     if content.len() <= LITTLE {
         return true;
     }
@@ -148,9 +149,9 @@ pub(crate) fn seems_compressible(content: &[u8]) -> bool {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::decompress::tests::content;
-    use super::super::decompress::unpack;
     use super::*;
+    use crate::decompress::tests::content;
+    use crate::decompress::unpack;
 
     const SECTOR: usize = 4096;
     /// What one extent holds at most.
@@ -160,10 +161,10 @@ mod tests {
         ubtrfs_testkit::rng::Rng::new(7).noise(len)
     }
 
-    fn methods() -> Vec<Method> {
-        let zlib = (1..=9).map(|level| Method::new(Compression::Zlib, level));
-        let zstd = (-15..=15).map(|level| Method::new(Compression::Zstd, level));
-        zlib.chain(zstd).chain([Method::new(Compression::Lzo, 0)]).collect()
+    fn methods() -> Vec<CompressionMethod> {
+        let zlib = (1..=9).map(|level| CompressionMethod::new(Compression::Zlib, level));
+        let zstd = (-15..=15).map(|level| CompressionMethod::new(Compression::Zstd, level));
+        zlib.chain(zstd).chain([CompressionMethod::new(Compression::Lzo, 0)]).collect()
     }
 
     #[test]
@@ -177,7 +178,7 @@ mod tests {
             (Compression::Zstd, 99, 15),
             (Compression::Lzo, 7, 0),
         ] {
-            assert_eq!(Method::new(algorithm, level).level, nearest, "{algorithm:?}:{level}");
+            assert_eq!(CompressionMethod::new(algorithm, level).level, nearest, "{algorithm:?}:{level}");
         }
     }
 
