@@ -16,7 +16,7 @@ use ubtrfs_volume::{Device, OpenOptions, Volume};
 
 use crate::common::power::{Power, PoweredDevice};
 use crate::common::tree::tree_of;
-use crate::common::volumes::{SIZE, ZEROES, assert_clean, assert_holds, open, root, volume, write};
+use crate::common::volumes::{SIZE, assert_clean, assert_holds, open, root, volume, write};
 
 const MIB: u64 = 1 << 20;
 const FIRST: DeviceId = DeviceId(1);
@@ -103,7 +103,7 @@ fn smaller_and_larger_again_in_every_profile() {
 
 #[test]
 fn a_device_that_has_grown_is_used_as_a_whole() {
-    let small = OverlayDevice::new(ZEROES.clone());
+    let small = OverlayDevice::zeroed(2 * SIZE);
     let devices = volume(1, Profile::Single, Profile::Dup);
     let mut bytes = vec![0; MIB as usize];
     for at in (0..SIZE).step_by(MIB as usize) {

@@ -10,7 +10,7 @@ use ubtrfs_format::DeviceId;
 use ubtrfs_volume::Device;
 
 use crate::common::power::{Power, PoweredDevice};
-use crate::common::volumes::{SIZE, ZEROES, assert_clean, assert_holds, blank, open, volume, write};
+use crate::common::volumes::{SIZE, assert_clean, assert_holds, blank, open, volume, write};
 
 #[test]
 fn a_new_device_takes_what_the_others_have_no_room_for() {
@@ -28,7 +28,7 @@ fn a_new_device_takes_what_the_others_have_no_room_for() {
         write(&fs, "before", 1, 5 << 20).unwrap();
         let bytes = fs.device_bytes();
         for _ in 0..devices {
-            let new: Arc<dyn Device> = Arc::new(OverlayDevice::new(Arc::clone(&ZEROES)));
+            let new: Arc<dyn Device> = Arc::new(OverlayDevice::zeroed(2 * SIZE));
             all.push(new.clone());
             assert_eq!(fs.add_device(new).unwrap(), DeviceId(all.len() as u64), "{what}");
         }
@@ -53,7 +53,7 @@ fn a_device_that_is_too_small_is_refused_and_the_volume_stays_as_it_is() {
     let all: Vec<Arc<dyn Device>> =
         volume(1, Profile::Single, Profile::Dup).into_iter().map(|device| Arc::new(device) as _).collect();
     let fs = open(all.clone()).unwrap();
-    let refused = fs.add_device(Arc::new(OverlayDevice::new(ZEROES[..8 << 20].into()))).unwrap_err();
+    let refused = fs.add_device(Arc::new(OverlayDevice::zeroed(8 << 20))).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL);
     assert_eq!(fs.volume().devices().len(), 1);
     fs.close().unwrap();

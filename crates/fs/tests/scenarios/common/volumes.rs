@@ -1,6 +1,6 @@
 //! Volumes of several devices in memory.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use ubtrfs::mkfs::{MkfsOptions, NewDevice, Profile, make};
 use ubtrfs::testing::OverlayDevice;
@@ -13,11 +13,8 @@ use super::pattern;
 /// Bytes of a device.
 pub const SIZE: u64 = 224 << 20;
 
-/// Twice as many.
-pub static ZEROES: LazyLock<Arc<[u8]>> = LazyLock::new(|| vec![0; 2 * SIZE as usize].into());
-
 pub fn blank() -> OverlayDevice {
-    OverlayDevice::new(ZEROES[..SIZE as usize].into())
+    OverlayDevice::zeroed(SIZE)
 }
 
 pub fn volume(devices: usize, data: Profile, metadata: Profile) -> Vec<OverlayDevice> {
