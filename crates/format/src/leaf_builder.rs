@@ -46,7 +46,7 @@ impl<'a> LeafBuilder<'a> {
         if self.free() < data.len() + ITEM_HEADER_SIZE {
             return Err(Error::NoRoom { size: data.len() });
         }
-        debug_assert!(self.last.is_none_or(|last| last < key), "{key} after {:?}", self.last);
+        assert!(self.last.is_none_or(|last| last < key), "an item at {key} would follow that at {:?}", self.last);
         self.data_start -= data.len();
         let start = HEADER_SIZE + self.data_start;
         self.block[start..start + data.len()].copy_from_slice(data);
@@ -72,7 +72,12 @@ impl<'a> LeafBuilder<'a> {
         if self.free() < data.len() + size_of_val(items) {
             return Err(Error::NoRoom { size: data.len() });
         }
-        debug_assert!(self.last.is_none_or(|last| last < first.key.into()), "{:?} again", self.last);
+        let first_key = Key::from(first.key);
+        assert!(
+            self.last.is_none_or(|last| last < first_key),
+            "an item at {first_key} would follow that at {:?}",
+            self.last
+        );
         let mut end = self.data_start;
         self.data_start -= data.len();
         let start = HEADER_SIZE + self.data_start;

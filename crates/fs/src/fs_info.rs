@@ -307,7 +307,7 @@ impl FsInfo {
         | Piece::Inline(InlinePiece { compression, generation, .. }) = piece
             && *generation == transaction
         {
-            debug_assert!(
+            assert!(
                 self.compression_features().contains(feature_of(*compression)),
                 "invariant 30: no feature of the superblock is for {compression:?}"
             );

@@ -110,7 +110,7 @@ impl Transaction {
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.memory.add(change_memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
         let mut extents = self.new_extents.lock();
-        debug_assert!(
+        assert!(
             extents.range(..=start).next_back().is_none_or(|(at, old)| at.0 + old.length <= start.0)
                 && extents.range(start..).next().is_none_or(|(next, _)| start.0 + extent.length <= next.0),
             "invariant 4: {start} is allocated twice in one transaction"

@@ -4,8 +4,10 @@
 //! crates` has to find, for each of them, by exactly these words:
 //!
 //! - a rule: in the head (`//!`) of a source;
-//! - an assertion: in a statement with `assert`, `return Err` or `Error::` in it, or in the comment
-//!   directly above one. A statement ends with a line that ends in `;`, `{` or `}`, or is blank;
+//! - an assertion: in the message of an `assert!`, or in a statement that gives an `Err`, or in the
+//!   comment directly above that. A statement ends with a line that ends in `;`, `{` or `}`, or is
+//!   blank. A `debug_assert!` counts only if the invariant's row says "in debug builds", and why it
+//!   isn't in what is installed;
 //! - a test: anywhere in a directory `tests`, a file `…tests.rs`, a module for tests, or a crate
 //!   that only tests.
 
@@ -16,13 +18,16 @@ use crate::repository::{Fault, Repository};
 
 const TABLE: &str = "ARCHITECTURE.md";
 const CRATES_OF_TESTS: [&str; 3] = ["check", "simulator", "testkit"];
-const ASSERTIONS: [&str; 3] = ["assert", "return Err", "Error::"];
+const DEBUG_ONLY: &str = "in debug builds";
+const ASSERTS: [&str; 3] = ["assert!(", "assert_eq!(", "assert_ne!("];
+const ERRORS: [&str; 3] = ["return Err(", "Err(", ".ok_or"];
 
 /// The three places in which an invariant has to be named.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Rule,
     Assertion,
+    DebugAssertion,
     Test,
 }
 
@@ -34,8 +39,14 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
     }
     let parts = [(Part::Rule, "head of a source"), (Part::Assertion, "assertion"), (Part::Test, "test")];
     let mut faults = Vec::new();
-    for (number, line) in numbers(repository.text(TABLE).unwrap_or_default()) {
-        let missing = parts.iter().filter(|(part, _)| !named.contains(&(number, *part)));
+    let table = repository.text(TABLE).unwrap_or_default();
+    for (number, line) in numbers(table) {
+        let row = table.lines().nth(line - 1).unwrap_or_default();
+        let is_named = |part| named.contains(&(number, part));
+        let is_enough = |part| {
+            is_named(part) || part == Part::Assertion && row.contains(DEBUG_ONLY) && is_named(Part::DebugAssertion)
+        };
+        let missing = parts.iter().filter(|(part, _)| !is_enough(*part));
         faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
     }
     faults.extend(unknown_tests(repository));
@@ -92,8 +103,8 @@ fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Part)>) {
             statement += line;
             statement.push('\n');
             if line.is_empty() || !line.starts_with("//") && line.ends_with([';', '{', '}']) {
-                if is_assertion(&statement) {
-                    add(&statement, Part::Assertion);
+                if let Some((part, text)) = assertion_of(&statement) {
+                    add(&text, part);
                 }
                 statement.clear();
             }
@@ -101,10 +112,19 @@ fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Part)>) {
     }
 }
 
-/// Whether the code of a statement, its comments aside, asserts something or is about an error.
-fn is_assertion(statement: &str) -> bool {
-    let code = statement.lines().filter(|line| !line.starts_with("//"));
-    code.into_iter().any(|line| ASSERTIONS.iter().any(|word| line.contains(word)))
+/// What a statement asserts, and where it names that: an assertion in its message, an error also in
+/// the comment above it.
+fn assertion_of(statement: &str) -> Option<(Part, String)> {
+    let code: String = statement.lines().filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect();
+    if code.contains("debug_assert") {
+        Some((Part::DebugAssertion, code))
+    } else if ASSERTS.iter().any(|word| code.contains(word)) {
+        Some((Part::Assertion, code))
+    } else if ERRORS.iter().any(|word| code.contains(word)) {
+        Some((Part::Assertion, statement.to_owned()))
+    } else {
+        None
+    }
 }
 
 /// The numbers that a text names.
@@ -156,7 +176,7 @@ mod tests {
     #[test]
     fn assertions_name_what_they_assert() {
         let asserted = ["head of a source", "test"];
-        assert_eq!(missing(SOURCE, "fn f() {\n    debug_assert!(a, \"invariant 901\");\n}"), asserted);
+        assert_eq!(missing(SOURCE, "fn f() {\n    assert!(a, \"invariant 901\");\n}"), asserted);
         assert_eq!(
             missing(SOURCE, "fn f() {\n    assert!(\n        a,\n        \"invariant 901\"\n    );\n}"),
             asserted
@@ -167,9 +187,25 @@ mod tests {
 
     #[test]
     fn only_comments_directly_above_an_assertion_count() {
-        let apart = "fn f() {\n    // invariant 901\n    let a = b;\n    assert!(a);\n    // assert it: invariant 901\n    g();\n}";
+        let apart = "fn f() {\n    // invariant 901\n    let a = b;\n    return Err(a);\n    // return Err(a): invariant 901\n    g();\n}";
         assert_eq!(missing(SOURCE, apart), ["head of a source", "assertion", "test"]);
         assert_eq!(missing(SOURCE, "// invariant 901\n\nreturn Err(a);"), ["head of a source", "assertion", "test"]);
+    }
+
+    #[test]
+    fn assertions_name_invariants_in_their_messages() {
+        let none = ["head of a source", "assertion", "test"];
+        assert_eq!(missing(SOURCE, "fn f() {\n    // invariant 901\n    assert!(a);\n}"), none);
+        assert_eq!(missing(SOURCE, "fn f() {\n    // invariant 901\n    let a = g(Error::A);\n}"), none);
+    }
+
+    #[test]
+    fn debug_assertions_count_where_the_table_says_so() {
+        let source = "//! invariants\nfn f() {\n    debug_assert!(a, \"invariant 901\");\n}";
+        assert_eq!(missing(SOURCE, source), ["head of a source", "assertion", "test"]);
+        let table = "| 901 | it holds | asserted in debug builds: it costs much |\n";
+        let found = faults(&Repository::of(&[(TABLE, table), (SOURCE, source)]));
+        assert!(found.iter().all(|fault| !fault.message.contains("no assertion")), "{found:?}");
     }
 
     #[test]

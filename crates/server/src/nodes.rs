@@ -127,7 +127,7 @@ impl NodeNumbers {
             self.windowed(id)
         };
         let number = number.unwrap_or_else(|| Self::composed(id).unwrap_or_else(|| self.give(id)));
-        debug_assert_eq!(self.shown_as(number), Ok(id), "invariant 64: two inodes are shown as one number");
+        assert_eq!(self.shown_as(number), Ok(id), "invariant 64: two inodes are shown as one number");
         number
     }
 

@@ -90,7 +90,8 @@ impl DeviceMap {
     pub fn lift_limit(&mut self, devid: DeviceId) {
         if let (Some((_, behind)), Some((_, free))) = (self.limited.remove(&devid), self.devices.get_mut(&devid)) {
             for (start, len) in behind.iter() {
-                free.insert(start, len);
+                let is_new = free.insert(start, len);
+                assert!(is_new, "invariant 18: device space behind a limit, at {start}, was free before it");
             }
         }
     }
@@ -105,7 +106,8 @@ impl DeviceMap {
         match bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => {
-                free.insert(before, more);
+                let is_new = free.insert(before, more);
+                assert!(is_new, "invariant 18: device space behind the end of device {devid} was free");
                 self.set_limit(devid, before);
             }
             None => free.remove_any(bytes, before - bytes),

@@ -266,7 +266,8 @@ impl ChunkMap {
                 return Err(bad("a stripe reaches beyond its device"));
             }
         }
-        self.chunks.insert(start.0, chunk);
+        let before = self.chunks.insert(start.0, chunk);
+        assert!(before.is_none(), "invariant 18: two chunks begin at {start}");
         Ok(())
     }
 

@@ -103,7 +103,7 @@ impl ReadAheadDevice {
         result?;
         buf.copy_from_slice(&data[..buf.len()]);
         if may_be_kept {
-            debug_assert!(!self.is_of_a_superblock(&range), "invariant 33: a superblock is kept");
+            assert!(!self.is_of_a_superblock(&range), "invariant 33: a superblock is kept");
             kept.insert(range.start, data);
         }
         Ok(())

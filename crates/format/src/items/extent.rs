@@ -252,7 +252,7 @@ impl ExtentItem {
         for reference in &refs {
             reference.encode(&mut item);
         }
-        debug_assert_eq!(item.len(), self.size());
+        assert_eq!(item.len(), self.size(), "an extent item has another size than there is room for");
         item
     }
 

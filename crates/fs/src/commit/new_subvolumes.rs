@@ -236,7 +236,7 @@ impl Merging<'_> {
     fn copy_root(&mut self, source: TreeId, copy: TreeId) -> Result<Root> {
         let root = self.roots.get(source)?;
         let block = self.committer.info.cache.fetch(&NodeRef::root(&root))?;
-        debug_assert!(
+        assert!(
             root.generation < self.transaction.generation || self.tree.dirty.get(root.bytenr).is_none(),
             "invariant 29: a snapshot shares nodes that may still change"
         );

@@ -51,7 +51,7 @@ impl Arena {
     pub(super) fn reuse(&mut self, nodes: impl IntoIterator<Item = Logical>) {
         for node in nodes {
             let fresh = self.spare.insert(node);
-            debug_assert!(fresh, "invariant 17: {node} is free already, and may be a node of the log again");
+            assert!(fresh, "invariant 17: {node} is free already, and may be a node of the log again");
         }
     }
 

@@ -136,7 +136,7 @@ impl<'a> Gatherer<'a> {
                 // Checked last: it may have happened during the gathering, and be part of the
                 // result.
                 let is_complete = !self.transaction.forbids_log();
-                debug_assert!(
+                assert!(
                     self.stale.iter().all(|inode| self.is_logged_again(inode)),
                     "invariant 21: an item of an extent that grew stays as it was"
                 );

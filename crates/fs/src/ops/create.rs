@@ -60,6 +60,9 @@ impl Operations {
         let child = Arc::new(Inode::new(id, child_state));
         {
             let mut child_state = child.write();
+            // As soon as a commit has its item, who asks for its number finds it there.
+            self.info.inodes.reference(id);
+            self.info.inodes.insert_new(child.clone());
             let transaction = self.info.gate.enter();
             parent_state.join(&parent, &transaction);
             self.be_born(&child, &mut child_state, new, &transaction);
@@ -67,8 +70,6 @@ impl Operations {
             child_state.pending.add_ref(dir.ino, name.clone(), index);
             add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
         }
-        self.info.inodes.reference(id);
-        self.info.inodes.insert(child);
         Ok(id)
     }
 
@@ -94,7 +95,7 @@ impl Operations {
         // Who frees orphans that a crash has left finds by the table that this one is none of them,
         // as soon as a commit has its item.
         self.info.inodes.reference(id);
-        self.info.inodes.insert(child.clone());
+        self.info.inodes.insert_new(child.clone());
         let transaction = self.info.gate.enter();
         self.be_born(&child, &mut child_state, new, &transaction);
         child_state.pending.orphan = OrphanEdit::Add;
@@ -239,6 +240,6 @@ impl Operations {
     ) {
         self.be_born(child, state, &NewInode::default(), transaction);
         state.pending.add_ref(dir.ino, name.clone(), index);
-        self.info.inodes.insert(child.clone());
+        self.info.inodes.insert_new(child.clone());
     }
 }
