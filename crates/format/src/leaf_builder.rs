@@ -42,6 +42,10 @@ impl<'a> LeafBuilder<'a> {
     }
 
     /// Adds an item. `Err(NoRoom)` leaves the leaf as it was.
+    ///
+    /// # Panics
+    ///
+    /// If its key is not behind that of the last one.
     pub fn push(&mut self, key: Key, data: &[u8]) -> Result<()> {
         if self.free() < data.len() + ITEM_HEADER_SIZE {
             return Err(Error::NoRoom { size: data.len() });
@@ -65,6 +69,10 @@ impl<'a> LeafBuilder<'a> {
     /// Adds the items in `slots` of another leaf: their data as one piece, their headers at one go.
     /// `Err(NoRoom)` leaves the leaf as it was; any other error, which only a leaf brings up that
     /// was never checked, spoils it.
+    ///
+    /// # Panics
+    ///
+    /// If the first key is not behind that of the last one.
     pub fn push_run(&mut self, leaf: &Leaf<'_>, slots: Range<usize>) -> Result<()> {
         let misplaced = Error::ItemPlacement { slot: slots.start };
         let Some((items, data)) = leaf.run(slots) else { return Err(misplaced) };

@@ -191,7 +191,7 @@ impl Discarder {
             if let Err(error) = self.discard_freed() {
                 // Nothing is lost by that but space on the device.
                 tracing::warn!("freed space is no longer discarded");
-                self.info.note_error(&error.at(Step::Discard));
+                self.info.writability.note_error(&error.at(Step::Discard));
                 self.info.space.lock().stop_discards();
                 return;
             }

@@ -56,7 +56,7 @@ impl Reserver {
         let joined = Joined::by_now();
         operation().inspect_err(|_| {
             debug_assert!(
-                joined.is_all() || self.info.abort_reason().is_some(),
+                joined.is_all() || self.info.writability.abort_reason().is_some(),
                 "invariant 23: an operation fails that has changed something"
             );
             self.info.space.lock().unreserve_metadata(demand);

@@ -235,6 +235,10 @@ impl ExtentItem {
     }
 
     /// The item's bytes; references are sorted as the format requires.
+    ///
+    /// # Panics
+    ///
+    /// If they are not as many as [`Self::size`] says.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut refs = self.inline_refs.clone();
         refs.sort_by_key(|reference| {

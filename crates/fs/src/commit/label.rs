@@ -1,6 +1,7 @@
 //! The volume's label: a field of the superblock, which the next commit writes.
 
-use super::owner::{Committer, LABEL_SIZE};
+use super::owner::Committer;
+use super::requests::LABEL_SIZE;
 use crate::error::{Errno, Result};
 
 impl Committer {
@@ -15,13 +16,9 @@ impl Committer {
         }
         let mut padded = [0; LABEL_SIZE];
         padded[..label.len()].copy_from_slice(label);
-        *self.new_label.lock() = Some(padded);
+        self.requests.set_label(padded);
         let done = self.commit();
-        // A concurrent caller with another label finds its own there.
-        let mut new = self.new_label.lock();
-        if *new == Some(padded) {
-            *new = None;
-        }
+        self.requests.label_ends(&padded);
         done
     }
 }

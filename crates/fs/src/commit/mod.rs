@@ -65,6 +65,7 @@ mod relocate_trees;
 mod relocation;
 mod replacement;
 mod replacement_item;
+mod requests;
 mod roots;
 mod sequence;
 mod shrink;

@@ -25,14 +25,14 @@ impl Filesystem {
 
     /// Why the file system turned read-only, if it did.
     pub fn abort_reason(&self) -> Option<String> {
-        self.info.abort_reason()
+        self.info.writability.abort_reason()
     }
 
     /// Sets what is done, once, when the file system turns read-only after an error; at once if it
     /// has. The action must neither wait nor use the file system: it is called where the error came
     /// up. Only the first action that is set counts.
     pub fn on_abort(&self, action: impl Fn() + Send + Sync + 'static) {
-        self.info.on_abort(Box::new(action));
+        self.info.writability.on_abort(Box::new(action));
     }
 
     /// Whether the volume has a subvolume that is read-only.

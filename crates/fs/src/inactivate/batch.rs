@@ -155,7 +155,7 @@ impl Inactivator {
         if self.info.is_read_only() {
             return Err(error);
         }
-        self.info.note_error(&error);
+        self.info.writability.note_error(&error);
         Ok(Some(0))
     }
 

@@ -16,7 +16,7 @@ impl Inactivator {
     /// Frees an inode to which nothing refers, or enqueues it: its content, its xattrs, its items.
     /// Returns whether it did. Starts no I/O and does not block.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
-        if inode.read().item.nlink > 0 || self.info.is_read_only_for_good() {
+        if inode.read().item.nlink > 0 || self.info.writability.is_read_only_for_good() {
             return false;
         }
         // While a remount has stopped writing it waits with those that are freed in steps.

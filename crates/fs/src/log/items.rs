@@ -168,7 +168,7 @@ impl Gatherer<'_> {
     }
 
     fn put_piece(&mut self, id: InodeId, mapped: &Mapped) {
-        self.log.info.assert_feature(&mapped.piece, self.transaction.generation);
+        self.log.info.features.assert_has(&mapped.piece, self.transaction.generation);
         let item = mapped.piece.to_item(mapped.len, self.transaction.generation);
         self.put(id.subvolume, Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
     }

@@ -382,7 +382,7 @@ impl Operations {
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
                     Piece::Extent(extent) if !extent.prealloc => {
-                        let extent = self.info.follow(extent);
+                        let extent = self.info.roots.follow(extent);
                         transaction.add_shared(extent.disk_bytenr);
                         state.item.nbytes = state.item.nbytes.saturating_add(len);
                         Piece::Extent(extent)

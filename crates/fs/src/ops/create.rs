@@ -119,7 +119,7 @@ impl Operations {
             flags = 0;
         }
         if file_type == FileType::Regular {
-            flags |= self.info.new_file_flags();
+            flags |= self.info.file_defaults.flags_of_new_files();
         }
         if let Some(wanted) = new.flags.filter(|_| matches!(file_type, FileType::Regular | FileType::Directory)) {
             flags = wanted & (SETTABLE_FLAGS | InodeFlags::NODATASUM);

@@ -53,7 +53,7 @@ impl Operations {
         state.join(&inode, &transaction);
         state.item.flags |= InodeFlags::RO_VERITY;
         state.pending.verity = Some(Box::new(items));
-        self.info.note_verity();
+        self.info.features.note_verity();
         Ok(())
     }
 

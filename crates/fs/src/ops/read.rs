@@ -163,7 +163,7 @@ impl Operations {
     fn unreadable(&self, id: InodeId, error: impl Into<Error>) -> Error {
         let error = error.into().at(Step::ReadData { subvolume: id.subvolume, ino: id.ino });
         if error.errno() == Errno::IO {
-            self.info.last_errors.note(&error);
+            self.info.writability.last_errors().note(&error);
         }
         error
     }

@@ -36,7 +36,7 @@ impl Replay<'_> {
         let extent = FileExtent::parse(item)?;
         let Mapped { start, len, piece } = mapped(&item.key, &extent, self.sector())?;
         // A kernel's log may have it before its superblock names the feature.
-        self.fs.info.note_compressed(extent.compression);
+        self.fs.info.features.note_compressed(extent.compression);
         self.change(&inode, |state| drop(state.pending.layout.replace(start, len, piece)));
         self.files.insert(inode.id.ino);
         match extent.kind {

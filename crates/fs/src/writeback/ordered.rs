@@ -212,7 +212,7 @@ impl Writeback {
         if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
             return Ok(());
         }
-        let transaction = self.info.frozen_transaction();
+        let transaction = self.info.roots.frozen();
         match transaction {
             Some(transaction) => {
                 let written = self.write_back_frozen(id, state, &transaction);
@@ -408,7 +408,7 @@ impl Writeback {
         let plain = InlinePiece::plain(data, transaction.generation);
         let piece = match packed {
             Some((compression, bytes)) => {
-                self.info.note_compressed(compression);
+                self.info.features.note_compressed(compression);
                 InlinePiece { data: bytes.into(), compression, ..plain }
             }
             None => plain,
@@ -528,7 +528,7 @@ impl Writeback {
         );
         let start = self.info.space.allocate_whole_data(disk_num_bytes, state.allocation_hint)?;
         state.allocation_hint = start.plus(disk_num_bytes);
-        self.info.note_compressed(compression);
+        self.info.features.note_compressed(compression);
         let data = vec![data];
         let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, disk_num_bytes));
         let ordered = submission.add(start, data);

@@ -42,7 +42,7 @@ fn may_be_compressed(flags: u64) -> bool {
 impl Writeback {
     /// Whether data of a file with these inode flags may be compressed as it is written.
     pub(crate) fn may_compress(&self, flags: u64) -> bool {
-        let mode = self.info.compression();
+        let mode = self.info.file_defaults.compression();
         if !may_be_compressed(flags) {
             return false;
         }
@@ -59,7 +59,7 @@ impl Writeback {
         if !self.may_compress(flags) || !ubtrfs_tree::may_block() || self.info.is_being_dropped(id.subvolume) {
             return Ok(None);
         }
-        let mode = self.info.compression();
+        let mode = self.info.file_defaults.compression();
         let property =
             if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(COMPRESSION)? };
         let own = property.as_deref().and_then(CompressionMode::algorithm_of);
