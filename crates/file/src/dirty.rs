@@ -153,8 +153,12 @@ impl DirtyData {
 
     /// Makes the sector at `sector_offset` dirty with its old content, padded with zeroes. A sector
     /// that is dirty already stays as it is: its content is newer.
+    ///
+    /// # Panics
+    ///
+    /// If that is no sector's offset, or more than a sector.
     pub fn fill(&mut self, sector_offset: u64, content: &[u8]) {
-        debug_assert!(sector_offset.is_multiple_of(self.sector()) && content.len() <= self.sector_bytes());
+        assert!(sector_offset.is_multiple_of(self.sector()) && content.len() <= self.sector_bytes());
         if self.covers(sector_offset..sector_offset + 1) {
             return;
         }
@@ -265,8 +269,12 @@ impl DirtyData {
     }
 
     /// Forgets the sectors in `range`, which starts and ends at sectors' bounds.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start at one.
     pub fn discard(&mut self, range: Range<u64>) {
-        debug_assert!(range.start.is_multiple_of(self.sector()));
+        assert!(range.start.is_multiple_of(self.sector()));
         if range.is_empty() {
             return;
         }

@@ -72,26 +72,28 @@ impl ExtentReader {
 
     /// Reads the file from `at` on into `buf`, all of which `pieces` (in order, without gaps)
     /// cover.
+    ///
+    /// # Panics
+    ///
+    /// If they don't: what was in the buffer would seem to be of the file.
     pub fn read(&self, context: ReadContext<'_>, pieces: &[Mapped], at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at.saturating_add(buf.len() as u64);
         let mut rest = buf;
         let mut next = range.start;
         for piece in pieces.iter().cloned().filter_map(|piece| piece.clipped(&range)) {
-            debug_assert_eq!(piece.start, next, "the map has a gap");
+            assert_eq!(piece.start, next, "the map of a file has a gap");
             let (part, after) = rest.split_at_mut(piece.len as usize);
             self.read_piece(context, &piece, part)?;
             rest = after;
             next = piece.end();
         }
-        debug_assert!(rest.is_empty(), "the map ends too early");
-        // The former contents of the memory must not leak.
-        rest.fill(0);
+        assert!(rest.is_empty(), "the map of a file ends too early");
         Ok(())
     }
 
     /// Reads the whole piece.
     pub(crate) fn read_piece(&self, context: ReadContext<'_>, piece: &Mapped, buf: &mut [u8]) -> Result<()> {
-        debug_assert_eq!(piece.len, buf.len() as u64);
+        assert_eq!(piece.len, buf.len() as u64, "a piece is read into a buffer of its size");
         match &piece.piece {
             Piece::Hole => buf.fill(0),
             Piece::Inline(inline) => self.read_inline(inline, piece.start, buf)?,

@@ -119,6 +119,10 @@ impl NodeNumbers {
     /// The number that stat(2) and listings show: in the mounted subvolume the inode's own,
     /// elsewhere one of a window. Where neither fits 32 bits it is the node's, or one that is
     /// composed in the same way.
+    ///
+    /// # Panics
+    ///
+    /// If the number is another inode's, too (invariant 64).
     pub fn shown(&self, id: InodeId) -> u64 {
         let ino = id.ino.0;
         let number = if id.subvolume == self.mounted {

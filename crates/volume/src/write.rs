@@ -140,6 +140,10 @@ impl Volume {
     }
 
     /// The same for nodes, each a write of its own, which [`Volume::read_node`] finds at once.
+    ///
+    /// # Panics
+    ///
+    /// If one could not be read from its place: nothing is written then.
     pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket<Nodes>> {
         for Write { at, data } in &writes {
             assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");

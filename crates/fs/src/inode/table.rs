@@ -110,9 +110,9 @@ impl InodeTable {
     }
 
     /// Inserts an inode that was just made: the table has none of its number.
-    pub(crate) fn insert_new(&self, inode: Arc<Inode>) {
-        let resident = self.insert(inode.clone());
-        assert!(Arc::ptr_eq(&resident, &inode), "inode {:?} is made, and there is one already", inode.id);
+    pub(crate) fn insert_new(&self, inode: &Arc<Inode>) {
+        let resident = self.insert(Arc::clone(inode));
+        assert!(Arc::ptr_eq(&resident, inode), "inode {:?} is made, and there is one already", inode.id);
     }
 
     /// Removes an inode whose items have been deleted.

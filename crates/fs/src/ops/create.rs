@@ -62,7 +62,7 @@ impl Operations {
             let mut child_state = child.write();
             // As soon as a commit has its item, who asks for its number finds it there.
             self.info.inodes.reference(id);
-            self.info.inodes.insert_new(child.clone());
+            self.info.inodes.insert_new(&child);
             let transaction = self.info.gate.enter();
             parent_state.join(&parent, &transaction);
             self.be_born(&child, &mut child_state, new, &transaction);
@@ -95,7 +95,7 @@ impl Operations {
         // Who frees orphans that a crash has left finds by the table that this one is none of them,
         // as soon as a commit has its item.
         self.info.inodes.reference(id);
-        self.info.inodes.insert_new(child.clone());
+        self.info.inodes.insert_new(&child);
         let transaction = self.info.gate.enter();
         self.be_born(&child, &mut child_state, new, &transaction);
         child_state.pending.orphan = OrphanEdit::Add;
@@ -240,6 +240,6 @@ impl Operations {
     ) {
         self.be_born(child, state, &NewInode::default(), transaction);
         state.pending.add_ref(dir.ino, name.clone(), index);
-        self.info.inodes.insert_new(child.clone());
+        self.info.inodes.insert_new(child);
     }
 }
