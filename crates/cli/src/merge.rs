@@ -60,7 +60,7 @@ fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
         Together::Image(image, paths) => {
             let opened = Image::open(&image, &arguments.image, !dry_run, false)?;
             let ids = paths.iter().map(|path| opened.subvolume(path)).collect::<Result<Vec<_>>>()?;
-            let merged = opened.fs.merge(sides(&ids)?, prefer, dry_run, &mut |_| ());
+            let merged = ubtrfs::merge(&opened.fs, sides(&ids)?, prefer, dry_run, &mut |_| ());
             let merged = merged.map_err(|error| match explained(arguments, error.errno()) {
                 Some(why) => Failure::new(format!("{}: {why}", image.display())),
                 None => opened.failed(&error),

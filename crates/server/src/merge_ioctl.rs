@@ -116,7 +116,7 @@ impl Shared {
             looked.set(Some(Instant::now()));
             stream.is_wanted()
         };
-        let merged = self.engine.merge_while(sides, prefer, dry_run, &mut effect, &is_wanted);
+        let merged = ubtrfs::merge_while(&self.engine, sides, prefer, dry_run, &mut effect, &is_wanted);
         let merged = merged.map_err(|error| errno(&error))?;
         let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
         // Without a reader nobody sees this error.

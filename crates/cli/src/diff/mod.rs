@@ -133,8 +133,8 @@ impl Compared {
             }
             Self::Image(volume, wanted) => {
                 let done = match wanted.new {
-                    Some(new) => volume.fs.changes(wanted.old, new, visit),
-                    None => volume.fs.changes_since(wanted.old, wanted.since, visit),
+                    Some(new) => ubtrfs::changes(&volume.fs, wanted.old, new, visit),
+                    None => ubtrfs::changes_since(&volume.fs, wanted.old, wanted.since, visit),
                 };
                 done.map_err(|error| match explained(error.errno()) {
                     Some(why) => Failure::new(format!("{}: {why}", volume.image.display())),

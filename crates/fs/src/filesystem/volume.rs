@@ -6,7 +6,7 @@ use ubtrfs_format::{DeviceId, Generation, Ino, Key, Logical, TreeId};
 use ubtrfs_volume::Volume;
 
 use super::Filesystem;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
 use crate::scrub::ScrubOptions;
@@ -26,6 +26,12 @@ impl Filesystem {
     /// Why the file system turned read-only, if it did.
     pub fn abort_reason(&self) -> Option<String> {
         self.info.writability.abort_reason()
+    }
+
+    /// [`Error::Aborted`] if the file system turned read-only after an error: what was changed and
+    /// not made durable before may be lost.
+    pub fn check_aborted(&self) -> Result<()> {
+        self.info.aborted().map_or(Ok(()), |error| Err(Error::Aborted(error)))
     }
 
     /// Sets what is done, once, when the file system turns read-only after an error; at once if it

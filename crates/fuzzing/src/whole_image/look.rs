@@ -65,14 +65,14 @@ fn compare(fs: &Filesystem) {
         left > 0
     };
     for pair in fs.subvolumes().windows(2).take(MOST_SEEKS) {
-        drop(fs.changes(pair[0], pair[1], &mut visit));
+        drop(ubtrfs::changes(fs, pair[0], pair[1], &mut visit));
     }
     // Only planned.
     for three in fs.subvolumes().windows(3).take(MOST_SEEKS) {
         let sides = MergeSides { base: three[0], changed: three[1], target: three[2] };
-        drop(fs.merge(sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));
+        drop(ubtrfs::merge(fs, sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));
     }
-    drop(fs.changes_since(fs.root().subvolume, Generation(0), &mut visit));
+    drop(ubtrfs::changes_since(fs, fs.root().subvolume, Generation(0), &mut visit));
 }
 
 fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
