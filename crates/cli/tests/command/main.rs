@@ -13,6 +13,7 @@ mod completions;
 mod composefs;
 mod dedupe;
 mod deep_trees;
+mod demo;
 mod diff;
 mod editing;
 mod first_hour;
