@@ -28,7 +28,8 @@ fn complaint(path: &str) -> String {
 #[test]
 fn demo_names_the_rust_that_it_needs_when_cargo_is_missing_or_old() {
     require!(Need::Tool("bash"));
-    let needed = format!("ubtrfs needs Rust {} or newer; get it from https://rustup.rs", env!("CARGO_PKG_RUST_VERSION"));
+    let needed =
+        format!("ubtrfs needs Rust {} or newer; get it from https://rustup.rs", env!("CARGO_PKG_RUST_VERSION"));
     let programs = scratch_dir();
     let path = format!("{}:/usr/bin:/bin", programs.path().display());
     if !["/usr/bin/cargo", "/bin/cargo"].iter().any(|file| Path::new(file).exists()) {

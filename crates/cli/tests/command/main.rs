@@ -25,6 +25,7 @@ mod image_reports;
 mod layers_beside_umoci;
 mod layers_hide_by_names;
 mod making;
+mod manual;
 mod oci_images;
 mod oci_layouts;
 mod package;
