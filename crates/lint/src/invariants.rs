@@ -1,7 +1,8 @@
 //! Each invariant is stated, asserted and tested, and names its number.
 //!
-//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `grep -rn 'invariant N'
-//! crates` has to find, for each of them, by exactly these words:
+//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `docs/invariants.md`
+//! has the same rows; the tests in their last column are there. `grep -rn 'invariant N' crates` has
+//! to find, for each of them, by exactly these words:
 //!
 //! - a rule: in the head (`//!`) of a source;
 //! - an assertion: in a statement with `assert`, `return Err` or `Error::` in it, or in the comment
@@ -15,6 +16,7 @@ use crate::parse;
 use crate::repository::{Fault, Repository};
 
 const TABLE: &str = "ARCHITECTURE.md";
+const DETAILS: &str = "docs/invariants.md";
 const CRATES_OF_TESTS: [&str; 3] = ["check", "simulator", "testkit"];
 const ASSERTIONS: [&str; 3] = ["assert", "return Err", "Error::"];
 
@@ -38,13 +40,25 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
         let missing = parts.iter().filter(|(part, _)| !named.contains(&(number, *part)));
         faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
     }
+    faults.extend(only_in_one_table(repository));
     faults.extend(unknown_tests(repository));
     faults
 }
 
-/// Tests in the last column of the table that there are not, neither as a function nor as a file.
+/// Invariants that only one of the tables has.
+fn only_in_one_table(repository: &Repository) -> Vec<Fault> {
+    let [table, details] = [TABLE, DETAILS].map(|file| numbers(repository.text(file).unwrap_or_default()));
+    let missing = |from: &BTreeMap<u32, usize>, file: &'static str, other: &BTreeMap<u32, usize>, name: &str| {
+        let only = from.iter().filter(|(number, _)| !other.contains_key(number));
+        only.map(|(number, line)| Fault::new(file, *line, format!("{name} lacks invariant {number}")))
+            .collect::<Vec<_>>()
+    };
+    [missing(&table, TABLE, &details, DETAILS), missing(&details, DETAILS, &table, TABLE)].concat()
+}
+
+/// Tests in the last column of the details that there are not, neither as a function nor as a file.
 fn unknown_tests(repository: &Repository) -> Vec<Fault> {
-    let text = repository.text(TABLE).unwrap_or_default();
+    let text = repository.text(DETAILS).unwrap_or_default();
     let rows = numbers(text).into_values();
     let sources: Vec<_> = repository.files(".rs").collect();
     let is_there = |name: &str| {
@@ -60,7 +74,7 @@ fn unknown_tests(repository: &Repository) -> Vec<Fault> {
                 && name.chars().all(|letter| letter == '_' || letter.is_ascii_lowercase() || letter.is_ascii_digit())
         };
         for name in tests.filter(is_name).filter(|name| !is_there(name)) {
-            faults.push(Fault::new(TABLE, line, format!("there is no test {name}")));
+            faults.push(Fault::new(DETAILS, line, format!("there is no test {name}")));
         }
     }
     faults
@@ -120,7 +134,7 @@ mod tests {
     /// What is missing of invariant 901 in a repository with this file.
     fn missing(file: &str, text: &str) -> Vec<&'static str> {
         let table = "# Invariants\n\n| | rule |\n|---|---|\n| 901 | it holds |\n";
-        let found = faults(&Repository::of(&[(TABLE, table), (file, text)]));
+        let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table), (file, text)]));
         assert!(found.iter().all(|fault| fault.line == 5 && fault.message.ends_with("names invariant 901")));
         let parts = ["head of a source", "assertion", "test"];
         parts
@@ -136,9 +150,18 @@ mod tests {
         let table = "| 901 | it holds | asserted | `a_test`, `b_test`, `Type`, `word`, `some_file` |\n";
         let source = "//! (invariant 901)\nfn f() { assert!(true, \"invariant 901\"); }\n";
         let test = "// invariant 901\nfn a_test() {}\n";
-        let files = [(TABLE, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
+        let files = [(TABLE, table), (DETAILS, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
         let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
         assert_eq!(messages, ["there is no test b_test"]);
+    }
+
+    #[test]
+    fn both_tables_have_all_invariants() {
+        let row = |number: u32| format!("| {number} | it holds |\n");
+        let parts = "//! (invariant 901, invariant 902)\nfn f() { assert!(true, \"invariant 901, invariant 902\"); }\n";
+        let files = [(TABLE, &*row(901)), (DETAILS, &*row(902)), (SOURCE, parts), ("crates/a/tests/b.rs", parts)];
+        let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
+        assert_eq!(messages, ["docs/invariants.md lacks invariant 901", "ARCHITECTURE.md lacks invariant 902"]);
     }
 
     #[test]

@@ -7,10 +7,12 @@
 //! | `imports` | files of a crate import each other in no circle, and modules only from below |
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
 //! | `words` | private words are replaced by the standard terms |
+//! | `documents` | files, types and functions that documents name are there |
 //! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
 mod circles;
 mod comments;
+mod documents;
 mod floors;
 mod imports;
 mod invariants;
@@ -46,6 +48,7 @@ enum Rule {
     Imports,
     Invariants,
     Words,
+    Documents,
     Threads,
 }
 
@@ -56,6 +59,7 @@ impl Rule {
             Self::Imports => [imports::faults(repository), floors::faults(repository)].concat(),
             Self::Invariants => invariants::faults(repository),
             Self::Words => words::faults(repository),
+            Self::Documents => documents::faults(repository),
             Self::Threads => threads::faults(repository),
         }
     }

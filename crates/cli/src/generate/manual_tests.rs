@@ -46,7 +46,7 @@ fn code_of(text: &str) -> Vec<String> {
     found
 }
 
-/// The option that a word of a command line gives, without its value.
+/// The option that a command line has in this word, without its value.
 fn option_in(word: &str) -> Option<String> {
     if word.starts_with("--") {
         let end = word.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '-').unwrap_or(word.len());
