@@ -17,6 +17,7 @@ mod floors;
 mod imports;
 mod invariants;
 mod lines;
+mod message;
 mod modules;
 mod parse;
 mod repository;
@@ -24,8 +25,9 @@ mod scope;
 mod threads;
 mod words;
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
@@ -40,6 +42,9 @@ struct Arguments {
     /// Print what the modules of a crate import from each other, instead
     #[arg(long, value_name = "CRATE", conflicts_with = "rules")]
     graph: Option<String>,
+    /// Check a commit's message in a file, as the hook commit-msg of git has it, instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "graph"])]
+    message: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -67,6 +72,13 @@ impl Rule {
 
 fn main() -> io::Result<ExitCode> {
     let arguments = Arguments::parse();
+    if let Some(file) = arguments.message {
+        let faults = message::faults(&fs::read_to_string(file)?);
+        for fault in &faults {
+            println!("{fault}");
+        }
+        return Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     let repository = Repository::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))?;
     if let Some(name) = arguments.graph {
         if !repository.crates().contains(name.as_str()) {
