@@ -1,13 +1,14 @@
 //! Each invariant is stated, asserted and tested, and names its number.
 //!
-//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `grep -rn 'invariant N'
-//! crates` has to find, for each of them, by exactly these words:
+//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `docs/invariants.md`
+//! has the same rows; the tests in their last column are there. `grep -rn 'invariant N' crates` has
+//! to find, for each of them, by exactly these words:
 //!
 //! - a rule: in the head (`//!`) of a source;
 //! - an assertion: in the message of an `assert!`, or in a statement that gives an `Err`, or in the
 //!   comment directly above that. A statement ends with a line that ends in `;`, `{` or `}`, or is
-//!   blank. A `debug_assert!` counts only if the invariant's row says "in debug builds", and why it
-//!   isn't in what is installed;
+//!   blank. A `debug_assert!` counts only if the row in `docs/invariants.md` says "in debug
+//!   builds", and why it isn't in what is installed;
 //! - a test: anywhere in a directory `tests`, a file `…tests.rs`, a module for tests, or a crate
 //!   that only tests.
 
@@ -17,6 +18,7 @@ use crate::parse;
 use crate::repository::{Fault, Repository};
 
 const TABLE: &str = "ARCHITECTURE.md";
+const DETAILS: &str = "docs/invariants.md";
 const CRATES_OF_TESTS: [&str; 3] = ["check", "simulator", "testkit"];
 const DEBUG_ONLY: &str = "in debug builds";
 const ASSERTS: [&str; 3] = ["assert!(", "assert_eq!(", "assert_ne!("];
@@ -39,9 +41,10 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
     }
     let parts = [(Part::Rule, "head of a source"), (Part::Assertion, "assertion"), (Part::Test, "test")];
     let mut faults = Vec::new();
-    let table = repository.text(TABLE).unwrap_or_default();
-    for (number, line) in numbers(table) {
-        let row = table.lines().nth(line - 1).unwrap_or_default();
+    let details = repository.text(DETAILS).unwrap_or_default();
+    let rows_of_details = numbers(details);
+    for (number, line) in numbers(repository.text(TABLE).unwrap_or_default()) {
+        let row = rows_of_details.get(&number).and_then(|line| details.lines().nth(line - 1)).unwrap_or_default();
         let is_named = |part| named.contains(&(number, part));
         let is_enough = |part| {
             is_named(part) || part == Part::Assertion && row.contains(DEBUG_ONLY) && is_named(Part::DebugAssertion)
@@ -49,13 +52,25 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
         let missing = parts.iter().filter(|(part, _)| !is_enough(*part));
         faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
     }
+    faults.extend(only_in_one_table(repository));
     faults.extend(unknown_tests(repository));
     faults
 }
 
-/// Tests in the last column of the table that there are not, neither as a function nor as a file.
+/// Invariants that only one of the tables has.
+fn only_in_one_table(repository: &Repository) -> Vec<Fault> {
+    let [table, details] = [TABLE, DETAILS].map(|file| numbers(repository.text(file).unwrap_or_default()));
+    let missing = |from: &BTreeMap<u32, usize>, file: &'static str, other: &BTreeMap<u32, usize>, name: &str| {
+        let only = from.iter().filter(|(number, _)| !other.contains_key(number));
+        only.map(|(number, line)| Fault::new(file, *line, format!("{name} lacks invariant {number}")))
+            .collect::<Vec<_>>()
+    };
+    [missing(&table, TABLE, &details, DETAILS), missing(&details, DETAILS, &table, TABLE)].concat()
+}
+
+/// Tests in the last column of the details that there are not, neither as a function nor as a file.
 fn unknown_tests(repository: &Repository) -> Vec<Fault> {
-    let text = repository.text(TABLE).unwrap_or_default();
+    let text = repository.text(DETAILS).unwrap_or_default();
     let rows = numbers(text).into_values();
     let sources: Vec<_> = repository.files(".rs").collect();
     let is_there = |name: &str| {
@@ -71,7 +86,7 @@ fn unknown_tests(repository: &Repository) -> Vec<Fault> {
                 && name.chars().all(|letter| letter == '_' || letter.is_ascii_lowercase() || letter.is_ascii_digit())
         };
         for name in tests.filter(is_name).filter(|name| !is_there(name)) {
-            faults.push(Fault::new(TABLE, line, format!("there is no test {name}")));
+            faults.push(Fault::new(DETAILS, line, format!("there is no test {name}")));
         }
     }
     faults
@@ -140,7 +155,7 @@ mod tests {
     /// What is missing of invariant 901 in a repository with this file.
     fn missing(file: &str, text: &str) -> Vec<&'static str> {
         let table = "# Invariants\n\n| | rule |\n|---|---|\n| 901 | it holds |\n";
-        let found = faults(&Repository::of(&[(TABLE, table), (file, text)]));
+        let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table), (file, text)]));
         assert!(found.iter().all(|fault| fault.line == 5 && fault.message.ends_with("names invariant 901")));
         let parts = ["head of a source", "assertion", "test"];
         parts
@@ -156,9 +171,18 @@ mod tests {
         let table = "| 901 | it holds | asserted | `a_test`, `b_test`, `Type`, `word`, `some_file` |\n";
         let source = "//! (invariant 901)\nfn f() { assert!(true, \"invariant 901\"); }\n";
         let test = "// invariant 901\nfn a_test() {}\n";
-        let files = [(TABLE, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
+        let files = [(TABLE, table), (DETAILS, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
         let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
         assert_eq!(messages, ["there is no test b_test"]);
+    }
+
+    #[test]
+    fn both_tables_have_all_invariants() {
+        let row = |number: u32| format!("| {number} | it holds |\n");
+        let parts = "//! (invariant 901, invariant 902)\nfn f() { assert!(true, \"invariant 901, invariant 902\"); }\n";
+        let files = [(TABLE, &*row(901)), (DETAILS, &*row(902)), (SOURCE, parts), ("crates/a/tests/b.rs", parts)];
+        let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
+        assert_eq!(messages, ["docs/invariants.md lacks invariant 901", "ARCHITECTURE.md lacks invariant 902"]);
     }
 
     #[test]
@@ -204,7 +228,7 @@ mod tests {
         let source = "//! invariants\nfn f() {\n    debug_assert!(a, \"invariant 901\");\n}";
         assert_eq!(missing(SOURCE, source), ["head of a source", "assertion", "test"]);
         let table = "| 901 | it holds | asserted in debug builds: it costs much |\n";
-        let found = faults(&Repository::of(&[(TABLE, table), (SOURCE, source)]));
+        let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table), (SOURCE, source)]));
         assert!(found.iter().all(|fault| !fault.message.contains("no assertion")), "{found:?}");
     }
 

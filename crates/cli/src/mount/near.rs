@@ -153,8 +153,8 @@ mod tests {
             assert!(MountRequest::parse(&[list]).is_ok(), "{option}");
         }
         // The manual names no option that is not offered.
-        let manual = include_str!("../../../../docs/ubtrfs.8.md");
-        let section = manual.split("\n## mount\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let manual = include_str!("../../../../docs/man/ubtrfs.5.md");
+        let section = manual.split("\n## Mount options\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
         let rows =
             section.lines().filter_map(|line| line.strip_prefix("| `")).filter_map(|row| row.split(" | ").next());
         let mut count = 0;
