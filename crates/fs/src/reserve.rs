@@ -12,13 +12,10 @@ use crate::commit::Committer;
 use crate::discard::Discarder;
 use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
-use crate::inactivate::Inactivator;
+use crate::inactivate::{Inactivator, TYPICAL_EXTENT};
 use crate::inode::Inode;
 use crate::transaction::Joined;
 use ubtrfs_space::{Demand, Help, Reservation, Shortage, SpaceState};
-
-/// Bytes of a file for which freeing them is assumed to change one leaf.
-const TYPICAL_EXTENT: u64 = 1 << 20;
 
 /// Reserves what operations may need.
 pub(crate) struct Reserver {

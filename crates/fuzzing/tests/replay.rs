@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ubtrfs_fuzzing::{TARGETS, Target, use_image, use_log};
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// No input takes longer, on a busy machine either.
 const LONGEST: Duration = Duration::from_secs(20);

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, outside};
 use crate::sparse::SparseMap;
 
 /// Bytes of a block of an archive.
-const BLOCK: u64 = 512;
+pub(crate) const BLOCK: u64 = 512;
 /// Bytes of records and long names that an entry may have: the kernel's xattrs have less.
 const MOST_RECORDS: u64 = 16 << 20;
 /// Bytes of records that hold for all entries: each entry costs as much (the manual names it).

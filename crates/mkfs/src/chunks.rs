@@ -7,14 +7,12 @@
 
 use std::cmp::Reverse;
 
-use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, MAX_STRIPES, STRIPE_LEN, Stripe};
+use ubtrfs_format::units::{GIB, MIB};
 use ubtrfs_format::{DeviceId, Logical, Physical};
 
 use crate::options::{MkfsOptions, NewDevice, Profile};
 use crate::{MkfsError, Result};
-
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 
 /// The single system chunk: 4 MiB at 1 MiB.
 const SYSTEM_AT: u64 = MIB;
@@ -41,8 +39,6 @@ const LEAST_STRIPE: u64 = 16 * MIB;
 /// The most bytes of a chunk, however many devices it is on.
 const LARGEST_DATA: u64 = 10 * GIB;
 const LARGEST_SYSTEM: u64 = 16 * MIB;
-/// The most stripes of a chunk: one that a superblock can hold as a system chunk.
-const MOST_STRIPES: usize = 32;
 /// A device of several is not smaller.
 const LEAST_DEVICE: u64 = 16 * MIB;
 
@@ -229,7 +225,7 @@ impl Cursor {
             let minimum = (next + kept + wanted.least_of_device()).next_multiple_of(MIB);
             return Err(MkfsError::DeviceTooSmall { devid: devid.0, size: *size, minimum });
         }
-        let count = raid.most_devices.unwrap_or(MOST_STRIPES).min(fitting);
+        let count = raid.most_devices.unwrap_or(MAX_STRIPES).min(fitting);
         order.truncate(count - count % raid.devices_step);
         let bound = order.last().map_or(0, |index| self.devices[*index].room(kept)) / raid.device_stripes;
         order.sort_unstable();

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use ubtrfs_format::items::MAX_STRIPES;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, RaidProfile, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
@@ -13,8 +14,6 @@ use crate::free_map::FreeMap;
 const RESERVED: u64 = 1 << 20;
 /// No stripe of a chunk on several devices is shorter.
 const LEAST_STRIPE: u64 = 1 << 20;
-/// The most stripes of a chunk: one that a superblock can hold as a system chunk.
-const MOST_STRIPES: usize = 32;
 
 /// Whether devices are to end where their last chunks end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -355,7 +354,7 @@ impl DeviceMap {
         rooms.sort_by_key(|(largest, total, devid)| (lags(devid), Reverse(*largest), Reverse(*total), *devid));
         let current = rooms.iter().filter(|(.., devid)| !lags(devid)).count();
         rooms.truncate(current + raid.tolerated_losses() as usize);
-        let most = raid.most_devices.unwrap_or(MOST_STRIPES).min(rooms.len());
+        let most = raid.most_devices.unwrap_or(MAX_STRIPES).min(rooms.len());
         rooms.truncate(most - most % raid.devices_step);
         let enough = rooms.len() >= raid.least_devices;
         let bound = rooms.iter().map(|(largest, ..)| *largest).min().filter(|_| enough)?;

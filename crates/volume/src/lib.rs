@@ -65,8 +65,6 @@ mod scan;
 mod scrub;
 mod scrub_parity;
 mod scrubbed;
-#[cfg(feature = "testing")]
-mod split_mix;
 mod staleness;
 #[cfg(feature = "testing")]
 mod throttled_device;
@@ -119,11 +117,11 @@ pub use scan::{FoundDevice, scan_devices};
 pub use scrub_parity::ParityScrub;
 pub use scrubbed::{ScrubScope, Scrubbed};
 #[cfg(feature = "testing")]
-pub use split_mix::SplitMix64;
-#[cfg(feature = "testing")]
 pub use throttled_device::ThrottledDevice;
 #[cfg(feature = "testing")]
 pub use ubtrfs_nbd::{BootTime, Clock};
+#[cfg(feature = "testing")]
+pub use ubtrfs_random::Rng;
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
 pub use write::{CompletedWrites, Data, Flushed, Nodes, Ticket, Write};

@@ -358,7 +358,7 @@ impl Drop for Keeping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, SharedBuffer, SplitMix64};
+    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, SharedBuffer, Rng};
 
     const SIZE: usize = 8 << 20;
 
@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn reads_that_jump_about_take_nothing_along() {
         let (memory, device) = device();
-        let mut random = SplitMix64::new(1);
+        let mut random = Rng::new(1);
         for _ in 0..4 {
             read(&device, (2 << 20) + random.next_u64() % 4 * (1 << 20), 4096);
         }
@@ -493,7 +493,7 @@ mod tests {
     fn what_was_written_is_shown_whatever_was_read_before_or_meanwhile() {
         let memory = Arc::new(MemoryDevice::new(SIZE));
         let device = ReadAheadDevice::new(Arc::new(Late(memory.clone())), 0);
-        let mut random = SplitMix64::new(7);
+        let mut random = Rng::new(7);
         let mut model = vec![0; SIZE];
         let mut asked = 0;
         for step in 0..20_000 {

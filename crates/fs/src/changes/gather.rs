@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ubtrfs_format::items::{InodeItem, dir_entries};
+use ubtrfs_format::posix::S_IFMT;
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::{Difference, Item, Snapshot};
 
@@ -11,8 +12,6 @@ use super::file::{ChangedSubvolume, ChangedXattr, FileChange, FileName, WhatChan
 use super::limits::{self, Budget, LARGEST_CHANGE};
 use super::paths::Names;
 use crate::error::{Errno, Result};
-
-const TYPE: u32 = 0o170_000;
 
 /// What is known of an inode that differs.
 pub(super) struct Gathered {
@@ -49,7 +48,7 @@ impl Gathered {
     /// is not.
     fn in_both(&self) -> Option<(&InodeItem, &InodeItem)> {
         let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
-        let is_same = old.generation == new.generation && old.mode & TYPE == new.mode & TYPE;
+        let is_same = old.generation == new.generation && old.mode & S_IFMT == new.mode & S_IFMT;
         is_same.then_some((old, new))
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ubtrfs_format::LABEL_SIZE;
 use ubtrfs_format::items::BalanceItem;
 use ubtrfs_threads::atomic::AtomicBool;
 use ubtrfs_threads::{Mutex, Rank};
@@ -12,9 +13,6 @@ use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::log::Log;
 use crate::writeback::Writeback;
-
-/// Bytes of a label and the zeroes behind it, one at the least.
-pub(crate) const LABEL_SIZE: usize = 256;
 
 /// What the next commit does with the item of a balance.
 pub(super) enum BalanceEdit {

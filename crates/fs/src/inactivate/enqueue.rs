@@ -10,7 +10,7 @@ use crate::transaction::Transaction;
 use ubtrfs_space::{Demand, UseOfReserve};
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
-const TYPICAL_EXTENT: u64 = 1 << 20;
+pub(crate) const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Inactivator {
     /// Frees an inode to which nothing refers, or enqueues it: its content, its xattrs, its items.

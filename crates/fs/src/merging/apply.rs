@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{DirIndex, Ino};
 
 use super::checks::{FORBIDDING, LISTED, check_flags, check_sources, check_unchanged};
@@ -24,8 +25,6 @@ use crate::filesystem::Filesystem;
 use crate::inode::InodeId;
 use crate::ops::{NewInode, SetAttributes, TimeChange, XattrMode};
 use crate::xattr_names::CAPABILITY;
-
-const S_IFDIR: u32 = 0o040_000;
 
 /// Makes the changes.
 pub(super) fn apply(

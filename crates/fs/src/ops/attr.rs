@@ -3,6 +3,7 @@
 use ubtrfs_format::Generation;
 use ubtrfs_format::ITEM_HEADER_SIZE;
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
+use ubtrfs_format::posix::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_IXGRP, SECONDS_PER_DAY};
 
 use super::flags::{check_mutable, check_no_verity, check_unrestricted};
 use super::operations::Operations;
@@ -171,10 +172,10 @@ impl AttributeChange<'_> {
         let item = &mut state.item;
         if let Some(mode) = mode {
             item.mode = item.mode & !0o7777 | mode & 0o7777;
-        } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
+        } else if changes.kill_privileges && item.mode & S_IFMT != S_IFDIR {
             item.mode = without_set_id(item.mode);
         }
-        if changes.kill_group_id && item.mode & (0o170_000 | S_IXGRP) == 0o100_000 {
+        if changes.kill_group_id && item.mode & (S_IFMT | S_IXGRP) == S_IFREG {
             item.mode &= !S_ISGID;
         }
         item.uid = changes.uid.unwrap_or(item.uid);
@@ -199,9 +200,6 @@ enum Attempt {
 
 /// Bytes of an xattr's item beside the value, at the most.
 const XATTR_ROOM: usize = ITEM_HEADER_SIZE + DIR_ENTRY_HEADER + MAX_NAME_LEN;
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o0010;
 
 /// A mode without the bits that an unprivileged write or a change of owner clears: set-user-id
 /// always, set-group-id where the group may execute (without that it means mandatory locking).
@@ -364,7 +362,6 @@ impl Operations {
     /// Records an access, as `relatime` does: when the last one is before the last change or a day
     /// ago. In non-blocking mode it fails, and has changed nothing, where others hold the inode.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) -> Result<()> {
-        const DAY: i64 = 24 * 60 * 60;
         if self.info.options.no_atime || self.info.check_writable(inode.id.subvolume).is_err() {
             return Ok(());
         }
@@ -378,7 +375,7 @@ impl Operations {
             is_strict && (item.atime.sec, item.atime.nsec) != (time.sec, time.nsec)
                 || before(item.atime, item.mtime)
                 || before(item.atime, item.ctime)
-                || (item.atime.sec as i64).saturating_add(DAY) <= time.sec as i64
+                || (item.atime.sec as i64).saturating_add(SECONDS_PER_DAY) <= time.sec as i64
         };
         if !stale(&inode.read().item) {
             return Ok(());

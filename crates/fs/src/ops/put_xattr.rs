@@ -3,6 +3,7 @@
 //! what the kernel would have stored, for every caller (invariant 27).
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::{S_IFDIR, S_ISGID};
 
 use super::attr::{Attributes, ModeAndXattr, Plan, SetAttributes};
 use super::create::NewInode;
@@ -12,9 +13,6 @@ use crate::acl::{self, Acl};
 use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 use crate::xattr_names::{CAPABILITY, COMPRESSION, PROPERTIES, USER, in_plain_namespace};
-
-const S_IFDIR: u32 = 0o040_000;
-const S_ISGID: u32 = 0o2000;
 
 /// The forms of the capabilities of a program that there are (`linux/capability.h`): the bytes, and
 /// the revision in the first word.

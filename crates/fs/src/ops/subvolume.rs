@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::items::{InodeFlags, RootFlags, Timespec};
+use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{Generation, ItemType, Key, TreeId, Uuid};
 
 use super::LockedInodes;
@@ -77,7 +78,7 @@ impl Operations {
         } else {
             self.info.inode(InodeId::root_of(dir.subvolume))?.read().item.flags & INHERITED
         };
-        let content = NewContent::Empty { mode: 0o040_000 | (root.mode & 0o7777), uid: root.uid, gid: root.gid, flags };
+        let content = NewContent::Empty { mode: S_IFDIR | (root.mode & 0o7777), uid: root.uid, gid: root.gid, flags };
         self.make_subvolume(dir, name, content, &root.xattrs, false)
     }
 

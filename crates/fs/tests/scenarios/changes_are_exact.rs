@@ -12,8 +12,8 @@ use ubtrfs::{
 };
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::fixture::Fixture;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::seeds;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, WriteAt};
 use ubtrfs_format::{DirIndex, Physical, TreeId};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode};

@@ -13,7 +13,7 @@ use ubtrfs::{SetAttributes, WriteAt};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem};
 use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_testkit::seeds::{seeds, soaks};
-use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, SplitMix64, Volume};
+use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Rng, Volume};
 
 use crate::common::failing::{FailingDevice, Health};
 use crate::common::pattern;
@@ -39,13 +39,13 @@ impl Drop for Story {
 /// One that works in a directory of its own, and knows what its files have.
 struct Program {
     directory: String,
-    random: SplitMix64,
+    random: Rng,
     files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Program {
     fn new(number: u64, seed: u64) -> Self {
-        let random = SplitMix64::new(seed * 100 + number);
+        let random = Rng::new(seed * 100 + number);
         Self { directory: format!("program {number}"), random, files: BTreeMap::new() }
     }
 
@@ -140,7 +140,7 @@ impl Program {
 
 /// A volume, the programs that use it, and who looks after its devices.
 struct Machine {
-    random: SplitMix64,
+    random: Rng,
     devices: Vec<Arc<FailingDevice>>,
     programs: Vec<Program>,
     fs: Option<Arc<Filesystem>>,
@@ -156,7 +156,7 @@ fn shared(devices: &[Arc<FailingDevice>]) -> Vec<Arc<dyn Device>> {
 
 impl Machine {
     fn new(seed: u64) -> (Self, String) {
-        let mut random = SplitMix64::new(seed);
+        let mut random = Rng::new(seed);
         let layouts = [
             (2, Profile::Raid1, Profile::Raid1, 2),
             (3, Profile::Raid1, Profile::Raid1, 2),

@@ -9,7 +9,7 @@ use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
 use ubtrfs_format::DeviceId;
 use ubtrfs_format::items::InodeFlags;
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::seeds::many_seeds;
 use ubtrfs_volume::{Device, Fate, OpenOptions, RecordingDevice, Volume};
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use crate::common::gated::{Gated, open_gated};
 use crate::common::memory::new_volume;
 use ubtrfs::scheduling::Scheduling;
-use ubtrfs::testing::SplitMix64;
+use ubtrfs::testing::Rng;
 use ubtrfs::volume::{Device, OpenOptions, Volume};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, Stats, WriteAt};
 use ubtrfs_format::{ItemType, Key};
@@ -368,7 +368,7 @@ fn blocks_of_random_fsyncs(background_commits: bool) -> u64 {
     }
     fs.sync().unwrap();
     let before = fs.stats();
-    let mut random = SplitMix64::new(1);
+    let mut random = Rng::new(1);
     for _ in 0..1500 {
         for _ in 0..16 {
             let at = random.below(SECTORS) * SECTOR;

@@ -12,6 +12,7 @@ use ubtrfs::{
 };
 use ubtrfs_format::items::{BlockGroupFlags, InodeFlags};
 use ubtrfs_mkfs::MkfsOptions;
+use ubtrfs_random::Rng;
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 
 const SIZE: u64 = 512 << 20;
@@ -44,14 +45,10 @@ impl Change {
 /// half of the sectors.
 fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut random = Rng::new(seed);
     for sector in bytes.chunks_mut(SECTOR) {
-        for byte in sector.iter_mut().take(1900) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *byte = state as u8;
-        }
+        let len = sector.len().min(1900);
+        sector[..len].copy_from_slice(&random.noise(len));
     }
     bytes
 }

@@ -9,7 +9,7 @@ mod volume;
 
 use super::actors::CAPABILITIES;
 use super::call::{Actor, Call, Hex, Octal, On, OpenFlags, Step, View};
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 const FILES: &[&str] = &["f0", "f1", "f2", "d0/f0", "d0/f1", "d1/f0", "s0/f0", "s0/f1", "s1/f0", "d0/d2/f0", "s2/f0"];
 const DIRS: &[&str] = &["d0", "d1", "d0/d2", "s0/d0", "d3", "s0", "."];

@@ -1,7 +1,7 @@
 //! Contents that identify themselves: each block has its file, its number and its version, and all
 //! other bytes are derived from these.
 
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// The size of a block.
 pub const BLOCK: u64 = 4096;

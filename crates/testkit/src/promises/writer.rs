@@ -12,7 +12,7 @@ use rustix::fs::XattrFlags;
 
 use super::tops::{MARK, TOPS};
 use super::{Name, Promises};
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// Blocks that a file has at the most.
 const MOST_BLOCKS: usize = 64;

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 use ubtrfs_testkit::subject::Subject;

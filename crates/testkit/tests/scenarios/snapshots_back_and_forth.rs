@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::ioctl_ficlone;
 use rustix::io::Errno;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::content::Content;
 use ubtrfs_testkit::diff::{Options, assert_same};
 use ubtrfs_testkit::fixture;
@@ -14,7 +15,6 @@ use ubtrfs_testkit::model::{Model, Mtime, NodeId, join};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};

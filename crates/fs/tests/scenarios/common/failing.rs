@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs_format::Physical;
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, SplitMix64};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Rng};
 
 const EIO: i32 = 5;
 /// Of so many requests one fails while a device is flaky.
@@ -33,7 +33,7 @@ pub enum Health {
 pub struct FailingDevice {
     pub inner: Arc<OverlayDevice>,
     faulty: FaultyDevice,
-    state: Mutex<(Health, SplitMix64)>,
+    state: Mutex<(Health, Rng)>,
     /// Since it began to glitch.
     requests: AtomicU64,
 }
@@ -46,7 +46,7 @@ impl FailingDevice {
         Arc::new(Self {
             inner,
             faulty,
-            state: Mutex::new((Health::Well, SplitMix64::new(seed))),
+            state: Mutex::new((Health::Well, Rng::new(seed))),
             requests: AtomicU64::new(0),
         })
     }
