@@ -7,13 +7,18 @@
 //!
 //! The feature `testing` adds devices that only tests want: `FaultyDevice` fails on demand,
 //! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others,
-//! `ThrottledDevice` has a limited bandwidth.
+//! `ThrottledDevice` has a limited bandwidth. `conformance` tests that a device, of any crate, does
+//! what the trait [`Device`] promises.
 
 mod absent_device;
 mod add_device;
 mod buffer;
 mod chunk_map;
 mod comparison;
+#[cfg(feature = "testing")]
+pub mod conformance;
+#[cfg(test)]
+mod conformance_tests;
 mod counted_lock;
 mod deferred_superblocks;
 mod deferred_writes;
@@ -82,7 +87,7 @@ pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use comparison::Comparison;
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
-pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
+pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_writes};
 pub use device_part::DevicePart;
 pub use device_user::User;
 pub use direct_read::DirectRead;

@@ -358,7 +358,8 @@ impl Drop for Keeping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, SharedBuffer, Rng};
+    use crate::conformance::{Subject, assert_conforms};
+    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, Rng, SharedBuffer};
 
     const SIZE: usize = 8 << 20;
 
@@ -372,15 +373,27 @@ mod tests {
     struct Late(Arc<MemoryDevice>);
 
     #[derive(Debug)]
-    struct LateWrites(Arc<MemoryDevice>, Vec<DeviceWrite>);
+    struct LateWrites(Arc<MemoryDevice>, Option<Vec<DeviceWrite>>);
+
+    impl LateWrites {
+        fn write(&mut self) -> Result<(), WriteError> {
+            self.1.take().map_or(Ok(()), |writes| self.0.submit(writes).wait())
+        }
+    }
 
     impl PendingWrites for LateWrites {
-        fn wait(self: Box<Self>) -> Result<(), WriteError> {
-            self.0.submit(self.1).wait()
+        fn wait(mut self: Box<Self>) -> Result<(), WriteError> {
+            self.write()
         }
 
         fn is_done(&self) -> bool {
             false
+        }
+    }
+
+    impl Drop for LateWrites {
+        fn drop(&mut self) {
+            let _ = self.write();
         }
     }
 
@@ -398,7 +411,7 @@ mod tests {
         }
 
         fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-            DeviceTicket::new(LateWrites(Arc::clone(&self.0), writes))
+            DeviceTicket::new(LateWrites(Arc::clone(&self.0), Some(writes)))
         }
 
         fn flush(&self) -> io::Result<()> {
@@ -412,6 +425,11 @@ mod tests {
         fn counters(&self) -> DeviceCounters {
             self.0.counters()
         }
+    }
+
+    #[test]
+    fn a_device_with_late_writes_conforms() {
+        assert_conforms(Subject::new(Arc::new(Late(Arc::new(MemoryDevice::new(2 << 20))))));
     }
 
     fn read(device: &ReadAheadDevice, at: u64, len: usize) -> Vec<u8> {
@@ -561,7 +579,8 @@ mod tests {
         }
         let kept = device.kept.lock();
         assert!(
-            kept.bytes <= MOST_KEPT && kept.bytes == kept.pieces.values().map(|piece| piece.data.len() as u64).sum()
+            kept.bytes <= MOST_KEPT
+                && kept.bytes == kept.pieces.values().map(|piece| piece.data.len() as u64).sum::<u64>()
         );
         assert!(kept.walks.len() <= WALKS && kept.reading.is_empty());
     }

@@ -11,6 +11,7 @@ use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Errno, Filesystem, Options};
 use ubtrfs_format::{DeviceId, Physical};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, Volume};
 
 use crate::common::volumes::{SIZE, assert_clean, assert_holds, root, volume, write};
@@ -121,4 +122,11 @@ fn their_place_is_not_used_before_the_next_mount() {
     fs.close().unwrap();
     drop(fs);
     assert_clean(&[device], "in the end");
+}
+
+#[test]
+fn a_device_that_answers_discards_conforms() {
+    let inner = OverlayDevice::zeroed(2 << 20);
+    let device = SilentDevice { inner, discards: Mutex::default(), answers: AtomicBool::new(true) };
+    assert_conforms(Subject::new(Arc::new(device)));
 }

@@ -9,10 +9,10 @@ use crate::common::{
 };
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{
     Buffer, Copies, Device, DeviceCounters, DeviceTicket, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice,
-    FileDevice, Flushed, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, Rng, Volume,
-    Write,
+    FileDevice, Flushed, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, Rng, SharedBuffer, Volume, Write,
 };
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Threads];
@@ -489,4 +489,9 @@ fn nodes_on_their_way_are_read_from_memory() {
     assert_eq!(*volume.read_node(&root).unwrap(), *right);
     let _written = volume.wait(ticket).unwrap();
     assert_eq!(*volume.read_node(&root).unwrap(), *right);
+}
+
+#[test]
+fn a_device_far_away_conforms() {
+    assert_conforms(Subject::new(Arc::new(Far(MemoryDevice::new(2 << 20)))));
 }
