@@ -15,7 +15,7 @@ use crate::switch::Switch;
 use crate::workloads::{Case, Scale};
 
 /// Room that must be free for the images, in bytes.
-const LEAST_ROOM: u64 = 10 << 30;
+const MIN_ROOM: u64 = 10 << 30;
 
 /// What is to be measured.
 pub struct Plan {
@@ -41,7 +41,7 @@ pub fn run(plan: &Plan) -> Result<Results> {
     cleanup::listen(yard.path())?;
     let _switch = Switch::turn_on();
     let room = rustix::fs::statvfs(yard.path())?;
-    if plan.scale > Scale::Tiny && room.f_bavail * room.f_frsize < LEAST_ROOM {
+    if plan.scale > Scale::Tiny && room.f_bavail * room.f_frsize < MIN_ROOM {
         return Err(Failure::new(format!("{}: less than 10 GiB are free", plan.dir.display())));
     }
     let mut results = Results {

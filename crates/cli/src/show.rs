@@ -94,12 +94,12 @@ pub fn path(path: &Path) -> String {
 
 /// Bytes as hexadecimal digits, abbreviated where there are many.
 pub fn hex(bytes: &[u8]) -> String {
-    const MOST: usize = 32;
+    const MAX: usize = 32;
     let mut shown = String::new();
-    for byte in bytes.iter().take(MOST) {
+    for byte in bytes.iter().take(MAX) {
         let _ = write!(shown, "{byte:02x}");
     }
-    if bytes.len() > MOST { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
+    if bytes.len() > MAX { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 
 /// Bytes as hexadecimal digits.

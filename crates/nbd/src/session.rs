@@ -27,7 +27,7 @@ use bytes::Bytes;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
-use crate::abi::{EIO, ESHUTDOWN, LARGEST_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
+use crate::abi::{EIO, ESHUTDOWN, MAX_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
 use crate::connect::Link;
 use crate::kept::Kept;
 use crate::lane::{Lane, Line};
@@ -45,7 +45,7 @@ pub(crate) const BLOCK: u32 = 4096;
 /// Of more than this a flush is asked for, without waiting for it …
 const MUCH_KEPT: usize = 32 << 20;
 /// … and beyond this changes wait for it.
-const MOST_KEPT: usize = 64 << 20;
+const MAX_KEPT: usize = 64 << 20;
 /// From how many bytes on zeros are not sent.
 const MANY_ZEROS: usize = 64 << 10;
 /// Within what time requests are to be answered of who has to extend a lease: that takes two of
@@ -128,7 +128,7 @@ impl Session {
             epoch: 0,
             lanes: Vec::new(),
             flags: export.flags,
-            largest_request: export.largest_request.min(LARGEST_REQUEST),
+            largest_request: export.largest_request.min(MAX_REQUEST),
             requests: Requests::default(),
             window: Window::new(late(timeout, lease.as_deref())),
             answers: 0,
@@ -486,7 +486,7 @@ impl Session {
         state.epoch += 1;
         state.lanes = links.iter().map(|link| Lane::new(&link.channel, self.lease.as_ref())).collect();
         state.flags = links.iter().fold(self.export.flags, |flags, link| flags & link.export.flags);
-        let largest = links.iter().map(|link| link.export.largest_request).fold(LARGEST_REQUEST, u32::min);
+        let largest = links.iter().map(|link| link.export.largest_request).fold(MAX_REQUEST, u32::min);
         state.largest_request = largest;
         if !has(state.flags, SEND_WRITE_ZEROES) {
             state.requests.write_zeros();
@@ -599,7 +599,7 @@ impl State {
             if !self.flushes_itself && self.is_much_kept(MUCH_KEPT) {
                 self.flush_itself();
             }
-            let may_change = !self.is_much_kept(MOST_KEPT);
+            let may_change = !self.is_much_kept(MAX_KEPT);
             // Pieces keep to the blocks of the server.
             let largest = self.largest_request - self.largest_request % BLOCK;
             let Some(cookie) = self.requests.take_next(self.window.bytes(), may_change, largest) else { break };

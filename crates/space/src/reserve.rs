@@ -18,7 +18,7 @@ use crate::space::{Space, SpaceState};
 
 /// Nodes that even the smallest commit may write: the paths of all trees that record it. Where
 /// what it replaces comes back, these need no reservation.
-const LEAST_COMMIT: u64 = 32;
+const MIN_COMMIT: u64 = 32;
 
 /// An operation's reservation of metadata. It is held until the operation has joined a transaction,
 /// and counts in that one, even if commits begin or find nothing to do in between.
@@ -214,7 +214,7 @@ impl SpaceState {
                 need += self.reserved.reserve.bytes;
             }
             UseOfReserve::Half => need += self.reserved.reserve.bytes / 2,
-            UseOfReserve::All if self.is_held_back() => need += LEAST_COMMIT * self.node_size,
+            UseOfReserve::All if self.is_held_back() => need += MIN_COMMIT * self.node_size,
             UseOfReserve::All => {}
         }
         need += self.metadata_need(self.reserved.frozen) + self.reserved.relocation;
@@ -238,7 +238,7 @@ impl SpaceState {
     pub fn may_free_unreserved(&mut self) -> bool {
         self.unpin();
         let need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
-        let whole = need + self.reserved.reserve.bytes + self.reserved.relocation + LEAST_COMMIT * self.node_size;
+        let whole = need + self.reserved.reserve.bytes + self.reserved.relocation + MIN_COMMIT * self.node_size;
         !self.is_held_back() || self.available(BlockGroupFlags::METADATA) >= whole
     }
 

@@ -19,7 +19,7 @@ use crate::replacing::TARGET;
 use crate::volume::Volume;
 
 /// The least bytes of a device that the volume gets, or that one is made smaller to.
-pub const LEAST_DEVICE: u64 = 16 << 20;
+pub const MIN_DEVICE: u64 = 16 << 20;
 
 impl Volume {
     /// Makes a device one of the volume's, in memory: the commit that has its item is announced by
@@ -31,8 +31,8 @@ impl Volume {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        if total_bytes < LEAST_DEVICE {
-            return Err(Error::SmallDevice { have: total_bytes, need: LEAST_DEVICE });
+        if total_bytes < MIN_DEVICE {
+            return Err(Error::SmallDevice { have: total_bytes, need: MIN_DEVICE });
         }
         let _turn = self.changing_devices.lock();
         let mut set = (*self.devices.load_full()).clone();

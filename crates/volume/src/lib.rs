@@ -82,7 +82,7 @@ mod write_pool;
 mod writer_lease;
 mod writer_mark;
 
-pub use add_device::{LEAST_DEVICE, wipe};
+pub use add_device::{MIN_DEVICE, wipe};
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use comparison::Comparison;
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};

@@ -30,9 +30,9 @@ use crate::error::WriteError;
 const NEAR: u64 = 256 << 10;
 /// What is read at once, at the least and at the most, where reads follow each other.
 const FIRST: u64 = 64 << 10;
-const LARGEST: u64 = 1 << 20;
+const MAX: u64 = 1 << 20;
 /// Bytes that are kept.
-const MOST_KEPT: u64 = 32 << 20;
+const MAX_KEPT: u64 = 32 << 20;
 /// Walks that are followed at a time.
 const WALKS: usize = 16;
 
@@ -246,7 +246,7 @@ impl Kept {
         if let Some(walk) = self.walks.iter_mut().find(follows) {
             (walk.end, walk.used) = (range.end, used);
             if !is_there {
-                walk.window = (2 * walk.window).clamp(FIRST, LARGEST);
+                walk.window = (2 * walk.window).clamp(FIRST, MAX);
             }
             return walk.window;
         }
@@ -265,7 +265,7 @@ impl Kept {
         self.bytes += data.len() as u64;
         self.by_use.insert((self.clock, at));
         self.pieces.insert(at, Piece { data, used: self.clock });
-        while self.bytes > MOST_KEPT {
+        while self.bytes > MAX_KEPT {
             let Some((_, oldest)) = self.by_use.first().copied() else { break };
             self.remove(oldest);
         }
@@ -579,7 +579,7 @@ mod tests {
         }
         let kept = device.kept.lock();
         assert!(
-            kept.bytes <= MOST_KEPT
+            kept.bytes <= MAX_KEPT
                 && kept.bytes == kept.pieces.values().map(|piece| piece.data.len() as u64).sum::<u64>()
         );
         assert!(kept.walks.len() <= WALKS && kept.reading.is_empty());

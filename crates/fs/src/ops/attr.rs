@@ -443,15 +443,15 @@ impl Operations {
     /// takes too long to compute, or can't be computed.
     fn added_bytes(&self, id: InodeId, state: &InodeState) -> Option<u64> {
         /// More dirty ranges than this are not examined.
-        const MOST_RANGES: usize = 16;
+        const MAX_RANGES: usize = 16;
         let frozen = state.frozen.as_ref().map(|frozen| &frozen.dirty);
-        let mut dirty: Vec<_> = state.dirty.ranges().take(MOST_RANGES + 1).collect();
-        for (start, len) in frozen.into_iter().flat_map(DirtyData::ranges).take(MOST_RANGES + 1) {
+        let mut dirty: Vec<_> = state.dirty.ranges().take(MAX_RANGES + 1).collect();
+        for (start, len) in frozen.into_iter().flat_map(DirtyData::ranges).take(MAX_RANGES + 1) {
             // Parts that were truncated or replaced since are not read from there.
             let shown = state.pending.layout.get(start..start + len).filter(|(_, _, piece)| piece.is_none());
             dirty.extend(shown.map(|(start, len, _)| (start, len)));
         }
-        if dirty.len() > MOST_RANGES {
+        if dirty.len() > MAX_RANGES {
             return None;
         }
         dirty.sort_unstable();

@@ -59,7 +59,7 @@ struct Resize {
 }
 
 /// How often room is made for a step of a truncation: others may take it.
-const MOST_TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 
 /// What a change of the size finds out before it enters the transaction.
 struct ResizePlan {
@@ -144,7 +144,7 @@ impl Operations {
             let Some((truncation, reservation)) = reserved else {
                 drop(turn);
                 tries += 1;
-                if tries > MOST_TRIES {
+                if tries > MAX_TRIES {
                     return Err(Errno::NOSPC.into());
                 }
                 // Whatever else makes room is tried.

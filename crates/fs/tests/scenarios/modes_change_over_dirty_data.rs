@@ -19,7 +19,7 @@ const SIZE: u64 = 512 << 20;
 /// Bytes of metadata for which there is one file: its content takes nearly as many.
 const METADATA_OF_A_FILE: u64 = 3000;
 /// Bytes of all files: they are there twice until they are committed.
-const MOST_DATA: usize = 80 << 20;
+const MAX_DATA: usize = 80 << 20;
 const SECTOR: usize = 4096;
 const ZSTD: Option<CompressionMode> = Some(CompressionMode { algorithm: Compression::Zstd, level: 0, force: false });
 
@@ -89,7 +89,7 @@ fn file(fs: &Filesystem, name: &str, flags: u64) -> Result<InodeId> {
 /// than there is room for, and that all of them are written again without a commit.
 fn files(fs: &Filesystem, flags: u64, size: usize) -> Vec<InodeId> {
     let most = fs.stats().space.metadata_total / METADATA_OF_A_FILE;
-    let count = most.min((MOST_DATA / size) as u64);
+    let count = most.min((MAX_DATA / size) as u64);
     let made = |number: u64| {
         let id = file(fs, &format!("file{number}"), flags).unwrap();
         fs.write(id, WriteAt::Offset(0), &pattern(number, size), false).unwrap();

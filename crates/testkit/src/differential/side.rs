@@ -134,14 +134,14 @@ impl Side {
 /// What is below a directory. That there is something in a hole is an anomaly.
 fn look_at(dir: &Path) -> Tree {
     /// How much of the holes of a file is read.
-    const MOST: u64 = 1 << 20;
+    const MAX: u64 = 1 << 20;
     let mut tree = walk(dir);
     let mut found = Vec::new();
     for (path, entry) in &tree.entries {
         let (Some(ranges), Some(size)) = (&entry.data, entry.size) else { continue };
         let ends = ranges.iter().map(|(start, _)| *start).chain([size]);
         let starts = [0].into_iter().chain(ranges.iter().map(|(start, length)| start + length));
-        let mut left = MOST;
+        let mut left = MAX;
         for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
             let mut bytes = vec![0; (end - start).min(left) as usize];
             left -= bytes.len() as u64;

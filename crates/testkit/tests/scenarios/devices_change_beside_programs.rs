@@ -167,7 +167,7 @@ fn sizes_change(seed: u64) {
         &["-d", "raid0", "-m", "raid1"],
         &["-d", "single", "-m", "raid1"],
     ];
-    const LEAST: u64 = 140 * MIB;
+    const MIN: u64 = 140 * MIB;
     let mut rng = Rng::new(seed);
     let number = rng.index(PROFILES.len());
     let devices = if number < 2 { 1 } else { 2 };
@@ -183,7 +183,7 @@ fn sizes_change(seed: u64) {
             let device = rng.index(devices);
             let size = sizes[device];
             let wanted = if rng.one_in(4) {
-                (size - (10 + rng.below(90)) * MIB).max(LEAST)
+                (size - (10 + rng.below(90)) * MIB).max(MIN)
             } else {
                 (size + (1 + rng.below(40)) * MIB).min(SIZE)
             };

@@ -137,7 +137,7 @@ impl Volume {
     /// What only the kernel does: snapshots, of either kind and of any subvolume, and the end of
     /// some.
     fn take_snapshots(&mut self, top: &Path) {
-        const MOST: usize = 9;
+        const MAX: usize = 9;
         for _ in 0..2 {
             let source = self.rng.index(self.subvolumes.len());
             let read_only = self.rng.one_in(3);
@@ -150,7 +150,7 @@ impl Volume {
             let (model, crowd) = (model.clone(), crowd.clone());
             self.subvolumes.push(Subvolume { name, read_only, model, crowd });
         }
-        while self.subvolumes.len() > MOST {
+        while self.subvolumes.len() > MAX {
             // Of the first, the kernel can't delete the one with another inside.
             let gone = self.subvolumes.remove(1 + self.rng.index(self.subvolumes.len() - 1));
             btrfs(&["subvolume", "delete"], &top.join(&gone.name));

@@ -17,7 +17,7 @@ fn below(random: &mut Rng, limit: u64) -> u64 {
 }
 
 /// The longest time that a step takes.
-const LONGEST_STEP: u64 = 20_000;
+const MAX_STEP: u64 = 20_000;
 
 /// What the run has come to so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +62,7 @@ impl Chooser {
 
     /// Lets time pass: a little, sometimes until a sleeper wakes.
     fn tick(&mut self) {
-        let step = Duration::from_nanos(below(&mut self.random, LONGEST_STEP));
+        let step = Duration::from_nanos(below(&mut self.random, MAX_STEP));
         clock::advance(clock::now() + step);
         if below(&mut self.random, self.plan.steps_between_jumps) == 0 {
             let number = below(&mut self.random, 3) as usize;
