@@ -14,7 +14,7 @@ use crate::args;
 use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::repair::Plan;
+use crate::repair::RepairPlan;
 use crate::size::show_size;
 
 /// The exit status of a check that found faults.
@@ -43,7 +43,7 @@ fn repair(arguments: &args::Check) -> Result<()> {
     if before.is_clean() && before.warning_count == harmless as u64 {
         return show(arguments, &checked);
     }
-    let plan = Plan::of(before);
+    let plan = RepairPlan::of(before);
     say(&plan.as_text())?;
     plan.carry_out(arguments)?;
     let after = report_on(arguments, Options::default().keep)?;

@@ -63,7 +63,7 @@ impl Committer {
         if !self.has_reloc_trees()? {
             return Ok(());
         }
-        self.info.space.lock().may_use_all_of_reserve();
+        self.info.space.lock().may_use_all_of_global_reserve();
         self.drops_reloc_trees.store(true, Ordering::Release);
         let done = self.commit_anyway();
         self.drops_reloc_trees.store(false, Ordering::Release);

@@ -12,7 +12,7 @@ use super::Inactivator;
 use crate::error::{Error, Result, Step};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
-use ubtrfs_space::{Demand, Reservation, UseOfReserve};
+use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 
 /// The longest time for which an unlink is throttled.
 const MAX_THROTTLE: Duration = Duration::from_millis(50);
@@ -83,7 +83,7 @@ impl Inactivator {
         let last = 2 * u64::from(self.info.volume.node_size()) / POINTER;
         let mut most = most.max(1);
         loop {
-            let demand = Demand { edits: most + last, reserve: UseOfReserve::All, ..Demand::default() };
+            let demand = Demand { edits: most + last, global_reserve: UseOfGlobalReserve::All, ..Demand::default() };
             match self.info.try_reserve(demand) {
                 None if most > 1 => most /= 2,
                 reservation => return (most, reservation),
@@ -96,7 +96,7 @@ impl Inactivator {
         let mut space = self.info.space.lock();
         let may = space.may_free_unreserved() || self.info.options.faults().in_commit(CommitFault::FreeUnreserved);
         if may {
-            space.may_use_all_of_reserve();
+            space.may_use_all_of_global_reserve();
         }
         may
     }

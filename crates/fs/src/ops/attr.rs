@@ -16,7 +16,7 @@ use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
 use crate::xattr_names::CAPABILITY;
 use std::sync::Arc;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// What stat shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub struct SetAttributes {
 }
 
 /// See [`ModeAndXattr::plan`].
-pub type Plan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)> + 'a;
+pub type ModeAndXattrPlan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)> + 'a;
 
 /// A mode and an xattr that change together.
 pub struct ModeAndXattr<'a> {
@@ -99,7 +99,7 @@ pub struct ModeAndXattr<'a> {
     pub name: &'a [u8],
     /// Returns the new mode and the new value of the xattr for the current ones; `None` is no
     /// xattr. It may be called several times.
-    pub plan: &'a Plan<'a>,
+    pub plan: &'a ModeAndXattrPlan<'a>,
 }
 
 enum XattrChange {
@@ -146,7 +146,7 @@ impl AttributePlan {
 impl AttributeChange<'_> {
     /// Its reservation, with so many bytes for the xattr.
     pub(super) fn demand(room: u64) -> Demand {
-        Demand { edits: 3, item_bytes: INODE_ITEM + room, reserve: UseOfReserve::All, ..Demand::default() }
+        Demand { edits: 3, item_bytes: INODE_ITEM + room, global_reserve: UseOfGlobalReserve::All, ..Demand::default() }
     }
 
     /// Changes an inode that has joined the transaction.

@@ -5,7 +5,7 @@
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::posix::{S_IFDIR, S_ISGID};
 
-use super::attr::{Attributes, ModeAndXattr, Plan, SetAttributes};
+use super::attr::{Attributes, ModeAndXattr, ModeAndXattrPlan, SetAttributes};
 use super::create::NewInode;
 use super::operations::Operations;
 use super::xattr::XattrMode;
@@ -154,7 +154,13 @@ impl Operations {
         self.with_acl(id, acl::ACCESS, changes, &plan)
     }
 
-    fn with_acl(&self, id: InodeId, name: &[u8], changes: &SetAttributes, plan: &Plan<'_>) -> Result<Attributes> {
+    fn with_acl(
+        &self,
+        id: InodeId,
+        name: &[u8],
+        changes: &SetAttributes,
+        plan: &ModeAndXattrPlan<'_>,
+    ) -> Result<Attributes> {
         self.set_attributes_with(id, changes, &ModeAndXattr { name, plan })
     }
 

@@ -13,7 +13,7 @@ use crate::file::piece::Piece;
 use crate::inactivate::Truncation;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Bytes of items that a change of the size may put: the inode, an orphan item, and what splits
 /// pieces at the new end and makes holes.
@@ -104,7 +104,7 @@ impl Operations {
             let room = self.room_of_change(id, change)?;
             let attributes = AttributeChange::demand(room);
             let (edits, item_bytes) = (4 + attributes.edits, RESIZE_BYTES + inline_bytes + attributes.item_bytes);
-            let demand = Demand { data, edits, item_bytes, reserve: UseOfReserve::All };
+            let demand = Demand { data, edits, item_bytes, global_reserve: UseOfGlobalReserve::All };
             let _reservation =
                 if grows { self.reserver.reserve(demand)? } else { self.reserver.reserve_to_free(&inode, demand)? };
             let mut surplus = data;

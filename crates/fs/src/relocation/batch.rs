@@ -7,7 +7,7 @@ use ubtrfs_format::items::{ExtentFlags, ExtentItem};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 
 use super::Relocator;
-use crate::commit::Plan;
+use crate::commit::RelocationPlan;
 use crate::committed::Committed;
 use crate::error::Result;
 
@@ -73,7 +73,7 @@ impl Relocator {
         let spare = self.info.space.lock().spare_metadata() / self.info.space.node_size();
         let most_nodes = (spare / PART_FOR_NODES).clamp(MIN_NODES, MAX_NODES) as usize;
         let most_data = self.rate.step(MAX_DATA);
-        let mut plan = Plan::new(&self.info, committed)?;
+        let mut plan = RelocationPlan::new(&self.info, committed)?;
         let (mut data, mut nodes, mut bytes) = (Vec::new(), Vec::new(), 0);
         let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
         for item in committed.tree(TreeId::EXTENT)?.range(range) {

@@ -7,7 +7,7 @@ use shuttle::current::TaskId;
 use shuttle::scheduler::{Schedule, Scheduler, Task};
 
 use super::clock;
-use super::plan::{Plan, Strategy};
+use super::plan::{SchedulePlan, Strategy};
 use ubtrfs_random::Rng;
 
 /// A number below a limit, by the seed. It is the remainder, so that seeds that are known for what
@@ -25,7 +25,7 @@ pub(super) struct Progress {
     pub(super) steps: u64,
     /// Of the tasks that were chosen, in their order.
     pub(super) hash: u64,
-    /// No task could do anything within [`Plan::longest`].
+    /// No task could do anything within [`SchedulePlan::longest`].
     pub(super) has_stopped: bool,
 }
 
@@ -38,7 +38,7 @@ std::thread_local! {
 
 /// Chooses by a plan, once.
 pub(super) struct Chooser {
-    plan: Plan,
+    plan: SchedulePlan,
     random: Rng,
     has_begun: bool,
     progress: Progress,
@@ -50,7 +50,7 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    pub(super) fn new(plan: Plan) -> Self {
+    pub(super) fn new(plan: SchedulePlan) -> Self {
         let mut random = Rng::new(plan.seed);
         let changes = match plan.strategy {
             Strategy::Priorities { changes, within } => (0..changes).map(|_| below(&mut random, within)).collect(),
