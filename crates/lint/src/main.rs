@@ -7,15 +7,23 @@
 //! | `imports` | files of a crate import each other in no circle, and modules only from below |
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
 //! | `words` | private words are replaced by the standard terms |
+//! | `constants` | a constant has one definition |
+//! | `names` | limits are `MAX_` and `MIN_`, and some names of types have one meaning |
+//! | `devices` | each implementor of `Device` is tested for the trait's promises |
+//! | `dependencies` | licences, sources and versions of other crates are as `deny.toml` has them |
 //! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
 mod circles;
 mod comments;
+mod constants;
+mod dependencies;
+mod devices;
 mod floors;
 mod imports;
 mod invariants;
 mod lines;
 mod modules;
+mod names;
 mod parse;
 mod repository;
 mod scope;
@@ -47,6 +55,10 @@ enum Rule {
     Invariants,
     Words,
     Threads,
+    Constants,
+    Names,
+    Devices,
+    Dependencies,
 }
 
 impl Rule {
@@ -57,6 +69,10 @@ impl Rule {
             Self::Invariants => invariants::faults(repository),
             Self::Words => words::faults(repository),
             Self::Threads => threads::faults(repository),
+            Self::Constants => constants::faults(repository),
+            Self::Names => names::faults(repository),
+            Self::Devices => devices::faults(repository),
+            Self::Dependencies => dependencies::faults(repository),
         }
     }
 }
