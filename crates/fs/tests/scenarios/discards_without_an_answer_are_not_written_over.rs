@@ -12,7 +12,7 @@ use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Errno, Filesystem, Options};
 use ubtrfs_format::{DeviceId, Physical};
 use ubtrfs_volume::conformance::{Subject, assert_conforms};
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, Volume};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, Volume, check_writes};
 
 use crate::common::volumes::{SIZE, assert_clean, assert_holds, root, volume, write};
 
@@ -38,6 +38,9 @@ impl Device for SilentDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size()) {
+            return DeviceTicket::done(Err(error));
+        }
         for write in &writes {
             let (start, end) = (write.at.0, write.at.0 + write.data.len() as u64);
             let hit = self.discards.lock().iter().find(|it| it.start < end && start < it.end).cloned();
