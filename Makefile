@@ -48,6 +48,7 @@ lint:
 	@tests/shipped.sh
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	cargo run -q -p ubtrfs-lint
+	@tests/advisories.sh
 
 fmt:
 	cargo fmt --all

@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 
 use ubtrfs_format::items::{InodeItem, dir_entries};
+use ubtrfs_format::posix::S_IFMT;
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 use ubtrfs_fs::{Errno, Result};
 use ubtrfs_tree::{Difference, Item, Snapshot};
 
 use crate::content::{ContentChanges, Piece};
 use crate::file::{ChangedSubvolume, ChangedXattr, FileChange, FileName, WhatChanged, changed_attributes};
-use crate::limits::{self, Budget, LARGEST_CHANGE};
+use crate::limits::{self, Budget, MAX_CHANGE};
 use crate::paths::Names;
-
-const TYPE: u32 = 0o170_000;
 
 /// What is known of an inode that differs.
 pub(crate) struct Gathered {
@@ -41,7 +40,7 @@ impl Gathered {
         };
         let size = |item: Option<InodeItem>| item.map_or(0, |item| item.size);
         let content = ContentChanges::new(size(old), size(new));
-        let room = Budget::new(LARGEST_CHANGE);
+        let room = Budget::new(MAX_CHANGE);
         Ok(Self { ino, old, new, xattrs: Vec::new(), subvolumes: Vec::new(), content, room })
     }
 
@@ -49,7 +48,7 @@ impl Gathered {
     /// is not.
     fn in_both(&self) -> Option<(&InodeItem, &InodeItem)> {
         let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
-        let is_same = old.generation == new.generation && old.mode & TYPE == new.mode & TYPE;
+        let is_same = old.generation == new.generation && old.mode & S_IFMT == new.mode & S_IFMT;
         is_same.then_some((old, new))
     }
 
@@ -66,7 +65,7 @@ impl Gathered {
             ItemType::EXTENT_DATA => {
                 let piece = |item: Option<&Item>| item.map_or(Ok(None), Piece::of);
                 self.content.add(key.offset, piece(old)?, piece(new)?);
-                if self.content.memory() as u64 > LARGEST_CHANGE { Err(Errno::TOOBIG.into()) } else { Ok(()) }
+                if self.content.memory() as u64 > MAX_CHANGE { Err(Errno::TOOBIG.into()) } else { Ok(()) }
             }
             _ => Ok(()),
         }

@@ -6,9 +6,9 @@ use crate::file::{ChangedContent, ChangedSubvolume, ChangedXattr, FileChange, Fi
 
 /// Bytes of memory that one inode's change may take. A range of content takes 24, so a file may
 /// have some ten million of them.
-pub(crate) const LARGEST_CHANGE: u64 = 256 << 20;
+pub(crate) const MAX_CHANGE: u64 = 256 << 20;
 /// Bytes of memory that one inode's names on one side may take, with their paths.
-pub(crate) const LARGEST_NAMES: u64 = 64 << 20;
+pub(crate) const MAX_NAMES: u64 = 64 << 20;
 /// What a string takes besides its bytes, roughly.
 const STRING: usize = 40;
 

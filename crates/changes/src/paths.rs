@@ -11,17 +11,17 @@ use crate::file::FileName;
 use crate::limits::{self, Budget};
 
 /// Bytes of directories' names that are remembered.
-const MOST_REMEMBERED: usize = 8 << 20;
+const MAX_CACHED_PATHS: usize = 8 << 20;
 /// Bytes that the directories of one path may take there. Names have no such limit together as
 /// `PATH_MAX`, since a tree can be made step by step: this is one of memory.
-const LONGEST_PATH: usize = 4 << 20;
+const MAX_PATH: usize = 4 << 20;
 /// What remembering a directory takes besides its name, roughly.
 const ENTRY: usize = 64;
 /// Paths up to this length are what programs can name at once.
 const USUAL_PATH: usize = 4096;
 /// The bytes by which all paths together may exceed that: showing each inode below a few thousand
 /// directories with its path would have no end.
-const MOST_UNUSUAL: u64 = 4 << 30;
+const MAX_UNUSUAL: u64 = 4 << 30;
 
 /// The names in a subvolume.
 pub(crate) struct Names {
@@ -45,7 +45,7 @@ pub(crate) struct Reference {
 impl Names {
     pub(crate) fn new(tree: Snapshot) -> Self {
         let last = (Ino::ROOT_DIR, Vec::new());
-        Self { tree, remembered: HashMap::new(), bytes: 0, last, unusual: Budget::new(MOST_UNUSUAL) }
+        Self { tree, remembered: HashMap::new(), bytes: 0, last, unusual: Budget::new(MAX_UNUSUAL) }
     }
 
     pub(crate) fn tree(&self) -> &Snapshot {
@@ -54,7 +54,7 @@ impl Names {
 
     /// All names of an inode. `E2BIG` if they are more than memory should hold.
     pub(crate) fn of(&mut self, ino: Ino) -> Result<Vec<FileName>> {
-        let mut budget = Budget::new(limits::LARGEST_NAMES);
+        let mut budget = Budget::new(limits::MAX_NAMES);
         let mut names = Vec::new();
         for reference in self.references(ino)? {
             let name = self.name(reference)?;
@@ -84,7 +84,7 @@ impl Names {
         if ino == Ino::ROOT_DIR {
             return Ok(vec![Reference { parent: ino, index: DirIndex(0), name: Vec::new() }]);
         }
-        let mut budget = Budget::new(limits::LARGEST_NAMES);
+        let mut budget = Budget::new(limits::MAX_NAMES);
         let mut found = Vec::new();
         for item in self.tree.range(reference_keys(ino)) {
             let item = item?;
@@ -107,7 +107,7 @@ impl Names {
         let entry = entry.ok_or_else(|| self.inconsistent(ino, "the directory has no name"))?;
         let place = (entry.parent, Box::from(entry.name));
         self.bytes += entry.name.len() + ENTRY;
-        if self.bytes > MOST_REMEMBERED {
+        if self.bytes > MAX_CACHED_PATHS {
             self.bytes = 0;
             self.remembered.clear();
         }
@@ -126,7 +126,7 @@ impl Names {
             }
             let (parent, name) = self.place(at)?;
             bytes += name.len() + ENTRY;
-            if bytes > LONGEST_PATH {
+            if bytes > MAX_PATH {
                 return Err(Errno::NAMETOOLONG.into());
             }
             above.push(name);

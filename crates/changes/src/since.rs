@@ -7,7 +7,7 @@ use ubtrfs_tree::Item;
 
 use crate::content::{Piece, extend};
 use crate::file::{ChangedContent, ChangedSubvolume, ChangedXattr, FileChange, WhatChanged};
-use crate::limits::{self, Budget, LARGEST_CHANGE, LARGEST_NAMES};
+use crate::limits::{self, Budget, MAX_CHANGE, MAX_NAMES};
 use crate::paths::{Names, Reference};
 
 /// What is known of an inode, some of whose items are in leaves that were written since.
@@ -23,7 +23,7 @@ pub(crate) struct GatheredSince {
 
 impl GatheredSince {
     pub(crate) fn new(ino: Ino, generation: Generation) -> Self {
-        let room = Budget::new(LARGEST_CHANGE);
+        let room = Budget::new(MAX_CHANGE);
         Self { ino, generation, xattrs: Vec::new(), subvolumes: Vec::new(), extents: Vec::new(), room }
     }
 
@@ -56,7 +56,7 @@ impl GatheredSince {
                 if let Some(piece) = Piece::of(item)? {
                     extend(&mut self.extents, ChangedContent { range: piece.range(), old: None, new: piece.content() });
                 }
-                if (self.extents.len() * size_of::<ChangedContent>()) as u64 > LARGEST_CHANGE {
+                if (self.extents.len() * size_of::<ChangedContent>()) as u64 > MAX_CHANGE {
                     return Err(Errno::TOOBIG.into());
                 }
             }
@@ -74,7 +74,7 @@ impl GatheredSince {
             return Ok(true);
         }
         let (mut all, mut added) = (Vec::new(), Vec::new());
-        let mut room = Budget::new(LARGEST_NAMES);
+        let mut room = Budget::new(MAX_NAMES);
         for reference in names.references(self.ino)? {
             let is_added = is_made || self.was_added(names, &reference)?;
             let name = names.name(reference)?;

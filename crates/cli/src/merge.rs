@@ -12,7 +12,7 @@ use ubtrfs_server::merge_records::{MergeRecord, records};
 
 use crate::args;
 use crate::control;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, TROUBLE};
 use crate::ioctls::Mounted;
 use crate::place::Image;
 use crate::show::{self, text};
@@ -21,8 +21,6 @@ use crate::together::Together;
 
 /// The exit status if there are conflicts.
 const CONFLICTS: u8 = 1;
-/// The exit status if it can't be merged.
-const TROUBLE: u8 = 2;
 
 /// `ubtrfs merge`
 pub fn run(arguments: &args::Merge) -> Result<()> {

@@ -158,7 +158,7 @@ mod tests {
     const MAX_CONTENT: usize = MAX_PACKED as usize;
 
     fn noise(len: usize) -> Vec<u8> {
-        ubtrfs_testkit::rng::Rng::new(7).noise(len)
+        ubtrfs_random::Rng::new(7).noise(len)
     }
 
     fn methods() -> Vec<CompressionMethod> {

@@ -82,10 +82,10 @@ impl<'a> CsumEdits<'a> {
     /// Deletes the checksums of extents, which are sorted. Neighbours are deleted together: one by
     /// one, each deletion would scan the remains of all those before it.
     pub fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
-        const MOST: u64 = 1 << 30;
+        const MAX: u64 = 1 << 30;
         let mut extents = extents.iter().copied().peekable();
         while let Some((start, mut len)) = extents.next() {
-            while let Some((_, next)) = extents.next_if(|(at, next)| *at == start.plus(len) && len + next <= MOST) {
+            while let Some((_, next)) = extents.next_if(|(at, next)| *at == start.plus(len) && len + next <= MAX) {
                 len += next;
             }
             self.delete(start, len)?;
@@ -141,11 +141,11 @@ pub struct AdjacentSums {
 
 impl AdjacentSums {
     /// Bytes of checksums that are gathered.
-    const MOST: usize = 64 << 10;
+    const MAX: usize = 64 << 10;
 
     /// Adds the checksums of an extent; puts those before it that it is no neighbour of.
     pub fn append(&mut self, start: Logical, len: u64, sums: &[u8], into: &mut CsumEdits<'_>) -> Result<()> {
-        if start != self.end || self.sums.len() >= Self::MOST {
+        if start != self.end || self.sums.len() >= Self::MAX {
             self.put(into)?;
             self.start = start;
         }

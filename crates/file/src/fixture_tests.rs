@@ -166,12 +166,10 @@ fn compare(fixture: &Fixture) -> usize {
 
 /// Bytes that compress well, badly and not at all in alternation, so that compressed lengths vary.
 fn content(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut random = ubtrfs_random::Rng::new(seed);
     let mut out = Vec::with_capacity(len);
     while out.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
+        let state = random.next_u64();
         let run = (state % 900) as usize;
         match state >> 62 {
             0 => out.extend((0..run as u64).map(|index| (state.wrapping_mul(index * 2 + 1) >> 40) as u8)),

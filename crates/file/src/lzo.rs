@@ -8,7 +8,7 @@
 
 const HASH_BITS: u32 = 12;
 /// Matches are no shorter.
-const LEAST: usize = 4;
+const MIN_MATCH: usize = 4;
 /// How far back a match may be, and how far one that takes two bytes.
 const FAR: usize = 16 << 10;
 const NEAR: usize = 2 << 10;
@@ -121,7 +121,7 @@ pub(crate) fn compress(content: &[u8], out: &mut [u8], table: &mut Table) -> Opt
             continue;
         };
         stream.literals(&content[literals..at])?;
-        let len = LEAST + equal(content, before + LEAST, at + LEAST);
+        let len = MIN_MATCH + equal(content, before + MIN_MATCH, at + MIN_MATCH);
         stream.matched(at - before, len)?;
         at += len;
         literals = at;
@@ -152,10 +152,10 @@ mod tests {
         for distance in [1, 2, 7, 8, 9, 2047, 2048, 2049, 4000, 16383, 16384, 16385] {
             for len in [4, 8, 9, 33, 34, 33 + 255, 34 + 255, 33 + 510, 3000] {
                 for literals in [0, 1, 2, 3, 4, 18, 19, 238, 239, 18 + 255, 19 + 255, 700] {
-                    let noise = ubtrfs_testkit::rng::Rng::new(distance + len + literals).noise(distance as usize);
+                    let noise = ubtrfs_random::Rng::new(distance + len + literals).noise(distance as usize);
                     let mut content = noise.clone();
                     content.extend(noise.iter().cycle().take(len as usize));
-                    content.extend(ubtrfs_testkit::rng::Rng::new(literals).noise(literals as usize));
+                    content.extend(ubtrfs_random::Rng::new(literals).noise(literals as usize));
                     content.extend_from_slice(&noise[..distance.min(50) as usize]);
                     there_and_back(&content);
                 }
@@ -173,7 +173,7 @@ mod tests {
             for (kind, len, byte) in parts {
                 match kind {
                     0 => content.resize(content.len() + len, byte),
-                    1 => content.extend(ubtrfs_testkit::rng::Rng::new(u64::from(byte)).noise(len)),
+                    1 => content.extend(ubtrfs_random::Rng::new(u64::from(byte)).noise(len)),
                     2 => content.extend((0..len).map(|at| (at / 3) as u8 ^ byte)),
                     _ => {
                         let from = content.len().saturating_sub(len * 3);

@@ -23,11 +23,11 @@ const DESCRIPTOR: usize = 256;
 const ROOT: std::ops::Range<usize> = 16..80;
 const SALT: std::ops::Range<usize> = 80..112;
 /// Blocks of the tree that were proved and are kept, of one file.
-const MOST_KEPT: usize = 64;
+const MAX_KEPT: usize = 64;
 /// Memory of an item besides its bytes.
 const ITEM: usize = 96;
 /// No tree has more: each block of the smallest size has 16 hashes of the largest.
-const MOST_LEVELS: usize = 16;
+const MAX_LEVELS: usize = 16;
 /// The sizes of blocks, as logarithms.
 const BLOCK_SIZES: std::ops::RangeInclusive<u8> = 10..=16;
 
@@ -198,7 +198,7 @@ pub struct VerityParameters {
 /// Bytes of an item with a piece of the descriptor or of the tree.
 const PIECE: usize = 2048;
 /// Bytes of the longest signature.
-const MOST_SIGNATURE: usize = 16_128;
+const MAX_SIGNATURE: usize = 16_128;
 
 /// Makes the items of a file out of its content.
 pub struct VerityBuilder {
@@ -218,7 +218,7 @@ impl VerityBuilder {
         let fits = block_size.is_power_of_two()
             && u64::from(*block_size) <= sector
             && salt.len() <= SALT.len()
-            && signature.len() <= MOST_SIGNATURE;
+            && signature.len() <= MAX_SIGNATURE;
         if !fits {
             return None;
         }
@@ -345,7 +345,7 @@ impl Verity {
             blocks = blocks.div_ceil(per_block);
             counts.push(blocks);
         }
-        if counts.len() > MOST_LEVELS {
+        if counts.len() > MAX_LEVELS {
             return None;
         }
         let mut start = 0;
@@ -418,7 +418,7 @@ impl Verity {
 
     fn keep(&self, climbed: Vec<(u64, Arc<[u8]>)>) {
         let mut proved = self.proved.lock();
-        if proved.len() + climbed.len() > MOST_KEPT {
+        if proved.len() + climbed.len() > MAX_KEPT {
             proved.clear();
         }
         proved.extend(climbed);

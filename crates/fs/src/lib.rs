@@ -70,8 +70,8 @@ pub use log::Reason;
 pub use names::DirectoryEntry;
 pub use ops::{
     Attributes, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundExtent, FoundInode,
-    FoundItem, FoundSubvolume, ModeAndXattr, NewInode, Plan, RenameFlags, SETTABLE_FLAGS, SetAttributes, SubvolumeInfo,
-    TimeChange, WriteAt, XattrMode,
+    FoundItem, FoundSubvolume, ModeAndXattr, ModeAndXattrPlan, NewInode, RenameFlags, SETTABLE_FLAGS, SetAttributes,
+    SubvolumeInfo, TimeChange, WriteAt, XattrMode,
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
 pub use relocation::{BalanceProgress, BalanceStatus, VacateProgress};

@@ -8,10 +8,17 @@
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
 //! | `words` | private words are replaced by the standard terms |
 //! | `documents` | files, types and functions that documents name are there |
+//! | `constants` | a constant has one definition |
+//! | `names` | limits are `MAX_` and `MIN_`, and some names of types have one meaning |
+//! | `devices` | each implementor of `Device` is tested for the trait's promises |
+//! | `dependencies` | licences, sources and versions of other crates are as `deny.toml` has them |
 //! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
 mod circles;
 mod comments;
+mod constants;
+mod dependencies;
+mod devices;
 mod documents;
 mod floors;
 mod imports;
@@ -19,6 +26,7 @@ mod invariants;
 mod lines;
 mod message;
 mod modules;
+mod names;
 mod parse;
 mod repository;
 mod scope;
@@ -55,6 +63,10 @@ enum Rule {
     Words,
     Documents,
     Threads,
+    Constants,
+    Names,
+    Devices,
+    Dependencies,
 }
 
 impl Rule {
@@ -66,6 +78,10 @@ impl Rule {
             Self::Words => words::faults(repository),
             Self::Documents => documents::faults(repository),
             Self::Threads => threads::faults(repository),
+            Self::Constants => constants::faults(repository),
+            Self::Names => names::faults(repository),
+            Self::Devices => devices::faults(repository),
+            Self::Dependencies => dependencies::faults(repository),
         }
     }
 }

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{DirIndex, Ino};
 use ubtrfs_fs::{
     Errno, Error, Filesystem, InodeId, NewInode, Result, SetAttributes, TimeChange, XattrMode, xattr_names::CAPABILITY,
@@ -22,8 +23,6 @@ use crate::entries::Node;
 use crate::outcome::MergeEffect;
 use crate::plan::{Parts, Plan};
 use crate::sides::Sides;
-
-const S_IFDIR: u32 = 0o040_000;
 
 /// Makes the changes.
 pub(crate) fn apply(

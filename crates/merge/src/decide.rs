@@ -19,7 +19,7 @@ use crate::sides::Sides;
 
 /// Entries and inodes that are looked at while flaws are mended. Each round looks at all of them,
 /// and a round settles one directory of several that are in each other.
-const MOST_STEPS: usize = 1 << 27;
+const MAX_STEPS: usize = 1 << 27;
 
 /// What can't stay as it is decided: the entries that are tied to it, a path, and the conflict.
 type Flaw = (Vec<Entry>, Vec<u8>, ConflictKind);
@@ -68,7 +68,7 @@ impl Decision {
         while decision.mend(fs, sides)? {
             sides.check_wanted()?;
             steps += each;
-            if steps > MOST_STEPS {
+            if steps > MAX_STEPS {
                 return Err(Errno::TOOBIG.into());
             }
         }

@@ -12,10 +12,10 @@ use crate::origin;
 use crate::outcome::MergeSides;
 
 /// Inodes that may have changed on one side: each takes about half a kilobyte.
-const MOST_CHANGES: usize = 1 << 20;
+const MAX_CHANGES: usize = 1 << 20;
 /// Bytes that their names, paths, xattrs and ranges may take on one side. What is made of them
 /// takes a few times as much.
-const MOST_BYTES: usize = 256 << 20;
+const MAX_BYTES: usize = 256 << 20;
 
 /// The changes from the base to one side.
 pub(crate) struct Side {
@@ -41,7 +41,7 @@ impl Side {
         let (mut is_whole, mut is_stopped, mut damaged, mut bytes) = (true, false, None, 0);
         changes(fs, base, subvolume, |change| {
             bytes += memory(&change);
-            is_whole = side.len() < MOST_CHANGES && bytes <= MOST_BYTES;
+            is_whole = side.len() < MAX_CHANGES && bytes <= MAX_BYTES;
             is_stopped = !is_wanted();
             let is_damaged = |names: &Vec<FileName>| change.file_type == FileType::Directory && names.len() > 1;
             damaged =

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::{S_IFDIR, S_IFLNK, S_IFREG, UMASK};
 use ubtrfs_fs::{Attributes, Errno, Filesystem, InodeId, NewInode, RenameFlags, Result, SetAttributes};
 
 use crate::file::File;
@@ -14,9 +15,6 @@ use crate::handle::Handle;
 use crate::open_options::OpenOptions;
 use crate::read_dir::ReadDir;
 use crate::resolve::{AtEnd, Place, resolve};
-
-/// Permissions that new inodes don't get, where no default ACL says it.
-const UMASK: u32 = 0o022;
 
 /// A directory of a volume, and the place that relative paths begin at.
 ///
@@ -332,8 +330,8 @@ fn empty(dir: &Handle) -> Result<Option<(Handle, Vec<u8>)>> {
 /// The type as the mode has it.
 fn type_bits(file_type: FileType) -> u32 {
     match file_type {
-        FileType::Directory => 0o040_000,
-        FileType::Symlink => 0o120_000,
-        _ => 0o100_000,
+        FileType::Directory => S_IFDIR,
+        FileType::Symlink => S_IFLNK,
+        _ => S_IFREG,
     }
 }

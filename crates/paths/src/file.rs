@@ -8,7 +8,7 @@ use crate::handle::Handle;
 use crate::open_options::OpenOptions;
 
 /// Bytes that are read or written at once.
-const MOST_AT_ONCE: usize = 1 << 20;
+const MAX_AT_ONCE: usize = 1 << 20;
 
 /// An open file, as [`std::fs::File`]. It stays until it is dropped, with or without a name.
 ///
@@ -42,7 +42,7 @@ impl File {
         if !self.is_readable {
             return Err(Errno::BADF.into());
         }
-        let len = buf.len().min(MOST_AT_ONCE);
+        let len = buf.len().min(MAX_AT_ONCE);
         self.inode.fs().read_into(self.id(), offset, &mut buf[..len])
     }
 
@@ -53,7 +53,7 @@ impl File {
         }
         let mut all = Vec::new();
         loop {
-            let part = self.inode.fs().read(self.id(), offset, MOST_AT_ONCE)?;
+            let part = self.inode.fs().read(self.id(), offset, MAX_AT_ONCE)?;
             if part.is_empty() {
                 return Ok(all);
             }
@@ -72,7 +72,7 @@ impl File {
         }
         let fs = self.inode.fs();
         let at = if self.appends { WriteAt::End } else { WriteAt::Offset(offset) };
-        let written = fs.write(self.id(), at, &data[..data.len().min(MOST_AT_ONCE)], true)?;
+        let written = fs.write(self.id(), at, &data[..data.len().min(MAX_AT_ONCE)], true)?;
         if fs.is_synchronous(self.id()) {
             fs.fsync(self.id())?;
         }

@@ -1,12 +1,10 @@
 //! Where a path leads.
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::MAX_SYMLINKS;
 use ubtrfs_fs::{Errno, Result};
 
 use crate::handle::Handle;
-
-/// As many symbolic links may be followed on the way.
-const MOST_LINKS: usize = 40;
 
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +116,7 @@ pub(crate) fn resolve(from: &Handle, path: &[u8], at_end: AtEnd) -> Result<Place
         };
         if file_type == FileType::Symlink && !stays {
             links += 1;
-            if links > MOST_LINKS {
+            if links > MAX_SYMLINKS {
                 return Err(Errno::LOOP.into());
             }
             let target = found.fs().read_link(found.id())?;

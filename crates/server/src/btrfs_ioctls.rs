@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use ubtrfs::{Errno, Filesystem, Result};
+use ubtrfs_format::LABEL_SIZE;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
 use crate::privileges::Powers;
@@ -61,7 +62,6 @@ const GET_LABEL: u32 = 0x8100_9431;
 /// `_IOW(0x94, 50, char[256])`.
 pub(crate) const SET_LABEL: u32 = 0x4100_9432;
 
-const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
 const DEV_STATS_SIZE: usize = 1032;

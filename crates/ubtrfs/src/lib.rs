@@ -123,10 +123,10 @@ pub use ubtrfs_fs::{
     Attributes, BalanceProgress, BalanceStatus, Compression, CompressionMode, Damage, DataError, Defragmentation,
     DeviceFault, DirectoryEntry, Errno, Error, ErrorRecord, ExtentProblem, Filesystem, FilesystemStats, Flagged,
     FlagsAndXattrPlan, FlagsPlan, FoundExtent, FoundInode, FoundItem, FoundSubvolume, FreeingLimits, InactivationStats,
-    InodeFix, InodeId, KeptCommit, ModeAndXattr, NewInode, Options, PackedPlace, Plan, Reason, Received, Recompression,
-    Refusal, RenameFlags, ReplaceOptions, ReplaceProgress, ReplaceState, Reproducible, Rescue, Result, SETTABLE_FLAGS,
-    ScrubOptions, ScrubProgress, SetAttributes, SpaceTotals, Stats, Step, SubvolumeInfo, TimeChange, UnpackProblem,
-    VacateProgress, VerityDigest, VerityParameters, WriteAt, XattrMode,
+    InodeFix, InodeId, KeptCommit, ModeAndXattr, ModeAndXattrPlan, NewInode, Options, PackedPlace, Reason, Received,
+    Recompression, Refusal, RenameFlags, ReplaceOptions, ReplaceProgress, ReplaceState, Reproducible, Rescue, Result,
+    SETTABLE_FLAGS, ScrubOptions, ScrubProgress, SetAttributes, SpaceTotals, Stats, Step, SubvolumeInfo, TimeChange,
+    UnpackProblem, VacateProgress, VerityDigest, VerityParameters, WriteAt, XattrMode,
 };
 pub use ubtrfs_fs::{acl, scheduling, xattr_names};
 pub use ubtrfs_merge::{

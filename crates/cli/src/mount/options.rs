@@ -12,7 +12,7 @@ use super::ignored::{is_ignored, refusal, remark};
 use super::near::nearest;
 use crate::args::Window;
 use crate::failure::{Failure, Result};
-use crate::size::{LEAST_MEMORY, parse_size};
+use crate::size::{MIN_MEMORY, parse_size};
 
 /// The settings of the options; `None` where the command decides.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,9 +108,9 @@ impl Rescue {
     }
 }
 
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 /// The longest time that a server may be away: a day.
-const MOST_SECONDS: u64 = 24 * 60 * 60;
+const MAX_SECONDS: u64 = 24 * 60 * 60;
 /// The values of the options for compression.
 pub const COMPRESSIONS: &str = "it is zlib[:1..9], lzo, zstd[:-15..15], or no";
 
@@ -261,11 +261,11 @@ impl MountRequest {
                 seconds => self.commit = Some(Duration::from_secs(seconds)),
             },
             "timeout" => match number()? {
-                seconds @ 1..=MOST_SECONDS => self.timeout = Some(Duration::from_secs(seconds)),
-                _ => return Err(wrong(format!("it is a number of seconds, from 1 to {MOST_SECONDS}"))),
+                seconds @ 1..=MAX_SECONDS => self.timeout = Some(Duration::from_secs(seconds)),
+                _ => return Err(wrong(format!("it is a number of seconds, from 1 to {MAX_SECONDS}"))),
             },
             "memory" => match size()? {
-                bytes if bytes < LEAST_MEMORY => return Err(wrong("at least 16M are needed".into())),
+                bytes if bytes < MIN_MEMORY => return Err(wrong("at least 16M are needed".into())),
                 bytes => self.memory = Some(usize::try_from(bytes).map_err(|_| wrong("too much".into()))?),
             },
             "compress" | "compress-force" => {
@@ -273,13 +273,13 @@ impl MountRequest {
                 self.compress(mode.ok_or_else(|| wrong(COMPRESSIONS.into()))?);
             }
             "thread_pool" => match usize::try_from(number()?) {
-                Ok(threads @ 1..=MOST_THREADS) => self.compression_threads = Some(threads),
-                _ => return Err(wrong(format!("from 1 to {MOST_THREADS} threads are possible"))),
+                Ok(threads @ 1..=MAX_THREADS) => self.compression_threads = Some(threads),
+                _ => return Err(wrong(format!("from 1 to {MAX_THREADS} threads are possible"))),
             },
             "max_inline" => self.max_inline = Some(size()?),
             "threads" => match usize::try_from(number()?) {
-                Ok(threads @ 1..=MOST_THREADS) => self.threads = Some(threads),
-                _ => return Err(wrong(format!("from 1 to {MOST_THREADS} threads are possible"))),
+                Ok(threads @ 1..=MAX_THREADS) => self.threads = Some(threads),
+                _ => return Err(wrong(format!("from 1 to {MAX_THREADS} threads are possible"))),
             },
             "transport" => {
                 self.transport = match value {

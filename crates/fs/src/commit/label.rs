@@ -1,8 +1,8 @@
 //! The volume's label: a field of the superblock, which the next commit writes.
 
 use super::owner::Committer;
-use super::requests::LABEL_SIZE;
 use crate::error::{Errno, Result};
+use ubtrfs_format::LABEL_SIZE;
 
 impl Committer {
     /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not

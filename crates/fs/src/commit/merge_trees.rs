@@ -15,7 +15,7 @@ use super::early::EarlyLeaves;
 use super::owner::Committer;
 use super::rebuild_tree::rebuild_tree;
 use super::relocate_trees::{relocate_trees, trees_to_relocate};
-use super::relocation::Plan;
+use super::relocation::RelocationPlan;
 use super::roots::NewRoots;
 use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
@@ -70,7 +70,7 @@ impl MergedTrees {
         committed: &Arc<Committed>,
         transaction: &Transaction,
         inodes: &[Arc<Inode>],
-        plan: Option<Plan>,
+        plan: Option<RelocationPlan>,
     ) -> Result<Self> {
         let extent_tree = committed.tree(TreeId::EXTENT)?;
         ensure_metadata(committer)?;

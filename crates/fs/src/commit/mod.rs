@@ -82,4 +82,4 @@ pub(crate) use balance_item::BALANCE;
 pub(crate) use device_stats::load as load_device_stats;
 pub(crate) use owner::Committer;
 pub(crate) use reloc_trees::merges_reloc_trees;
-pub(crate) use relocation::{DataTarget, Plan, Step as RelocationStep};
+pub(crate) use relocation::{DataTarget, RelocationPlan, RelocationStep};

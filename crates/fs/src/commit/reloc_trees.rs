@@ -62,7 +62,7 @@ impl Committer {
         if !self.has_reloc_trees()? {
             return Ok(());
         }
-        self.info.space.lock().may_use_all_of_reserve();
+        self.info.space.lock().may_use_all_of_global_reserve();
         self.requests.set_drops_reloc_trees(true);
         let done = self.commit_anyway();
         self.requests.set_drops_reloc_trees(false);

@@ -1,10 +1,8 @@
 //! What is asked of the next commit beside its transaction and the changes of space.
 
+use ubtrfs_format::LABEL_SIZE;
 use ubtrfs_format::items::BalanceItem;
 use ubtrfs_threads::{Mutex, Rank};
-
-/// Bytes of a label and the zeroes behind it, one at the least.
-pub(super) const LABEL_SIZE: usize = 256;
 
 /// A label as the superblock has it.
 pub(super) type Label = [u8; LABEL_SIZE];

@@ -10,7 +10,7 @@ use ubtrfs_volume::{CompletedWrites, Data};
 use super::merge_trees::MergedTrees;
 use super::owner::Committer;
 use super::relocate_trees::trees_to_relocate;
-use super::relocation::{Plan, Step as RelocationStep};
+use super::relocation::{RelocationPlan, RelocationStep};
 use super::write::Fsyncs;
 use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitStep;
@@ -28,7 +28,7 @@ struct Built {
     /// Nodes of the log that it ends.
     log_nodes: Vec<Logical>,
     /// What it moves.
-    plan: Option<Plan>,
+    plan: Option<RelocationPlan>,
     /// The copies of data that moves.
     written: Option<CompletedWrites<Data>>,
 }

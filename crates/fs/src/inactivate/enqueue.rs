@@ -7,10 +7,10 @@ use super::queue::Waiting;
 use crate::inode::{Inode, InodeBatch, InodeState, OrphanEdit};
 use crate::transaction::Transaction;
 use ubtrfs_file::Piece;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
-const TYPICAL_EXTENT: u64 = 1 << 20;
+pub(crate) const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Inactivator {
     /// Frees an inode to which nothing refers, or enqueues it: its content, its xattrs, its items.
@@ -29,7 +29,8 @@ impl Inactivator {
         state.dead = true;
         self.info.gate.freeze_older(&mut *state);
         let bytes = state.item.nbytes;
-        let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, reserve: UseOfReserve::All, ..Demand::default() };
+        let demand =
+            Demand { edits: 4 + bytes / TYPICAL_EXTENT, global_reserve: UseOfGlobalReserve::All, ..Demand::default() };
         let at_once = !is_stopped && bytes <= self.info.options.freeing.at_once;
         let reservation = if at_once { self.info.try_reserve(demand) } else { None };
         if reservation.is_some() || (!is_stopped && state.is_new()) {

@@ -224,8 +224,8 @@ impl InodeTable {
 
 /// Shrinks a map when most of its entries are gone.
 fn shrink<T>(map: &mut HashMap<InodeId, T, SeededHash>) {
-    const LEAST: usize = 64;
-    if map.len() > LEAST && map.len() < map.capacity() / 4 {
+    const MIN: usize = 64;
+    if map.len() > MIN && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
     }
 }

@@ -25,7 +25,7 @@ use ubtrfs_space::Demand;
 /// Pieces that are shared in one passage of the gate.
 const AT_ONCE: usize = 64;
 /// Pieces of the destination that one step may displace.
-const MOST_DISPLACED: usize = 2048;
+const MAX_DISPLACED: usize = 2048;
 /// Bytes of files of which each may be shared whole without taking long.
 const SHORT: u64 = 128 << 10;
 /// Bytes of a file extent item, of one that it may be split from, and of the reference to its
@@ -303,7 +303,7 @@ impl Operations {
         let map = self.info.view(target, state).map()?;
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let displaced = map.with_stack(state, |stack| {
-            stack.pieces(range.clone()).take(MOST_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
+            stack.pieces(range.clone()).take(MAX_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
         })?;
         // The extents that one step frees are bounded, too (invariant 26).
         let len = match displaced.last().map(Mapped::end).filter(|end| *end < range.end) {

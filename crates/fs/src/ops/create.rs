@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ubtrfs_file::{InlinePiece, Piece};
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::posix::{S_IFCHR, S_ISGID};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
 use super::checks::{check_name, check_real};
@@ -35,7 +36,6 @@ pub struct NewInode {
     pub flags: Option<u64>,
 }
 
-const S_ISGID: u32 = 0o2000;
 /// Flags that new inodes inherit from their directory.
 const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
@@ -225,7 +225,7 @@ impl Operations {
 
     /// The whiteout that a rename leaves in a directory.
     pub(super) fn new_whiteout(&self, id: InodeId, (uid, gid): (u32, u32), parent: &InodeState) -> Arc<Inode> {
-        let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
+        let new = NewInode { mode: S_IFCHR, uid, gid, ..NewInode::default() };
         Arc::new(Inode::new(id, self.new_state(parent, &new, self.info.now())))
     }
 

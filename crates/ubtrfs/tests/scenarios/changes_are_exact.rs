@@ -12,8 +12,8 @@ use ubtrfs::{
 };
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::fixture::Fixture;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::seeds;
 
@@ -495,7 +495,7 @@ fn ten_changes_among_a_million_files_cost_few_reads() {
 /// Compares a tree of so many directories with so many files each, of at least so many nodes, with
 /// its snapshot.
 fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usize, least_nodes: u64) {
-    const MOST_READS: u64 = 80;
+    const MAX_READS: u64 = 80;
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, size, |_| {});
@@ -524,7 +524,7 @@ fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usiz
         let (reads, bytes) = (fs.stats().cache.misses - before, fs.subvolume_info(old).unwrap().bytes_used);
         let nodes = bytes / u64::from(fs.volume().node_size());
         assert!(nodes > least_nodes, "the tree has only {nodes} nodes");
-        assert!(reads <= MOST_READS, "{reads} of {nodes} nodes were read");
+        assert!(reads <= MAX_READS, "{reads} of {nodes} nodes were read");
         fs.close().unwrap();
     };
     reads(&|fs| {

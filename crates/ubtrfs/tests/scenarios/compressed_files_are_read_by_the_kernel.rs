@@ -11,11 +11,11 @@ use ubtrfs::{
 };
 use ubtrfs_format::Incompat;
 use ubtrfs_format::items::InodeFlags;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::seeds;

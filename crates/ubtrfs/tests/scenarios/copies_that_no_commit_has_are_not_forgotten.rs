@@ -13,6 +13,7 @@ use ubtrfs::testing::{Faults, FaultyDevice, Lasting, Operation, ResilverFault};
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{DeviceId, Logical, Physical};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, OverlayDevice, Volume};
 
 use crate::common::volumes::{alone, assert_clean, assert_holds, volume, write};
@@ -137,4 +138,12 @@ fn a_device_that_is_brought_up_before_that_lacks_the_copy() {
     let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();
     let report = ubtrfs_check::check(&shared, &ubtrfs_check::Options::default()).unwrap();
     assert!(!report.is_clean(), "the fault is not found");
+}
+
+#[test]
+fn a_device_that_does_not_meddle_yet_conforms() {
+    let inner = FaultyDevice::new(Arc::new(OverlayDevice::zeroed(2 << 20)));
+    // Very many, so that none is the first one.
+    let device = Meddling { inner, writes: AtomicUsize::new(1 << 40), beside: Mutex::default() };
+    assert_conforms(Subject::new(Arc::new(device)));
 }

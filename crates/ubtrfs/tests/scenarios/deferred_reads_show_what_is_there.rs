@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use ubtrfs::scheduling::{BegunRead, DeferredRead, Scheduling};
-use ubtrfs::testing::SplitMix64;
+use ubtrfs::testing::Rng;
 use ubtrfs::volume::{Buffer, DirectRead};
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
 use ubtrfs_mkfs::MkfsOptions;
@@ -69,7 +69,7 @@ fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8
 #[test]
 fn deferred_reads_are_as_others() {
     let (_dir, _, fs) = volume(|_| ());
-    let mut random = SplitMix64::new(1);
+    let mut random = Rng::new(1);
     let (mut left, mut refused) = (0, 0);
     for number in 0..40 {
         let file = create(&fs, &number.to_string());

@@ -2,6 +2,7 @@
 //! driver; then its space comes back. A crash leaves nothing of it. A commit either merges into
 //! its tree or drops it (invariant 66).
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, WriteAt};
 use ubtrfs_format::{DirIndex, Physical, TreeId};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode};
 
 use crate::common::files::{errno, file, new_file};
@@ -318,4 +320,13 @@ fn they_are_dropped_when_the_last_of_them_is_closed() {
     assert_eq!(fs.abort_reason(), None);
     drop(fs);
     assert_clean(&path);
+}
+
+#[test]
+fn a_file_that_is_not_flushed_conforms_but_for_crashes() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(2 << 20).unwrap();
+    let file = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+    assert_conforms(Subject::new(Arc::new(Unflushed(file))));
 }

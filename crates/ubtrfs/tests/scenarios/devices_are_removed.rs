@@ -113,7 +113,7 @@ fn has_extents(fs: &Filesystem, start: Logical, length: u64) -> bool {
 /// Nothing has changed since the mount, and a mount alone does not take empty chunks away.
 #[test]
 fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
-    const MOST: u32 = 500;
+    const MAX: u32 = 500;
     let shared: Vec<Arc<OverlayDevice>> =
         volume(2, Profile::Single, Profile::Raid1).into_iter().map(Arc::new).collect();
     let third = Arc::new(OverlayDevice::zeroed(SIZE));
@@ -152,7 +152,7 @@ fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
     let asked = std::cell::Cell::new(0);
     fs.remove_device(DeviceId(3), &|_| {
         asked.set(asked.get() + 1);
-        asked.get() < MOST
+        asked.get() < MAX
     })
     .unwrap();
     fs.close().unwrap();
@@ -182,7 +182,7 @@ fn a_missing_device_is_removed_where_the_others_can_hold_all() {
 #[test]
 fn one_that_was_put_in_the_place_of_another_is_removed() {
     /// Far more often than this takes it is not asked whether to go on.
-    const MOST_ROUNDS: u32 = 1000;
+    const MAX_ROUNDS: u32 = 1000;
     for remounted in [false, true] {
         let mut devices = shared(&volume(3, Profile::Raid1, Profile::Raid1));
         let mut fs = open(devices.clone()).unwrap();
@@ -198,7 +198,7 @@ fn one_that_was_put_in_the_place_of_another_is_removed() {
         let rounds = std::cell::Cell::new(0);
         let goes_on = |_: &_| {
             rounds.set(rounds.get() + 1);
-            rounds.get() < MOST_ROUNDS
+            rounds.get() < MAX_ROUNDS
         };
         fs.remove_device(GONE, &goes_on).unwrap();
         assert!(tree_below_the_root(&fs) == before);

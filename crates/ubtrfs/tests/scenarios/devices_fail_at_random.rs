@@ -13,15 +13,15 @@ use ubtrfs::{SetAttributes, WriteAt};
 use ubtrfs_format::items::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem};
 use ubtrfs_format::{DeviceId, TreeId};
 use ubtrfs_testkit::seeds::{seeds, soaks};
-use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, SplitMix64, Volume};
+use ubtrfs_volume::{Device, OpenOptions, OverlayDevice, Rng, Volume};
 
 use crate::common::failing::{FailingDevice, Health};
 use crate::common::pattern;
 use crate::common::volumes::{assert_clean, assert_holds, blank, root, volume, write};
 
 const PROGRAMS: u64 = 3;
-const MOST_FILES: u64 = 10;
-const MOST_BYTES: u64 = 700_000;
+const MAX_FILES: u64 = 10;
+const MAX_BYTES: u64 = 700_000;
 /// How long a soak takes, unless `UBTRFS_MINUTES` says otherwise.
 const MINUTES: u64 = 60;
 
@@ -39,13 +39,13 @@ impl Drop for Story {
 /// One that works in a directory of its own, and knows what its files have.
 struct Program {
     directory: String,
-    random: SplitMix64,
+    random: Rng,
     files: BTreeMap<String, Vec<u8>>,
 }
 
 impl Program {
     fn new(number: u64, seed: u64) -> Self {
-        let random = SplitMix64::new(seed * 100 + number);
+        let random = Rng::new(seed * 100 + number);
         Self { directory: format!("program {number}"), random, files: BTreeMap::new() }
     }
 
@@ -64,7 +64,7 @@ impl Program {
     /// Does one thing or another.
     fn work(&mut self, fs: &Filesystem) {
         let dir = self.directory(fs);
-        let name = format!("file {}", self.random.below(MOST_FILES));
+        let name = format!("file {}", self.random.below(MAX_FILES));
         match self.random.below(10) {
             0..=4 => self.write(fs, dir, &name),
             5 => {
@@ -93,10 +93,10 @@ impl Program {
             Some(content) => (content, fs.lookup(dir, name.as_bytes()).unwrap()),
             None => (self.files.entry(name.to_owned()).or_default(), fs.create(dir, name.as_bytes(), &new).unwrap()),
         };
-        let at = self.random.below(MOST_BYTES);
-        let most = if self.random.below(3) == 0 { MOST_BYTES } else { 5000 };
+        let at = self.random.below(MAX_BYTES);
+        let most = if self.random.below(3) == 0 { MAX_BYTES } else { 5000 };
         let len = 1 + self.random.below(most);
-        let end = (at + len).min(MOST_BYTES) as usize;
+        let end = (at + len).min(MAX_BYTES) as usize;
         let at = (at as usize).min(end - 1);
         let bytes = pattern(self.random.next_u64() >> 20, end - at);
         fs.write(file, WriteAt::Offset(at as u64), &bytes, false).unwrap();
@@ -112,7 +112,7 @@ impl Program {
 
     fn truncate(&mut self, fs: &Filesystem, dir: InodeId) {
         let Some(name) = self.some_file() else { return };
-        let size = self.random.below(MOST_BYTES);
+        let size = self.random.below(MAX_BYTES);
         let file = fs.lookup(dir, name.as_bytes()).unwrap();
         fs.set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
         self.files.get_mut(&name).unwrap().resize(size as usize, 0);
@@ -127,7 +127,7 @@ impl Program {
 
     fn verify(&self, fs: &Filesystem, dir: InodeId, name: &str) {
         let file = fs.lookup(dir, name.as_bytes()).unwrap();
-        assert!(fs.read(file, 0, MOST_BYTES as usize + 1).unwrap() == self.files[name], "{}/{name}", self.directory);
+        assert!(fs.read(file, 0, MAX_BYTES as usize + 1).unwrap() == self.files[name], "{}/{name}", self.directory);
         fs.forget(file, 1);
     }
 
@@ -140,7 +140,7 @@ impl Program {
 
 /// A volume, the programs that use it, and who looks after its devices.
 struct Machine {
-    random: SplitMix64,
+    random: Rng,
     devices: Vec<Arc<FailingDevice>>,
     programs: Vec<Program>,
     fs: Option<Arc<Filesystem>>,
@@ -156,7 +156,7 @@ fn shared(devices: &[Arc<FailingDevice>]) -> Vec<Arc<dyn Device>> {
 
 impl Machine {
     fn new(seed: u64) -> (Self, String) {
-        let mut random = SplitMix64::new(seed);
+        let mut random = Rng::new(seed);
         let layouts = [
             (2, Profile::Raid1, Profile::Raid1, 2),
             (3, Profile::Raid1, Profile::Raid1, 2),

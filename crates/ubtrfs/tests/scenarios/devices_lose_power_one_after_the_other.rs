@@ -9,7 +9,7 @@ use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
 use ubtrfs_format::DeviceId;
 use ubtrfs_format::items::InodeFlags;
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::seeds::many_seeds;
 use ubtrfs_volume::{Device, Fate, OpenOptions, RecordingDevice, Volume};
 
@@ -22,7 +22,7 @@ const FILES: usize = 3;
 const FSYNCS: usize = 40;
 const COMMIT_AFTER: u64 = 17;
 /// The most bytes of a file.
-const MOST: u64 = 200_000;
+const MAX: u64 = 200_000;
 
 /// What was acknowledged: a file's content, and the events of the devices until then.
 struct Acknowledged {
@@ -71,7 +71,7 @@ fn history(seed: u64) -> History {
     let began = now();
     for _ in 0..FSYNCS {
         let (file, seed) = (rng.below(FILES as u64) as usize, rng.below(1 << 32));
-        let most = if rng.one_in(4) { MOST } else { 3000 };
+        let most = if rng.one_in(4) { MAX } else { 3000 };
         let len = if file == 0 { 1000 } else { 1 + rng.below(most) as usize };
         replace(&fs, files[file], seed, len);
         acknowledged.push(Acknowledged { file, seed, len, event: now() });
@@ -95,7 +95,7 @@ impl History {
             let last = of_file().rfind(|it| it.event <= event).unwrap();
             let next = of_file().find(|it| it.event > event);
             let id = fs.lookup(root(), name(file).as_bytes()).unwrap();
-            let held = fs.read(id, 0, MOST as usize + 1).unwrap();
+            let held = fs.read(id, 0, MAX as usize + 1).unwrap();
             let is = |it: &Acknowledged| held == pattern(it.seed, it.len);
             // What was about to be written may be there in part where the data has no checksums.
             let is_kept = is(last) || next.is_some_and(is);

@@ -16,7 +16,7 @@ use crate::common::volumes::{alone, assert_clean, assert_holds, open, root, volu
 
 const EIO: i32 = 5;
 /// Until a thread in the background must have done its work, on the slowest machine.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX: Duration = Duration::from_secs(120);
 
 fn pair() -> [Arc<OverlayDevice>; 2] {
     let mut devices = volume(2, Profile::Raid1, Profile::Raid1).into_iter().map(Arc::new);
@@ -53,7 +53,7 @@ fn write_and_fsync(fs: &Filesystem, number: u64) {
 fn wait_until_current(fs: &Filesystem) {
     let begun = Instant::now();
     while !fs.volume().lagging_devices().is_empty() {
-        assert!(begun.elapsed() < LONGEST, "{:?} still lag", fs.volume().lagging_devices());
+        assert!(begun.elapsed() < MAX, "{:?} still lag", fs.volume().lagging_devices());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

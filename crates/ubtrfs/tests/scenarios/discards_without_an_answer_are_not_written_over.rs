@@ -11,7 +11,8 @@ use ubtrfs::mkfs::Profile;
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Errno, Filesystem, Options};
 use ubtrfs_format::{DeviceId, Physical};
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, Volume};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, OpenOptions, Volume, check_writes};
 
 use crate::common::volumes::{SIZE, assert_clean, assert_holds, root, volume, write};
 
@@ -37,6 +38,9 @@ impl Device for SilentDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size()) {
+            return DeviceTicket::done(Err(error));
+        }
         for write in &writes {
             let (start, end) = (write.at.0, write.at.0 + write.data.len() as u64);
             let hit = self.discards.lock().iter().find(|it| it.start < end && start < it.end).cloned();
@@ -121,4 +125,11 @@ fn their_place_is_not_used_before_the_next_mount() {
     fs.close().unwrap();
     drop(fs);
     assert_clean(&[device], "in the end");
+}
+
+#[test]
+fn a_device_that_answers_discards_conforms() {
+    let inner = OverlayDevice::zeroed(2 << 20);
+    let device = SilentDevice { inner, discards: Mutex::default(), answers: AtomicBool::new(true) };
+    assert_conforms(Subject::new(Arc::new(device)));
 }

@@ -36,16 +36,16 @@ fn with_high_number(path: &Path, below: u64) {
 /// The same number as the kernel's, with which a soak compares it.
 #[test]
 fn names_of_a_file() {
-    const MOST: u32 = 65_535;
+    const MAX: u32 = 65_535;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     image::make(&path, 256 << 20, |_| ());
     let fs = image::open(&path, Options::default());
     let file = fs.create(fs.root(), b"1", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    for number in 2..=MOST {
+    for number in 2..=MAX {
         fs.link(file, fs.root(), number.to_string().as_bytes()).unwrap();
     }
-    assert_eq!(fs.attributes(file).unwrap().nlink, MOST);
+    assert_eq!(fs.attributes(file).unwrap().nlink, MAX);
     assert_eq!(fs.link(file, fs.root(), b"more").unwrap_err().errno(), Errno::MLINK);
     fs.close().unwrap();
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use crate::common::gated::{Gated, open_gated};
 use crate::common::memory::new_volume;
 use ubtrfs::scheduling::Scheduling;
-use ubtrfs::testing::SplitMix64;
+use ubtrfs::testing::Rng;
 use ubtrfs::volume::{Device, OpenOptions, Volume};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, Stats, WriteAt};
 use ubtrfs_format::{ItemType, Key};
@@ -20,7 +20,7 @@ const NODE: u64 = 2 * 16 * KIB;
 const SUPERBLOCK: u64 = 4 * KIB;
 /// Node of the log tree, node of the tree of log trees, superblock: the least that a write of the
 /// log takes.
-const LEAST: u64 = 2 * NODE + SUPERBLOCK;
+const MIN: u64 = 2 * NODE + SUPERBLOCK;
 
 fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
     let (device, fs) = open_gated(size);
@@ -89,7 +89,7 @@ fn an_overwrite_costs_its_data_and_the_least_of_a_log() {
     for at in [64 * KIB, 128 * KIB, 64 * KIB] {
         write(&fs, file, at, 4 * KIB);
         let cost = fsync(&fs, file);
-        assert_eq!((cost.bytes, cost.searches, cost.reads), (4 * KIB + LEAST, 0, 0), "{cost:?}");
+        assert_eq!((cost.bytes, cost.searches, cost.reads), (4 * KIB + MIN, 0, 0), "{cost:?}");
     }
     assert_eq!(cost(&fs, || fs.fsync(file).unwrap()), NOTHING);
 }
@@ -102,7 +102,7 @@ fn an_append_costs_its_data_and_the_least_of_a_log() {
     fs.sync().unwrap();
     write(&fs, file, 256 * KIB, 64 * KIB);
     let cost = fsync(&fs, file);
-    assert_eq!((cost.bytes, cost.searches, cost.reads), (64 * KIB + LEAST, 0, 0), "{cost:?}");
+    assert_eq!((cost.bytes, cost.searches, cost.reads), (64 * KIB + MIN, 0, 0), "{cost:?}");
 }
 
 /// How many extents the last commit has of a file.
@@ -126,7 +126,7 @@ fn a_file_that_grows_from_fsync_to_fsync_costs_the_same_each_time_and_stays_in_o
     for number in 0..STEPS {
         write(&fs, file, number * STEP, STEP);
         let cost = fsync(&fs, file);
-        assert_eq!(cost.bytes, STEP + LEAST, "{number}: {cost:?}");
+        assert_eq!(cost.bytes, STEP + MIN, "{number}: {cost:?}");
     }
     fs.sync().unwrap();
     assert_eq!(extents(&fs, file), 1);
@@ -184,7 +184,7 @@ fn the_thousandth_append_costs_hardly_more_than_the_first() {
     let last = last.unwrap();
     // Inode item, end of the extents and checksums are in leaves of their own by then, below a
     // root; each may be split.
-    assert!(last.bytes <= 4 * KIB + LEAST + 5 * NODE && last.searches == 0 && last.reads == 0, "{last:?}");
+    assert!(last.bytes <= 4 * KIB + MIN + 5 * NODE && last.searches == 0 && last.reads == 0, "{last:?}");
 }
 
 #[test]
@@ -193,12 +193,12 @@ fn a_new_file_costs_its_data_and_the_least_of_a_log() {
     let file = create(&fs, fs.root(), "file", FILE);
     write(&fs, file, 0, 16 * KIB);
     let cost = fsync(&fs, file);
-    assert_eq!((cost.bytes, cost.searches, cost.reads), (16 * KIB + LEAST, 0, 0), "{cost:?}");
+    assert_eq!((cost.bytes, cost.searches, cost.reads), (16 * KIB + MIN, 0, 0), "{cost:?}");
     // A small one has its content in the log.
     let small = create(&fs, fs.root(), "small", FILE);
     write(&fs, small, 0, 100);
     let cost = fsync(&fs, small);
-    assert_eq!((cost.bytes, cost.searches, cost.reads), (LEAST, 0, 0), "{cost:?}");
+    assert_eq!((cost.bytes, cost.searches, cost.reads), (MIN, 0, 0), "{cost:?}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_renamed_file_costs_a_lookup_of_its_names() {
     assert_eq!(cost(&fs, || rename(&fs, (one, "file"), (two, "file"))), NOTHING);
     let cost = fsync(&fs, file);
     // One for the names in either directory, none for their contents.
-    assert!(cost.searches <= 2 && cost.bytes == LEAST, "{cost:?}");
+    assert!(cost.searches <= 2 && cost.bytes == MIN, "{cost:?}");
 }
 
 #[test]
@@ -225,10 +225,10 @@ fn a_new_entry_in_a_large_directory_costs_what_it_does_in_a_small_one() {
     fs.sync().unwrap();
     create(&fs, dir, "new", FILE);
     let cost = fsync(&fs, dir);
-    assert_eq!((cost.bytes, cost.searches, cost.reads), (LEAST, 0, 0), "{cost:?}");
+    assert_eq!((cost.bytes, cost.searches, cost.reads), (MIN, 0, 0), "{cost:?}");
     create(&fs, dir, "newer", FILE);
     let cost = fsync(&fs, dir);
-    assert_eq!((cost.bytes, cost.searches, cost.reads), (LEAST, 0, 0), "{cost:?}");
+    assert_eq!((cost.bytes, cost.searches, cost.reads), (MIN, 0, 0), "{cost:?}");
 }
 
 #[test]
@@ -368,7 +368,7 @@ fn blocks_of_random_fsyncs(background_commits: bool) -> u64 {
     }
     fs.sync().unwrap();
     let before = fs.stats();
-    let mut random = SplitMix64::new(1);
+    let mut random = Rng::new(1);
     for _ in 0..1500 {
         for _ in 0..16 {
             let at = random.below(SECTORS) * SECTOR;

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, Options};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::diff::{Options as Compared, diff};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{btrfs_check, mkfs_btrfs};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use ubtrfs::{ConflictKind, Errno, Filesystem, InodeId, MergeSides, Merged, NewInode, Options, Prefer, WriteAt};
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::seeds;
 

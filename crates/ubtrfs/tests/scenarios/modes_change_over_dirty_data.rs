@@ -12,13 +12,14 @@ use ubtrfs::{
 };
 use ubtrfs_format::items::{BlockGroupFlags, InodeFlags};
 use ubtrfs_mkfs::MkfsOptions;
+use ubtrfs_random::Rng;
 use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
 
 const SIZE: u64 = 512 << 20;
 /// Bytes of metadata for which there is one file: its content takes nearly as many.
 const METADATA_OF_A_FILE: u64 = 3000;
 /// Bytes of all files: they are there twice until they are committed.
-const MOST_DATA: usize = 80 << 20;
+const MAX_DATA: usize = 80 << 20;
 const SECTOR: usize = 4096;
 const ZSTD: Option<CompressionMode> = Some(CompressionMode { algorithm: Compression::Zstd, level: 0, force: false });
 
@@ -44,14 +45,10 @@ impl Change {
 /// half of the sectors.
 fn content(seed: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut random = Rng::new(seed);
     for sector in bytes.chunks_mut(SECTOR) {
-        for byte in sector.iter_mut().take(1900) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            *byte = state as u8;
-        }
+        let len = sector.len().min(1900);
+        sector[..len].copy_from_slice(&random.noise(len));
     }
     bytes
 }
@@ -92,7 +89,7 @@ fn file(fs: &Filesystem, name: &str, flags: u64) -> Result<InodeId> {
 /// than there is room for, and that all of them are written again without a commit.
 fn files(fs: &Filesystem, flags: u64, size: usize) -> Vec<InodeId> {
     let most = fs.stats().space.metadata_total / METADATA_OF_A_FILE;
-    let count = most.min((MOST_DATA / size) as u64);
+    let count = most.min((MAX_DATA / size) as u64);
     let made = |number: u64| {
         let id = file(fs, &format!("file{number}"), flags).unwrap();
         fs.write(id, WriteAt::Offset(0), &pattern(number, size), false).unwrap();

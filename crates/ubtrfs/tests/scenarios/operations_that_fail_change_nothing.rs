@@ -292,13 +292,13 @@ fn assert_unchanged(base: &OverlayDevice, fs: &Filesystem, work: &Work, what: &s
 /// An operation on a full volume, of whose small files some go after each attempt. Returns how
 /// often it failed.
 fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act) -> usize {
-    const MOST_FAILURES: usize = 40;
+    const MAX_FAILURES: usize = 40;
     const AT_ONCE: usize = 12;
     let fs = mount(Arc::new(base.fork()));
     let work = open(&fs);
     let mut failures = 0;
     let mut left = (0..fillers).rev();
-    while failures < MOST_FAILURES {
+    while failures < MAX_FAILURES {
         // In a transaction that has begun, the next operation needs a smaller reservation.
         fs.set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
         let before = shown(&fs, &work);

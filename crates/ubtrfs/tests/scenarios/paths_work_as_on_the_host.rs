@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ubtrfs::format::items::FileType;
 use ubtrfs::mkfs::{self, MkfsOptions};
-use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice, RecordingDevice, SplitMix64};
+use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice, RecordingDevice, Rng};
 use ubtrfs::volume::{self, Device, MemoryDevice};
 use ubtrfs::{Dir, Errno, Error, File, Filesystem, OpenOptions, Options, RenameFlags, Result};
 use ubtrfs_testkit::scratch::scratch_dir;
@@ -67,7 +67,7 @@ fn names(dir: &Dir, path: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn random_path(random: &mut SplitMix64) -> String {
+fn random_path(random: &mut Rng) -> String {
     let mut below = |end: u64| random.next_u64() % end;
     let mut path = String::new();
     for number in 0..=below(3) {
@@ -83,7 +83,7 @@ fn random_path(random: &mut SplitMix64) -> String {
 }
 
 /// One operation on the host and here.
-fn step(random: &mut SplitMix64, host: &Path, dir: &Dir) -> (String, Outcome, Outcome) {
+fn step(random: &mut Rng, host: &Path, dir: &Dir) -> (String, Outcome, Outcome) {
     let (one, two) = (random_path(random), random_path(random));
     let (host_one, host_two) = (host.join(&one), host.join(&two));
     let (name, theirs, ours) = match random.next_u64() % 17 {
@@ -199,7 +199,7 @@ fn random_operations_end_as_those_of_the_host() {
     let root = Dir::root(&mounted());
     root.create_dir_all(INSIDE).unwrap();
     let dir = root.open_dir(INSIDE).unwrap();
-    let mut random = SplitMix64::new(7);
+    let mut random = Rng::new(7);
     let mut succeeded = 0;
     for number in 0..STEPS {
         let (what, theirs, ours) = step(&mut random, &host, &dir);

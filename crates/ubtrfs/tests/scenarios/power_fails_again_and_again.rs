@@ -12,7 +12,7 @@ use ubtrfs::testing::OverlayDevice;
 use ubtrfs::{Errno, Filesystem, ReplaceOptions, VacateProgress};
 use ubtrfs_format::items::{BalanceFlags, BalanceItem};
 use ubtrfs_format::{SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::seeds::many_seeds;
 use ubtrfs_volume::{Buffer, Device, DeviceWrite, SharedBuffer};
 

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use ubtrfs::testing::{CommitHook, CommitStep, Faults};
 use ubtrfs::{Errno, Filesystem, InodeId, Options, RenameFlags, WriteAt};
 use ubtrfs_format::{DirIndex, TreeId};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 

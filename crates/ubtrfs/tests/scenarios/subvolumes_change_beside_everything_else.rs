@@ -14,8 +14,8 @@ use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, Renam
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;
 

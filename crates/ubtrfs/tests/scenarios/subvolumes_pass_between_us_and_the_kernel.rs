@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, FreeingLimits, InodeId, NewInode, Options, WriteAt};
 use ubtrfs_format::{Ino, TreeId};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::diff::{self, assert_same};
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::soaks;

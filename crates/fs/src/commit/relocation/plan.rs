@@ -40,7 +40,7 @@ pub(super) struct MovingData {
 }
 
 /// What moves, in a certain state of the volume.
-pub(crate) struct Plan {
+pub(crate) struct RelocationPlan {
     pub(super) committed: Arc<Committed>,
     pub(super) extent_tree: Snapshot,
     pub(super) node_size: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(super) sums: Option<SumMap>,
 }
 
-impl Plan {
+impl RelocationPlan {
     /// Nothing moves yet in this state.
     pub(crate) fn new(info: &FsInfo, committed: &Arc<Committed>) -> Result<Self> {
         let half_dropped =

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use ubtrfs::testing::{FaultyDevice, Lasting, Operation, OverlayDevice};
 use ubtrfs_format::Physical;
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, SplitMix64};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Rng};
 
 const EIO: i32 = 5;
 /// Of so many requests one fails while a device is flaky.
@@ -33,7 +34,7 @@ pub enum Health {
 pub struct FailingDevice {
     pub inner: Arc<OverlayDevice>,
     faulty: FaultyDevice,
-    state: Mutex<(Health, SplitMix64)>,
+    state: Mutex<(Health, Rng)>,
     /// Since it began to glitch.
     requests: AtomicU64,
 }
@@ -43,12 +44,7 @@ impl FailingDevice {
     pub fn new(inner: OverlayDevice, seed: u64) -> Arc<Self> {
         let inner = Arc::new(inner);
         let faulty = FaultyDevice::new(inner.clone());
-        Arc::new(Self {
-            inner,
-            faulty,
-            state: Mutex::new((Health::Well, SplitMix64::new(seed))),
-            requests: AtomicU64::new(0),
-        })
+        Arc::new(Self { inner, faulty, state: Mutex::new((Health::Well, Rng::new(seed))), requests: AtomicU64::new(0) })
     }
 
     pub fn health(&self) -> Health {
@@ -128,4 +124,12 @@ impl Device for FailingDevice {
     fn counters(&self) -> DeviceCounters {
         self.faulty.counters()
     }
+}
+
+#[test]
+fn failing_devices_conform() {
+    let device = FailingDevice::new(OverlayDevice::zeroed(2 << 20), 1);
+    let (failing, healing, behind) = (device.clone(), device.clone(), device.inner.clone());
+    let subject = Subject::new(device).fail(move || failing.become_so(Health::Dead));
+    assert_conforms(subject.heal(move || healing.become_so(Health::Well)).behind(behind));
 }

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use ubtrfs::{Errno, Filesystem, NewInode, Options, WriteAt};
 use ubtrfs_format::Physical;
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{
-    Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode, OpenOptions, Volume, WriteError,
+    Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode, OpenOptions, Volume,
+    WriteError, check_writes,
 };
 
 /// An image file that stays small while a volume on it is filled with zeroes: these become holes.
@@ -30,6 +32,9 @@ impl Device for Sparse {
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         const WORTH_IT: usize = 64 << 10;
+        if let Err(error) = check_writes(&writes, self.size()) {
+            return DeviceTicket::done(Err(error));
+        }
         let is_zero = |write: &DeviceWrite| write.data.len() >= WORTH_IT && write.data.iter().all(|byte| *byte == 0);
         let (zeroes, rest): (Vec<_>, Vec<_>) = writes.into_iter().partition(is_zero);
         for write in zeroes {
@@ -158,4 +163,13 @@ pub fn empty(fs: &Filesystem, filled: &Filled) {
     for _ in 0..8 {
         fs.sync().unwrap();
     }
+}
+
+#[test]
+fn sparse_devices_conform() {
+    let dir = ubtrfs_testkit::scratch::scratch_dir();
+    let path = dir.path().join("image");
+    std::fs::File::create(&path).unwrap().set_len(2 << 20).unwrap();
+    let file = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+    assert_conforms(Subject::new(Arc::new(Sparse(file))));
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// Ways to open that don't wait for the other end of a pipe.
 fn reading() -> OpenOptions {

@@ -8,6 +8,7 @@ use super::memory::new_volume;
 use parking_lot::{Condvar, Mutex};
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_format::Physical;
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, MemoryDevice, OpenOptions, Volume};
 
 /// A way that can be closed.
@@ -91,4 +92,12 @@ pub fn open_gated(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
     let volume = Volume::open(vec![device.clone()], OpenOptions { read_only: false }).unwrap();
     let options = Options { background_commits: false, ..Options::default() };
     (device, Filesystem::open(Arc::new(volume), options).unwrap())
+}
+
+#[test]
+fn gated_devices_conform() {
+    let inner = MemoryDevice::new(2 << 20);
+    let (writes, flushes) = (Gate::default(), Gate::default());
+    let device = Gated { inner, writes, flushes, submissions: AtomicUsize::new(0) };
+    assert_conforms(Subject::new(Arc::new(device)));
 }

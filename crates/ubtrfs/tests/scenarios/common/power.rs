@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use ubtrfs::testing::OverlayDevice;
 use ubtrfs_format::Physical;
-use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, WriteError};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, WriteError, check_writes};
 
 const EIO: i32 = 5;
 
@@ -90,6 +91,9 @@ impl Device for PoweredDevice {
     }
 
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        if let Err(error) = check_writes(&writes, self.size()) {
+            return DeviceTicket::done(Err(error));
+        }
         let mut done = Ok(());
         for write in writes {
             let (at, len) = (write.at, write.data.len());
@@ -119,4 +123,13 @@ impl Device for PoweredDevice {
     fn counters(&self) -> DeviceCounters {
         self.seen.counters()
     }
+}
+
+#[test]
+fn powered_devices_conform() {
+    let power = Power::endless();
+    let device = PoweredDevice::new(&power, &OverlayDevice::zeroed(2 << 20));
+    let left = device.clone();
+    let subject = Subject::new(device).after_crash(move || left.after_crash(false));
+    assert_conforms(subject.fail(move || power.end_after(0)));
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ubtrfs::{Attributes, Filesystem, InodeId, NewInode, RenameFlags, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::items::{FileType, InodeFlags, Timespec};
 use ubtrfs_format::{DirIndex, Ino, TreeId};
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// What a file is, without its names and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
