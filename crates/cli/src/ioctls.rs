@@ -47,7 +47,7 @@ const KERNEL_MAGIC: i64 = 0x9123_683e;
 const BY_ID: u64 = 1 << 4;
 
 /// The highest number of a device that is believed: numbers are given one after the other.
-const MOST_DEVICES: u64 = 1 << 20;
+const MAX_DEVICES: u64 = 1 << 20;
 
 /// Of most arguments.
 const SIZE: usize = size_of(SNAP_CREATE_V2);
@@ -56,7 +56,7 @@ type Argument = [u8; SIZE];
 pub const INFO_SIZE: usize = size_of(GET_SUBVOL_INFO);
 /// The offset of the name in the arguments of version 2, and how long it may be.
 const NAME: usize = 56;
-const MOST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// An open file or directory of a mounted volume.
 pub struct Mounted(File);
@@ -203,7 +203,7 @@ impl Mounted {
         let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
         // SAFETY: the same.
         let highest = u64_at(&self.answered(unsafe { ioctl(&self.0, getter) })?, 0);
-        if highest > MOST_DEVICES {
+        if highest > MAX_DEVICES {
             return Err(Errno::PROTO);
         }
         let mut numbers = Vec::new();
@@ -568,7 +568,7 @@ fn after(key: Key) -> Option<Key> {
 /// The argument of version 2 with a name.
 fn named(descriptor: i64, flags: u64, name: &OsStr) -> Done<Argument> {
     let name = name.as_bytes();
-    if name.len() > MOST_NAME {
+    if name.len() > MAX_NAME {
         return Err(Errno::NAMETOOLONG);
     }
     let mut argument: Argument = [0; SIZE];

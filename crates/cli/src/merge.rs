@@ -12,7 +12,7 @@ use ubtrfs_server::merge_records::{MergeRecord, records};
 
 use crate::args;
 use crate::control;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, TROUBLE};
 use crate::ioctls::Mounted;
 use crate::place::Image;
 use crate::show::{self, text};
@@ -21,8 +21,6 @@ use crate::together::Together;
 
 /// The exit status if there are conflicts.
 const CONFLICTS: u8 = 1;
-/// The exit status if it can't be merged.
-const TROUBLE: u8 = 2;
 
 /// `ubtrfs merge`
 pub fn run(arguments: &args::Merge) -> Result<()> {
@@ -60,7 +58,7 @@ fn merge(arguments: &args::Merge) -> Result<Vec<MergeRecord>> {
         Together::Image(image, paths) => {
             let opened = Image::open(&image, &arguments.image, !dry_run, false)?;
             let ids = paths.iter().map(|path| opened.subvolume(path)).collect::<Result<Vec<_>>>()?;
-            let merged = opened.fs.merge(sides(&ids)?, prefer, dry_run, &mut |_| ());
+            let merged = ubtrfs::merge(&opened.fs, sides(&ids)?, prefer, dry_run, &mut |_| ());
             let merged = merged.map_err(|error| match explained(arguments, error.errno()) {
                 Some(why) => Failure::new(format!("{}: {why}", image.display())),
                 None => opened.failed(&error),

@@ -20,7 +20,7 @@ use crate::ioctls::{Mounted, about_mount};
 use crate::output;
 use crate::report::{Progress, meanwhile};
 use crate::scrub_found::{Found, hours};
-use crate::scrub_record::{Record, State};
+use crate::scrub_record::{Record, ScrubState};
 use crate::show;
 use crate::size::show_size;
 
@@ -151,9 +151,9 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
     let found: Vec<Found> = found.into_iter().flatten().collect();
     let error = errors.into_iter().find_map(std::result::Result::err);
     let state = match error {
-        None => State::Finished,
-        Some(Errno::CANCELED | Errno::INTR) => State::Cancelled,
-        Some(_) => State::Failed,
+        None => ScrubState::Finished,
+        Some(Errno::CANCELED | Errno::INTR) => ScrubState::Cancelled,
+        Some(_) => ScrubState::Failed,
     };
     // Of one that was running already this one knows nothing.
     if error != Some(Errno::INPROGRESS) {
@@ -189,8 +189,8 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     let found = fs.scrub(options, &mut show);
     drop(progress);
     let (state, found) = match found {
-        Ok(found) => (State::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),
-        Err(error) => (State::Failed, Err(failed(error))),
+        Ok(found) => (ScrubState::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),
+        Err(error) => (ScrubState::Failed, Err(failed(error))),
     };
     record.ended(state, found.iter().cloned().collect()).keep(id);
     let found = found?;
@@ -221,7 +221,7 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
     let running = running(&mounted, &devices).map_err(failed)?;
     let record = Record::of(Uuid(mounted.volume_id().map_err(failed)?));
     if !running.is_empty() {
-        let started = record.filter(|record| record.state == State::Running).map(|record| record.started);
+        let started = record.filter(|record| record.state == ScrubState::Running).map(|record| record.started);
         if arguments.json {
             let shown = |found| Shown { state: "running", started, ended: None, found };
             return output::say(&output::as_json(&running.into_iter().map(shown).collect::<Vec<_>>())?);
@@ -234,10 +234,10 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
         return output::say(&if arguments.json { output::as_json(&none)? } else { text.to_owned() });
     };
     let state = match state {
-        State::Running => "interrupted",
-        State::Finished => "finished",
-        State::Cancelled => "cancelled",
-        State::Failed => "failed",
+        ScrubState::Running => "interrupted",
+        ScrubState::Finished => "finished",
+        ScrubState::Cancelled => "cancelled",
+        ScrubState::Failed => "failed",
     };
     if arguments.json {
         let shown = |found| Shown { state, started: Some(started), ended, found };

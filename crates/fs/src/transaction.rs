@@ -25,15 +25,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
+use ubtrfs_file::change_memory::{self, Account, TransactionMemory};
+use ubtrfs_file::{MovedExtents, SumMap};
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicU64, Ordering};
 use ubtrfs_threads::{ArcSwap, Mutex, Panics, Rank, RwLockReadGuard, WatchPanics, is_held};
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
-use crate::change_memory::{self, Account, TransactionMemory};
 use crate::error::Result;
-use crate::file::moved::MovedExtents;
-use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::subvolume_changes::SubvolumeChanges;
 use crate::subvolume_entries::EntryLocation;
@@ -111,7 +110,7 @@ impl Transaction {
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.memory.add(change_memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
         let mut extents = self.new_extents.lock();
-        debug_assert!(
+        assert!(
             extents.range(..=start).next_back().is_none_or(|(at, old)| at.0 + old.length <= start.0)
                 && extents.range(start..).next().is_none_or(|(next, _)| start.0 + extent.length <= next.0),
             "invariant 4: {start} is allocated twice in one transaction"

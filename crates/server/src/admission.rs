@@ -46,8 +46,8 @@ impl Admitted<'_> {
 
 impl Shared {
     /// Takes for an ioctl what the VFS would have taken, and sees that the caller has the right to
-    /// it. `EROFS` where the caller's mount is read-only, or may be; `EPERM` where it can't be known
-    /// how it shows ids, and without the right.
+    /// it. `EROFS` where the caller's mount is read-only, or may be; `EPERM` where it can't be
+    /// known how it shows ids, and without the right.
     pub(crate) fn admit<'a>(
         &self,
         caller: &'a Caller<'a>,

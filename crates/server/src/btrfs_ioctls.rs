@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use ubtrfs::{Errno, Filesystem, Result};
+use ubtrfs_format::LABEL_SIZE;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 
 /// An ioctl that queries or trims the volume.
@@ -41,7 +42,6 @@ pub(crate) struct Search {
     head: Vec<u8>,
 }
 
-const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
 const DEV_STATS_SIZE: usize = 1032;

@@ -68,9 +68,11 @@ impl Shared {
     /// Makes the answer to a question.
     fn answer_question(&self, question: Question, stream: &Stream) -> Result<(), Errno> {
         match question {
-            Question::Changes { old, new } => put_changes(stream, |visit| self.engine.changes(old, new, visit)),
+            Question::Changes { old, new } => {
+                put_changes(stream, |visit| ubtrfs::changes(&self.engine, old, new, visit))
+            }
             Question::ChangesSince { subvolume, generation } => {
-                put_changes(stream, |visit| self.engine.changes_since(subvolume, generation, visit))
+                put_changes(stream, |visit| ubtrfs::changes_since(&self.engine, subvolume, generation, visit))
             }
         }
     }

@@ -7,9 +7,9 @@ use ubtrfs_format::ioctl::{EXTENT_MAP, size_of};
 
 use crate::btrfs_ioctls::u64_at;
 
-/// Bytes of the argument of [`EXTENT_MAP`]: `struct fiemap`, and behind it `struct fiemap_extent` as
-/// often as there is room. Only the start is asked for, always to the file's end. Addresses are the
-/// volume's, as those of the kernel's btrfs.
+/// Bytes of the argument of [`EXTENT_MAP`]: `struct fiemap`, and behind it `struct fiemap_extent`
+/// as often as there is room. Only the start is asked for, always to the file's end. Addresses are
+/// the volume's, as those of the kernel's btrfs.
 pub const ARGUMENT_SIZE: usize = size_of(EXTENT_MAP);
 
 const HEAD: usize = 32;

@@ -1,6 +1,7 @@
 //! The merge of subvolumes, as `ubtrfs merge` has it done on a mount: an ioctl on the target, so
 //! that it goes through the mount that changes. Its answer is the number of a stream
-//! ([`NEXT`](ubtrfs_format::ioctl::NEXT)), which is a JSON array of [records](crate::merge_records).
+//! ([`NEXT`](ubtrfs_format::ioctl::NEXT)), which is a JSON array of
+//! [records](crate::merge_records).
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -114,7 +115,7 @@ impl Shared {
             looked.set(Some(Instant::now()));
             stream.is_wanted()
         };
-        let merged = self.engine.merge_while(sides, prefer, dry_run, &mut effect, &is_wanted);
+        let merged = ubtrfs::merge_while(&self.engine, sides, prefer, dry_run, &mut effect, &is_wanted);
         let merged = merged.map_err(|error| errno(&error))?;
         let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
         // Without a reader nobody sees this error.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ubtrfs::{InodeId, RenameFlags};
 use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::posix::{S_IFDIR, S_IFMT, S_IFREG};
 use ubtrfs_fuse::caller_file::copies_durably;
 use ubtrfs_fuse::reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -27,10 +28,6 @@ use crate::shared::{TTL, errno};
 
 /// How long the last commit may wait for devices after an unmount by force.
 const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
-
-const S_IFREG: u32 = 0o100_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFMT: u32 = 0o170_000;
 
 impl Filesystem for Server {
     fn init(&self, granted: &Granted) -> Result<(), Errno> {

@@ -20,7 +20,8 @@ pub(crate) enum SubvolumeIoctl {
     Delete { name: Vec<u8> },
     /// `BTRFS_IOC_SNAP_DESTROY_V2` by the subvolume's number.
     DeleteById(TreeId),
-    /// [`RESET_SUBVOLUME`](ubtrfs_format::ioctl::RESET_SUBVOLUME), our own: to the caller's open file `source`.
+    /// [`RESET_SUBVOLUME`](ubtrfs_format::ioctl::RESET_SUBVOLUME), our own: to the caller's open
+    /// file `source`.
     Reset { source: i64, name: Vec<u8> },
     /// `BTRFS_IOC_SUBVOL_GETFLAGS`.
     Flags,

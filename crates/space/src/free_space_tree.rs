@@ -1,8 +1,11 @@
 //! The free-space tree: reading a group's free ranges, and the edits that update it.
 
+use std::iter::Peekable;
+use std::sync::Arc;
+
 use ubtrfs_format::items::{BlockGroupItem, FreeSpaceInfo};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
-use ubtrfs_tree::{EditBatch, Snapshot};
+use ubtrfs_tree::{EditBatch, NodeCache, Range, Snapshot};
 
 use crate::error::{Error, Result};
 use crate::free_map::FreeMap;
@@ -12,39 +15,51 @@ use crate::space::{Space, SpaceState};
 /// Sectors of one bitmap item.
 const BITMAP_SECTORS: u64 = FreeSpaceInfo::BITMAP_BYTES as u64 * 8;
 
-/// A group's free ranges in the tree, and their form; `None` if the tree has no items of the group
-/// or inconsistent ones.
-pub(crate) fn read_group(
-    tree: &Snapshot,
-    start: Logical,
-    length: u64,
-    sector_size: u64,
-) -> Result<Option<(FreeMap, FreeSpaceForm)>> {
-    let Some(info) = tree.get(&Key::new(start.0, ItemType::FREE_SPACE_INFO, length))? else { return Ok(None) };
-    let info = FreeSpaceInfo::parse(&info)?;
-    let mut free = FreeMap::default();
-    let from = Key::new(start.0, ItemType::FREE_SPACE_EXTENT, 0);
-    let to = Key::new(start.0.saturating_add(length - 1), ItemType::FREE_SPACE_BITMAP, u64::MAX);
-    let end = start.0.saturating_add(length);
-    for item in tree.range(from..=to) {
-        let item = item?;
-        let key = item.key;
-        if key.objectid.checked_add(key.offset).is_none_or(|item_end| item_end > end) {
-            return Ok(None);
-        }
-        match key.item_type {
-            ItemType::FREE_SPACE_EXTENT if !free.insert(key.objectid, key.offset) => return Ok(None),
-            ItemType::FREE_SPACE_BITMAP => {
+/// Reads the free-space tree once, for all groups in the order of their addresses.
+pub(crate) struct FreeSpaceReader(Peekable<Range<Arc<NodeCache>>>);
+
+impl FreeSpaceReader {
+    pub(crate) fn new(tree: &Snapshot) -> Self {
+        Self(tree.range(Key::MIN..=Key::MAX).peekable())
+    }
+
+    /// A group's free ranges in the tree, and their form; `None` if the tree has no items of the
+    /// group or inconsistent ones. No group before it is asked for later.
+    pub(crate) fn read_group(
+        &mut self,
+        start: Logical,
+        length: u64,
+        sector_size: u64,
+    ) -> Result<Option<(FreeMap, FreeSpaceForm)>> {
+        let end = start.0.saturating_add(length);
+        let mut info = None;
+        let mut free = FreeMap::default();
+        while let Some(item) = self.0.next_if(|item| item.as_ref().map_or(true, |item| item.key.objectid < end)) {
+            let item = item?;
+            let key = item.key;
+            if key == Key::new(start.0, ItemType::FREE_SPACE_INFO, length) {
+                info = Some(FreeSpaceInfo::parse(&item)?);
+            }
+            // What is before the group is of none.
+            if info.is_none() || !matches!(key.item_type, ItemType::FREE_SPACE_EXTENT | ItemType::FREE_SPACE_BITMAP) {
+                continue;
+            }
+            if key.objectid.checked_add(key.offset).is_none_or(|item_end| item_end > end) {
+                return Ok(None);
+            }
+            if key.item_type == ItemType::FREE_SPACE_BITMAP {
                 // Bits beyond the range that the key gives the item mean nothing.
                 let bytes = (key.offset / sector_size).div_ceil(8).min(item.len() as u64);
                 insert_bitmap(&mut free, key.objectid, &item[..bytes as usize], sector_size);
+            } else if !free.insert(key.objectid, key.offset) {
+                return Ok(None);
             }
-            _ => {}
         }
+        Ok(info.map(|info| {
+            let is_bitmaps = info.flags & FreeSpaceInfo::USING_BITMAPS != 0;
+            (free, if is_bitmaps { FreeSpaceForm::Bitmaps } else { FreeSpaceForm::Extents })
+        }))
     }
-    let form =
-        if info.flags & FreeSpaceInfo::USING_BITMAPS == 0 { FreeSpaceForm::Extents } else { FreeSpaceForm::Bitmaps };
-    Ok(Some((free, form)))
 }
 
 fn insert_bitmap(free: &mut FreeMap, start: u64, bits: &[u8], sector_size: u64) {

@@ -140,9 +140,13 @@ impl Volume {
     }
 
     /// The same for nodes, each a write of its own, which [`Volume::read_node`] finds at once.
+    ///
+    /// # Panics
+    ///
+    /// If one could not be read from its place: nothing is written then.
     pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket<Nodes>> {
         for Write { at, data } in &writes {
-            debug_assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");
+            assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");
         }
         let nodes = writes.iter().map(|write| (write.range(), write.data.clone())).collect();
         self.start(writes, |in_flight| in_flight.register_nodes(nodes))

@@ -20,7 +20,7 @@ use ubtrfs_server::control::Question;
 use crate::args::Diff;
 use crate::control;
 use crate::device::{open_for_reading, volume};
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, TROUBLE};
 use crate::path::{AtEnd, find};
 use crate::place::{not_a_subvolume, unless_mounted};
 use crate::stream;
@@ -28,8 +28,6 @@ use crate::together::Together;
 
 /// The exit status if the subvolumes differ.
 const DIFFERENT: u8 = 1;
-/// The exit status if they could not be compared.
-const TROUBLE: u8 = 2;
 
 /// `ubtrfs diff`
 pub fn run(arguments: &Diff) -> Result<()> {
@@ -133,8 +131,8 @@ impl Compared {
             }
             Self::Image(volume, wanted) => {
                 let done = match wanted.new {
-                    Some(new) => volume.fs.changes(wanted.old, new, visit),
-                    None => volume.fs.changes_since(wanted.old, wanted.since, visit),
+                    Some(new) => ubtrfs::changes(&volume.fs, wanted.old, new, visit),
+                    None => ubtrfs::changes_since(&volume.fs, wanted.old, wanted.since, visit),
                 };
                 done.map_err(|error| match explained(error.errno()) {
                     Some(why) => Failure::new(format!("{}: {why}", volume.image.display())),

@@ -130,7 +130,7 @@ struct Candidate {
 
 /// Mounts from what root has mounted of this volume already. Returns whether there is such a mount.
 pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
-    let table = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let table = mount_table::all().map_err(|error| Failure::about(mount_table::TABLE, &error))?;
     // Servers are asked only where the kernel does not know it all.
     let offered = iter::once(()).flat_map(|()| offered(&table, wanted.devices));
     for candidate in first_mounts(&table, wanted.devices).into_iter().chain(offered) {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use super::option_table::find;
 use super::options::each;
@@ -62,6 +62,11 @@ struct Arguments {
 pub fn is_called(name: Option<&OsString>) -> bool {
     let name = name.and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str());
     name.is_some_and(|name| matches!(name, "mount.ubtrfs" | "mount.fuse.ubtrfs" | "mount.fuseblk.ubtrfs"))
+}
+
+/// Its command line, for its manual page.
+pub fn command_line() -> clap::Command {
+    Arguments::command()
 }
 
 /// The program as a helper.

@@ -36,7 +36,7 @@ pub enum Argument {
     Refused(&'static str),
 }
 
-/// A word of an argument, its other names, and what it does.
+/// A value of an argument, its other names, and what it does.
 pub struct Word(pub &'static str, pub &'static [&'static str], pub fn(&mut MountRequest));
 
 /// Where an option comes from.

@@ -1,5 +1,6 @@
 //! The table of mount options: for each its names and argument, who may give it, what a remount
-//! and a further mount make of it, what it does to a [`MountRequest`](super::request::MountRequest), and the words for `--help`.
+//! and a further mount make of it, what it does to a
+//! [`MountRequest`](super::request::MountRequest), and the words for `--help`.
 //! Parsing, remounts, further mounts, advice, completions and help ask this table alone; the
 //! manual names the same options, which a test compares.
 
@@ -15,7 +16,7 @@ use super::option::Argument::{self, Number, Octal, Remarked, Size, Text};
 use super::option::Origin::{self, Btrfs, Fstab, Ours, Vfs};
 use super::option::{Given, MountOption, Remount, Scope, Word};
 use super::request::{NewFiles, Rescue};
-use crate::size::LEAST_MEMORY;
+use crate::size::MIN_MEMORY;
 
 const MAX_THREADS: u64 = 1024;
 /// The longest time that a server may be away: a day.
@@ -88,7 +89,7 @@ pub static TABLE: &[MountOption] = &[
     row(
         &["memory"],
         Ours,
-        Size(LEAST_MEMORY, "at least 16M are needed", |request, bytes| {
+        Size(MIN_MEMORY, "at least 16M are needed", |request, bytes| {
             request.memory = Some(usize::try_from(bytes).unwrap_or(usize::MAX));
         }),
         "memory for caches and for what is not yet committed",

@@ -14,7 +14,8 @@ use super::request::MountRequest;
 use crate::args::Arguments;
 use crate::failure::Failure;
 
-const MANUAL: &str = include_str!("../../../../docs/ubtrfs.8.md");
+const OPTIONS: &str = include_str!("../../../../docs/man/ubtrfs.5.md");
+const MOUNT: &str = include_str!("../../../../docs/man/ubtrfs-mount.8.md");
 
 fn said(failure: Failure) -> String {
     match failure {
@@ -183,7 +184,7 @@ fn help_shows_all_options_that_count() {
 
 /// What stands in the first cells of a table of the manual that has this heading.
 fn listed(heading: &str) -> Vec<String> {
-    let section = MANUAL.split("\n## mount\n").nth(1).expect("a section");
+    let section = OPTIONS.split("\n## Mount options\n").nth(1).expect("a section");
     let table = section.split(&format!("\n| {heading} | |\n|---|---|\n")).nth(1).expect(heading);
     let rows = table.lines().map_while(|line| line.strip_prefix("| ")).map(|row| row.split(" | ").next().unwrap());
     let words = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2));
@@ -198,7 +199,7 @@ fn the_manual_lists_the_options_of_the_table() {
         forms
     };
     for (heading, wanted) in [
-        ("option", forms(&|row| row.counts())),
+        ("mount option", forms(&|row| row.counts())),
         ("ignored", forms(&|row| row.is_taken() && !row.counts())),
         ("refused", forms(&|row| !row.is_taken())),
     ] {
@@ -208,14 +209,15 @@ fn the_manual_lists_the_options_of_the_table() {
     }
 }
 
-/// The paragraph of the manual's section about mounts that begins so.
-fn paragraph(start: &str) -> &'static str {
-    MANUAL.split("\n\n").find(|paragraph| paragraph.starts_with(start)).expect(start)
+/// The section of the manual's page about mounts that has this heading.
+fn section(heading: &str) -> &'static str {
+    let text = MOUNT.split(&format!("\n## {heading}\n")).nth(1).expect(heading);
+    text.split("\n## ").next().expect(heading)
 }
 
 #[test]
 fn the_manual_says_what_a_remount_and_a_further_mount_change() {
-    let (remount, further) = (paragraph("**`mount -o remount,ro DIR`**"), paragraph("**Several mounts of a volume.**"));
+    let (remount, further) = (section("Remount"), section("Several mounts of a volume"));
     let is_named = |paragraph: &str, row: &MountOption| {
         row.names.iter().any(|name| ["`", "=", ","].iter().any(|end| paragraph.contains(&format!("`{name}{end}"))))
     };

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use ubtrfs_format::TreeId;
+use ubtrfs_format::posix::UMASK;
 use ubtrfs_server::control::Report;
 
 use self::table::{Source, entry_on_mount, in_it};
@@ -28,9 +29,6 @@ use crate::output::say_line;
 use crate::path::failure;
 use crate::place::{Image, Place, is_same, split};
 pub use property::run as property;
-
-/// Permissions that a new subvolume of an image does not get, as what edits make.
-const UMASK: u32 = 0o022;
 
 /// `ubtrfs subvolume`
 pub fn run(arguments: &args::subvolume::Subvolume) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ubtrfs_file::{CommittedExtents, Mapped, Piece};
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
 use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
@@ -11,8 +12,6 @@ use super::extent_refs::User;
 use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::committed::CommittedExtents;
-use crate::file::piece::{Mapped, Piece};
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
 
 /// Builds the edits of one subvolume.
