@@ -126,6 +126,7 @@ impl<R: Reader + Clone> PieceSource for CommittedExtents<R> {
 }
 
 /// The piece of the file extent item at `start`, if the item is valid.
+#[inline]
 pub fn checked_piece(start: u64, extent: &FileExtent<'_>, sector: u64) -> std::result::Result<Mapped, ExtentProblem> {
     if !start.is_multiple_of(sector) {
         return Err(ExtentProblem::Misaligned);
@@ -201,9 +202,10 @@ fn check_extent(piece: &ExtentPiece, num_bytes: u64, sector: u64) -> std::result
 mod tests {
     use ubtrfs_format::{Generation, Logical};
 
+    use ubtrfs_tree::testing::tree_of;
+
     use super::*;
     use crate::piece::test_support::extent;
-    use crate::test_tree::tree_of;
 
     const SECTOR: u64 = 4096;
 

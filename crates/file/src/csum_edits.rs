@@ -169,8 +169,9 @@ mod tests {
     use proptest::prelude::*;
     use ubtrfs_tree::Edit;
 
+    use ubtrfs_tree::testing::tree_of;
+
     use super::*;
-    use crate::test_tree::tree_of;
 
     const SECTOR: u64 = 4096;
     const SIZE: usize = 4;

@@ -143,8 +143,9 @@ pub fn sum_runs<R: Reader + Clone>(
 
 #[cfg(test)]
 mod tests {
+    use ubtrfs_tree::testing::tree_of;
+
     use super::*;
-    use crate::test_tree::tree_of;
 
     const SECTOR: u64 = 4096;
 

@@ -51,6 +51,7 @@ pub struct DirtyRun {
 #[allow(clippy::len_without_is_empty, reason = "a run has at least one sector")]
 impl DirtyRun {
     /// Bytes of the run.
+    #[inline]
     pub fn len(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }

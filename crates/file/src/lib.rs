@@ -29,8 +29,6 @@ mod verity;
 
 #[cfg(test)]
 mod fixture_tests;
-#[cfg(test)]
-mod test_tree;
 
 pub use committed::{CommittedExtents, PieceSource, Unborn, checked_piece};
 pub use compress::{CompressionMethod, Packer, seems_compressible};

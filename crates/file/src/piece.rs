@@ -98,6 +98,7 @@ impl Piece {
 
     /// The rest without the first `by` bytes.
     #[must_use]
+    #[inline]
     pub(crate) fn advanced(self, by: u64) -> Self {
         match self {
             Self::Extent(extent) => Self::Extent(ExtentPiece { offset: extent.offset.saturating_add(by), ..extent }),
@@ -117,6 +118,7 @@ impl Piece {
     }
 
     /// The content of the file extent item for `len` bytes of the file.
+    #[inline]
     pub fn to_item(&self, len: u64, generation: Generation) -> Vec<u8> {
         match self {
             Self::Hole => FileExtent {
@@ -185,6 +187,7 @@ impl Mapped {
     }
 
     /// The part in `range`, if there is one.
+    #[inline]
     pub fn clipped(self, range: &Range<u64>) -> Option<Self> {
         let start = self.start.max(range.start);
         let end = self.end().min(range.end);

@@ -153,7 +153,7 @@ impl FsInfo {
     /// transaction nor in one that is being committed. That is looked for last, since the open one
     /// becomes it.
     pub(crate) fn is_all_committed(&self) -> bool {
-        self.gate.current().is_empty() && self.roots.frozen().is_none()
+        self.gate.current().is_empty() && !self.roots.has_frozen()
     }
 
     /// The time that changes are stamped with.
@@ -398,8 +398,7 @@ impl FsInfo {
     }
 
     fn dirty_bytes_with(&self, open: &Transaction) -> u64 {
-        let frozen = self.roots.frozen().map_or(0, |transaction| transaction.memory().dirty());
-        open.memory().dirty() + frozen
+        open.memory().dirty() + self.roots.frozen_dirty_bytes()
     }
 
     /// The bytes of [changes](Self::changes) that one transaction should hold; there may be half as

@@ -81,6 +81,17 @@ impl PublishedRoots {
         self.frozen.load_full()
     }
 
+    /// Whether a commit is under way.
+    pub(crate) fn has_frozen(&self) -> bool {
+        self.frozen.load().is_some()
+    }
+
+    /// Memory that dirty data of the transaction takes that is being committed, in bytes. Each
+    /// write asks: threads share no count of references for it.
+    pub(crate) fn frozen_dirty_bytes(&self) -> u64 {
+        self.frozen.load().as_ref().map_or(0, |transaction| transaction.memory().dirty())
+    }
+
     /// A commit begins. Nobody is in the gate.
     pub(crate) fn set_frozen(&self, transaction: Arc<Transaction>) {
         let before = self.frozen.swap(Some(transaction));

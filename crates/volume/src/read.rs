@@ -100,6 +100,11 @@ impl Volume {
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
+    /// Whether a node says that it is of this address and volume.
+    pub(crate) fn has_header_of(&self, at: Logical, block: &[u8]) -> bool {
+        Header::parse(block).is_ok_and(|header| header.bytenr == at && header.fsid == self.metadata_fsid())
+    }
+
     /// Whether a node could be read at this address if it were there.
     pub(crate) fn is_node_for(&self, at: Logical, block: &[u8]) -> bool {
         let (level, generation, owner, first_key) = (None, None, None, None);

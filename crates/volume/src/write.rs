@@ -143,10 +143,12 @@ impl Volume {
     ///
     /// # Panics
     ///
-    /// If one could not be read from its place: nothing is written then.
+    /// If one says that it is of another place or volume: nothing is written then.
     pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket<Nodes>> {
         for Write { at, data } in &writes {
-            assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");
+            assert!(self.has_header_of(*at, data), "invariant 11: what is written at {at} is of another place");
+            // All of it costs an fsync a tenth more (`ubtrfs-bench touches`).
+            debug_assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");
         }
         let nodes = writes.iter().map(|write| (write.range(), write.data.clone())).collect();
         self.start(writes, |in_flight| in_flight.register_nodes(nodes))

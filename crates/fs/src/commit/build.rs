@@ -13,9 +13,11 @@ use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
+use crate::used_features::UsedFeatures;
 
 /// Builds the edits of one subvolume.
 pub(super) struct Builder<'a> {
+    pub(super) features: &'a UsedFeatures,
     pub(super) committed: &'a Committed,
     pub(super) tree: &'a Snapshot,
     pub(super) generation: Generation,
@@ -159,6 +161,7 @@ impl Builder<'_> {
             untouched_from = to;
         }
         for (start, len, piece) in layout.iter() {
+            self.features.assert_has(piece, self.generation);
             let mapped = match piece {
                 Piece::Hole if no_holes || start >= end_of_file => continue,
                 Piece::Hole => Mapped { start, len: len.min(end_of_file - start), piece: piece.clone() },

@@ -340,8 +340,8 @@ fn build_subvolumes(
         let state = inode.read();
         let mut bytes = state.item.nbytes;
         if let Some(frozen) = &state.frozen {
-            frozen.batch.layout.iter().for_each(|(_, _, piece)| info.features.assert_has(piece, generation));
-            bytes = Builder { committed, tree, generation, edits, refs }.inode(id, frozen, state.committed)?;
+            let mut builder = Builder { features: &info.features, committed, tree, generation, edits, refs };
+            bytes = builder.inode(id, frozen, state.committed)?;
         }
         nbytes.push(bytes);
     }

@@ -1,11 +1,15 @@
-//! A tree of one leaf in memory.
+//! Trees for tests of other crates.
 
 use std::sync::Arc;
 
 use ubtrfs_format::{
     ChecksumType, Generation, Header, Key, LeafBuilder, Logical, NodeExpectation, NodeFlags, TreeId, Uuid,
 };
-use ubtrfs_tree::{BoxError, Geometry, NodeCache, NodeSource, Root, Snapshot};
+
+use crate::block::{Geometry, Root};
+use crate::cache::{NodeCache, NodeSource};
+use crate::error::BoxError;
+use crate::tree::Snapshot;
 
 struct Leaf(Vec<u8>);
 
@@ -15,8 +19,12 @@ impl NodeSource for Leaf {
     }
 }
 
-/// A tree that holds these items, ascending.
-pub(crate) fn tree_of(items: &[(Key, Vec<u8>)]) -> Snapshot {
+/// A tree of one leaf in memory, which holds these items.
+///
+/// # Panics
+///
+/// If they are not ascending, or don't fit a leaf.
+pub fn tree_of(items: &[(Key, Vec<u8>)]) -> Snapshot {
     let geometry = Geometry {
         node_size: 16384,
         sector_size: 4096,
@@ -28,7 +36,7 @@ pub(crate) fn tree_of(items: &[(Key, Vec<u8>)]) -> Snapshot {
     let mut block = vec![0; 16384];
     let mut leaf = LeafBuilder::new(&mut block);
     for (key, data) in items {
-        leaf.push(*key, data).unwrap();
+        leaf.push(*key, data).unwrap_or_else(|error| panic!("{key}: {error}"));
     }
     leaf.finish(Header {
         fsid: Uuid::NIL,
