@@ -2,6 +2,7 @@
 
 help:
 	@echo 'make demo    build, make a volume, mount it, do some real work on it, unmount, check'
+	@echo '             (building needs Rust 1.88 or newer: https://rustup.rs)'
 	@echo 'make test    lint, build and run all tests (20 minutes on 2 cores at the most)'
 	@echo 'make soak    the long tests: many seeds, many crash states, stressors'
 	@echo 'make kernels the checks of ubtrfs on kernels of Debian, emulated by qemu: 6.1, 6.12 and 6.17 (docs/kernels.md)'
@@ -47,6 +48,7 @@ lint:
 	@tests/shipped.sh
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 	cargo run -q -p ubtrfs-lint
+	@tests/advisories.sh
 
 fmt:
 	cargo fmt --all

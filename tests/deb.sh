@@ -38,7 +38,7 @@ build() {
 stage() {
     make --silent install BIN="$1" DESTDIR="$2" PREFIX=/usr SBINDIR=/usr/sbin
     # cargo-deb packs pages of the manual, but none from the directory of what was built.
-    gzip -9n "$2"/usr/share/man/man8/*
+    gzip -9n "$2"/usr/share/man/man*/*
 }
 
 check() {
@@ -87,15 +87,15 @@ use_volume() {
 
 look_at_pages() {
     local page
-    for page in "$share"/man/man8/*; do
+    for page in "$share"/man/man*/*; do
         gzip -t "$page"
     done
     if ! has man; then
         echo 'not looked at, for there is no man(1): manual pages'
         return
     fi
-    for page in ubtrfs ubtrfs-mount ubtrfs-mkfs ubtrfs-check; do
-        [ "$(man -M "$share/man" -w "$page")" = "$share/man/man8/$page.8.gz" ] || fail "man(1) does not find $page"
+    for page in ubtrfs.5 ubtrfs-devices.7 ubtrfs.8 ubtrfs-mount.8 ubtrfs-check.8 mount.ubtrfs.8; do
+        [ "$(man -M "$share/man" -w "${page##*.}" "${page%.*}")" = "$share/man/man${page##*.}/$page.gz" ] || fail "man(1) does not find $page"
     done
 }
 

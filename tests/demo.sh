@@ -13,7 +13,14 @@ stop() {
     exit 1
 }
 
-command -v cargo >/dev/null 2>&1 || stop 'a Rust toolchain is missing (https://rustup.rs)'
+# The oldest Rust that builds the program, as Cargo.toml says.
+needed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+how="ubtrfs needs Rust $needed or newer; get it from https://rustup.rs: curl https://sh.rustup.rs -sSf | sh"
+command -v cargo >/dev/null 2>&1 || stop "cargo is missing. $how"
+rust=$(rustc --version 2>/dev/null | cut -d ' ' -f 2)
+[ -n "$rust" ] || stop "cargo is there, but rustc does not run. $how"
+oldest=$(printf '%s\n' "$needed" "${rust%%-*}" | sort -V | head -n 1)
+[ "$oldest" = "$needed" ] || stop "rustc is too old: $rust. $how"
 tests/install-packages.sh fusermount3=fuse3 git=git setfattr=attr cc=gcc ld=libc6-dev
 for program in git setfattr getfattr cc; do
     command -v "$program" >/dev/null 2>&1 || stop "$program is missing"

@@ -67,7 +67,7 @@ lint() {
 programs() {
     cargo test "$@" --no-run "${proof[@]}" --message-format=json 2>/dev/null |
         sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml".*"src_path":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p' |
-        awk -F '\t' '{ print ($2 ~ /\/testkit\/tests/ ? 0 : $2 ~ /\/(interleavings|simulator|fs)\/tests/ ? 1 : $2 ~ /\/cli\/tests/ ? 2 : 3) "\t" $0 }' |
+        awk -F '\t' '{ print ($2 ~ /\/testkit\/tests/ ? 0 : $2 ~ /\/(interleavings|simulator|ubtrfs)\/tests/ ? 1 : $2 ~ /\/cli\/tests/ ? 2 : 3) "\t" $0 }' |
         sort -s -n -k 1,1 | cut -f 2-
 }
 
@@ -86,7 +86,7 @@ run_program() {
     IFS=$'\t' read -r directory source program <<<"$1"
     own=$logs/${program##*/}.log
     printf '     Running %s (%s)\n' "${source#"$PWD"/}" "$program" >"$own"
-    case $directory in */crates/fs | */crates/simulator) [ -z "$in_memory" ] || local -x TMPDIR=$in_memory ;; esac
+    case $directory in */crates/fs | */crates/ubtrfs | */crates/simulator) [ -z "$in_memory" ] || local -x TMPDIR=$in_memory ;; esac
     (cd "$directory" && exec "$program" "${@:2}") >>"$own" 2>&1 || status=$?
     # A program that crashes prints no result.
     [ "$status" -eq 0 ] || printf 'error: %s: exit status %s\n' "$program" "$status" >>"$own"

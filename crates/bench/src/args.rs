@@ -8,7 +8,7 @@ use ubtrfs_mkfs::Profile as ChunkProfile;
 use crate::failure::Result;
 use crate::guard::Guard;
 use crate::peers::{self, Conditions, Layout, Peer};
-use crate::runner::Plan;
+use crate::runner::RunPlan;
 use crate::touches::Touches;
 use crate::workloads::{self, Scale};
 
@@ -146,7 +146,7 @@ impl Run {
     }
 
     /// What that means.
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<RunPlan> {
         let scale = self.scale();
         let cases = if self.workloads.is_empty() {
             let wanted = workloads::ALL.iter().filter(|workload| workload.from <= scale);
@@ -169,7 +169,7 @@ impl Run {
         };
         let asked: Vec<&str> =
             if self.peers.is_empty() { usual.to_vec() } else { self.peers.iter().map(String::as_str).collect() };
-        Ok(Plan {
+        Ok(RunPlan {
             cases,
             peers: asked.into_iter().map(Peer::named).collect::<Result<_>>()?,
             rounds: self.rounds,
@@ -207,7 +207,7 @@ pub fn list() {
 mod tests {
     use super::*;
 
-    fn plan(words: &[&str]) -> Result<Plan> {
+    fn plan(words: &[&str]) -> Result<RunPlan> {
         let all = ["ubtrfs-bench", "run"].iter().chain(words);
         match Arguments::try_parse_from(all).unwrap().command {
             Command::Run(run) => run.plan(),

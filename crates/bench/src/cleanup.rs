@@ -167,15 +167,9 @@ fn quietly(command: &mut Command) -> bool {
 
 /// What is mounted: `major:minor` and the directory, the latest first.
 pub fn mounts() -> Vec<(String, PathBuf)> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut mounts: Vec<_> = text
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let device = fields.nth(2)?.to_owned();
-            Some((device, PathBuf::from(fields.nth(1)?.replace("\\040", " "))))
-        })
-        .collect();
+    let all = ubtrfs_mounts::all().unwrap_or_default().into_iter();
+    let mut mounts: Vec<_> =
+        all.map(|mounted| (format!("{}:{}", mounted.device.0, mounted.device.1), mounted.point)).collect();
     mounts.reverse();
     mounts
 }

@@ -74,7 +74,7 @@ fn one(old: &Results, new: &Results, sample: &Sample, metric: &str) -> Option<(M
 }
 
 /// Columns of a line of a document.
-const LONGEST_LINE: usize = 100;
+const MAX_LINE: usize = 100;
 
 /// A page has a result between these lines.
 const MARKS: [&str; 2] = ["<!-- result: written by `ubtrfs-bench report --into` -->", "<!-- end of result -->"];
@@ -150,7 +150,7 @@ fn in_lines(paragraph: &str) -> String {
     for word in paragraph.split(' ') {
         let gap = if column == 0 {
             ""
-        } else if column + 1 + word.len() > LONGEST_LINE {
+        } else if column + 1 + word.len() > MAX_LINE {
             "\n"
         } else {
             " "

@@ -15,10 +15,10 @@ use crate::switch::Switch;
 use crate::workloads::{Case, Scale};
 
 /// Room that must be free for the images, in bytes.
-const LEAST_ROOM: u64 = 10 << 30;
+const MIN_ROOM: u64 = 10 << 30;
 
 /// What is to be measured.
-pub struct Plan {
+pub struct RunPlan {
     /// Cases in their order.
     pub cases: Vec<Case>,
     /// Peers in their order.
@@ -36,12 +36,12 @@ pub struct Plan {
 }
 
 /// Measures. What could be measured is written even if it is interrupted.
-pub fn run(plan: &Plan) -> Result<Results> {
+pub fn run(plan: &RunPlan) -> Result<Results> {
     let yard = Yard::new(&plan.dir)?;
     cleanup::listen(yard.path())?;
     let _switch = Switch::turn_on();
     let room = rustix::fs::statvfs(yard.path())?;
-    if plan.scale > Scale::Tiny && room.f_bavail * room.f_frsize < LEAST_ROOM {
+    if plan.scale > Scale::Tiny && room.f_bavail * room.f_frsize < MIN_ROOM {
         return Err(Failure::new(format!("{}: less than 10 GiB are free", plan.dir.display())));
     }
     let mut results = Results {
@@ -78,7 +78,7 @@ pub fn run(plan: &Plan) -> Result<Results> {
 }
 
 /// The peers that can be measured here; of the others it is noted why not.
-fn able_peers(plan: &Plan, results: &mut Results) -> Vec<Peer> {
+fn able_peers(plan: &RunPlan, results: &mut Results) -> Vec<Peer> {
     let mut able = Vec::new();
     for peer in &plan.peers {
         if let Some(why) = peer.unable(plan.conditions) {

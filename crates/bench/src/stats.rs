@@ -50,7 +50,7 @@ pub struct Move {
 }
 
 /// The least number of samples to estimate noise.
-const LEAST_SAMPLES: usize = 3;
+const MIN_SAMPLES: usize = 3;
 
 /// Noise is the difference between the rounds of one run: a change is significant if no sample of
 /// the one run is within the range of the other's, and the medians differ by more than both ranges
@@ -63,7 +63,7 @@ pub fn moved(old: &[f64], new: &[f64], better: Better) -> Option<Move> {
     };
     let apart = new.min > old.max || new.max < old.min;
     let far = (new.median - old.median).abs() > (old.max - old.min) + (new.max - new.min);
-    let known = old.count >= LEAST_SAMPLES && new.count >= LEAST_SAMPLES;
+    let known = old.count >= MIN_SAMPLES && new.count >= MIN_SAMPLES;
     let certain = apart && far && known && (factor - 1.0).abs() >= 0.02;
     factor.is_finite().then_some(Move { factor, certain })
 }

@@ -1,14 +1,11 @@
 //! Calls on subvolumes, by the ioctls that the kernel's btrfs and ubtrfs both have, or straight
 //! into the engine.
 
-use rustix::ioctl::{Opcode, Setter, ioctl};
+use rustix::ioctl::{Setter, ioctl};
+use ubtrfs_format::ioctl::{SNAP_CREATE_V2, SNAP_DESTROY_V2, SUBVOL_CREATE_V2};
 
 use crate::calls::{Calls, Handle};
 use crate::failure::{Failure, Result};
-
-const SNAP_CREATE_V2: Opcode = 0x5000_9417;
-const SUBVOL_CREATE_V2: Opcode = 0x5000_9418;
-const SNAP_DESTROY_V2: Opcode = 0x5000_943f;
 
 /// `struct btrfs_ioctl_vol_args_v2`, and the offset of the name in it.
 type Argument = [u8; 4096];

@@ -93,11 +93,11 @@ impl Run {
 }
 
 /// The most wrong sectors that are remembered.
-pub(crate) const MOST_WRONG: usize = 1 << 20;
+pub(crate) const MAX_WRONG: usize = 1 << 20;
 
 impl DataCheck<'_> {
     fn note_wrong(&mut self, at: Logical) {
-        if self.wrong.len() < MOST_WRONG {
+        if self.wrong.len() < MAX_WRONG {
             self.wrong.insert(at.0);
         }
     }

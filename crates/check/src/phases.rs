@@ -8,7 +8,7 @@ use ubtrfs_format::{CompatRo, Incompat, ItemContext, ItemType, Key, Logical, Sup
 use ubtrfs_volume::Device;
 
 use crate::chunks::{Layout, judge_used};
-use crate::csums::{Covered, DataCheck, MOST_WRONG};
+use crate::csums::{Covered, DataCheck, MAX_WRONG};
 use crate::error::{Error, Result};
 use crate::extents::{Allocated, Comparison};
 use crate::fault::{FaultKind, Location};
@@ -426,7 +426,7 @@ impl Check<'_> {
         if self.walker.media.chunks_with_parity().next().is_none() {
             return;
         }
-        if wrong.len() >= MOST_WRONG {
+        if wrong.len() >= MAX_WRONG {
             self.faults.not_compared("parity, since too much data is wrong");
             return;
         }

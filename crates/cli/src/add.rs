@@ -8,7 +8,7 @@ use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use ubtrfs::{Filesystem, Options};
 use ubtrfs_server::device_ioctls::{STATUS, asking};
-use ubtrfs_volume::{LEAST_DEVICE, OpenOptions, Volume, absolute_name, wipe};
+use ubtrfs_volume::{MIN_DEVICE, OpenOptions, Volume, absolute_name, wipe};
 
 use crate::args::Window;
 use crate::args::device::DeviceAdd;
@@ -26,7 +26,7 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
         mounted.device_numbers().map_err(|errno| about_mount(place.display(), errno))?;
         // All of them before the first one is the volume's, or is wiped.
         for path in new {
-            check(path, arguments.force, (&mounted, place), LEAST_DEVICE)?;
+            check(path, arguments.force, (&mounted, place), MIN_DEVICE)?;
         }
         return new.iter().try_for_each(|path| to_mount(path, arguments.force, (&mounted, place)));
     }
@@ -39,7 +39,7 @@ pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
     // All of them before the first one is the volume's.
     let devices = new.iter().map(|path| open_new(path, arguments.force)).collect::<Result<Vec<_>>>()?;
-    if let Some((small, _)) = new.iter().zip(&devices).find(|(_, device)| device.size() < LEAST_DEVICE) {
+    if let Some((small, _)) = new.iter().zip(&devices).find(|(_, device)| device.size() < MIN_DEVICE) {
         return Err(Failure::new(format!("{}: it is too small", small.display())));
     }
     for (path, device) in new.iter().zip(devices) {
@@ -60,7 +60,7 @@ fn refuse_twice(new: &[PathBuf]) -> Result<()> {
 }
 
 fn to_mount(path: &Path, force: bool, (mounted, directory): (&Mounted, &Path)) -> Result<()> {
-    let name = prepare(path, force, (mounted, directory), LEAST_DEVICE)?;
+    let name = prepare(path, force, (mounted, directory), MIN_DEVICE)?;
     mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
     say_line(&format!("{} is a device of the volume", path.display()))
 }

@@ -27,9 +27,7 @@ pub use populate::Populate;
 pub use rescue::{History, Rescue, RescueCommand, Restore, SuperRecover, ZeroLog};
 pub use window::Window;
 
-const MOUNT_OPTIONS: &str = "Options, separated by commas: ro, rw, subvol=PATH, subvolid=ID, commit=SECONDS, timeout=SECONDS, memory=SIZE, \
-     nologreplay, rescue=HOW, notreelog, discard, compress[=HOW], compress-force[=HOW], max_inline=SIZE, threads=N, thread_pool=N, degraded, partition=N, generation=N, offset=SIZE, sizelimit=SIZE, uid=ID, gid=ID, umask=OCTAL, fakeroot, single_user, user_subvol_rm_allowed, check_open=HOW, \
-     fsname=NAME, allow_other, noatime, dev, suid, noexec and their opposites";
+use crate::mount::near::{long_help, short_help};
 
 /// btrfs in user space: make, mount, check and read btrfs volumes.
 #[derive(Debug, Parser)]
@@ -93,7 +91,7 @@ pub struct AskAs {
     /// The user and the group.
     #[arg(value_name = "UID:GID", value_parser = parse_owner)]
     pub owner: (u32, u32),
-    /// The request: an attribute of the control interface.
+    /// The request: `sync` or `stats`.
     pub name: String,
     /// The directory where it is mounted.
     pub directory: PathBuf,
@@ -103,7 +101,7 @@ pub struct AskAs {
 #[derive(Debug, Args)]
 pub struct Mount {
     /// Options, separated by commas.
-    #[arg(short, long = "options", value_name = "OPTIONS", help = MOUNT_OPTIONS)]
+    #[arg(short, long = "options", value_name = "OPTIONS", help = short_help(), long_help = long_help())]
     pub options: Vec<String>,
     /// Stay in the foreground, and log to the standard error stream.
     #[arg(short, long)]
@@ -232,7 +230,7 @@ pub struct Shell {
     /// The command and its arguments; $SHELL if there is none. `$UBTRFS_MOUNT` names the mount.
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub command: Vec<OsString>,
-    /// Mount options, separated by commas.
+    /// Mount options, separated by commas: see `ubtrfs mount --help`.
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Option<OsString>,
     /// Do without subordinate ids: root is the only user there.

@@ -15,7 +15,7 @@ use crate::device::{about_volume_within, open_for_reading};
 use crate::failure::{Failure, Result};
 use crate::json;
 use crate::output;
-use crate::repair::Plan;
+use crate::repair::RepairPlan;
 use crate::size::show_size;
 
 /// The exit status of a check that found faults.
@@ -23,7 +23,7 @@ pub const FAULTY: u8 = 1;
 /// The exit status of a check that could not be made.
 const NOT_CHECKED: u8 = 2;
 /// Faults of one kind that the text shows.
-const MOST_OF_A_KIND: usize = 10;
+const MAX_OF_A_KIND: usize = 10;
 /// Faults that are kept for a repair: all must be known before anything is changed.
 const KEPT_TO_REPAIR: usize = 100_000;
 
@@ -44,7 +44,7 @@ fn repair(arguments: &args::Check) -> Result<()> {
     if before.is_clean() && before.warning_count == harmless as u64 {
         return show(arguments, &checked);
     }
-    let plan = Plan::of(before);
+    let plan = RepairPlan::of(before);
     say(&plan.as_text())?;
     plan.carry_out(arguments)?;
     let after = report_on(arguments, Options::default().keep)?;
@@ -168,7 +168,7 @@ fn as_text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Faults, a line for each; of one kind no more than [`MOST_OF_A_KIND`], and one for all others.
+/// Faults, a line for each; of one kind no more than [`MAX_OF_A_KIND`], and one for all others.
 /// They mostly have one cause.
 fn shown<'a>(faults: impl Iterator<Item = &'a Fault>, what: &str) -> Vec<String> {
     let mut kinds: Vec<(Discriminant<FaultKind>, Vec<&Fault>)> = Vec::new();
@@ -181,7 +181,7 @@ fn shown<'a>(faults: impl Iterator<Item = &'a Fault>, what: &str) -> Vec<String>
     }
     let mut lines = Vec::new();
     for (_, faults) in kinds {
-        let (first, others) = faults.split_at(faults.len().min(MOST_OF_A_KIND));
+        let (first, others) = faults.split_at(faults.len().min(MAX_OF_A_KIND));
         lines.extend(first.iter().map(|fault| format!("{what}: {fault}")));
         let addresses = || others.iter().filter_map(|fault| fault.place.address);
         let range = addresses().min().zip(addresses().max());

@@ -16,17 +16,23 @@ use rustix::thread::{
     set_thread_res_uid,
 };
 use ubtrfs_fuse::Connection;
-use ubtrfs_server::control::{FORCE, READ_ONLY, REMOUNT, Report, STATS, SYNC, WRITABLE};
+use ubtrfs_server::control::{Report, STATS};
 use ubtrfs_tree::sentence;
 
 use crate::args;
 use crate::failure::{Failure, Result};
+use crate::ioctls::Mounted as OpenFile;
 use crate::mount_table::{self, Mounted};
 use crate::process;
 use crate::remedy::{NO_SERVER, about_dead_mount};
 
-/// Room for an answer.
+/// Room for statistics.
 const ROOM: usize = 64 << 10;
+/// What [`answer_as`] is asked for.
+const SYNC: &str = "sync";
+const STATISTICS: &str = "stats";
+
+type Done<T> = std::result::Result<T, Errno>;
 
 /// The limit for the kernel's writeback.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,67 +55,67 @@ pub fn sync(arguments: &args::Directory) -> Result<()> {
             Connection::of((found.stx_dev_major, found.stx_dev_minor)).is_idle_within(TIMEOUT);
         }
     }
-    ask(path, SYNC).map(drop).map_err(|errno| failure(path, errno))
+    sync_mount(path).map_err(|errno| failure(path, errno))
 }
 
 /// The statistics of the server of the mount at `path`, as JSON.
-pub fn statistics(path: &Path) -> std::result::Result<Vec<u8>, Errno> {
-    ask(path, STATS)
+pub fn statistics(path: &Path) -> Done<Vec<u8>> {
+    let mut answer = vec![0; ROOM];
+    match rustix::fs::getxattr(path, STATS, &mut answer[..]) {
+        Ok(length) => {
+            answer.truncate(length);
+            Ok(answer)
+        }
+        Err(Errno::ACCESS) if geteuid().is_root() => ask_as_owner(path, STATISTICS),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The same, parsed.
-pub fn report(path: &Path) -> std::result::Result<Report, Errno> {
+pub fn report(path: &Path) -> Done<Report> {
     serde_json::from_slice(&statistics(path)?).map_err(|_| Errno::PROTO)
 }
 
 /// Has the server of the mount at `path`, which the kernel has made read-only, stop all writing
 /// once what was changed is durable.
-pub fn stop_writing(path: &Path) -> std::result::Result<(), Errno> {
-    ask(path, READ_ONLY).map(drop)
+pub fn stop_writing(path: &Path) -> Done<()> {
+    command(path, |mount| mount.change_mount("ro"))
 }
 
-/// Whether the server of the mount at `path` would do either of these for us.
-pub fn may_remount(path: &Path) -> std::result::Result<(), Errno> {
-    match rustix::fs::getxattr(path, READ_ONLY, &mut [0_u8; 0][..]) {
-        Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => ask_with_power(path, READ_ONLY, 0).map(drop),
-        asked => asked.map(drop),
-    }
+/// Whether the server of the mount at `path` would do what a remount takes.
+pub fn may_remount(path: &Path) -> Done<()> {
+    command(path, |mount| mount.change_mount(""))
 }
 
 /// Has the server write again.
-pub fn write_again(path: &Path) -> std::result::Result<(), Errno> {
-    ask(path, WRITABLE).map(drop)
+pub fn write_again(path: &Path) -> Done<()> {
+    command(path, |mount| mount.change_mount("rw"))
 }
 
 /// Has the server write data as a mount option says.
-pub fn change(path: &Path, option: &str) -> std::result::Result<(), Errno> {
-    ask(path, &format!("{REMOUNT}{option}")).map(drop)
+pub fn change(path: &Path, option: &str) -> Done<()> {
+    command(path, |mount| mount.change_mount(option))
 }
 
 /// Tells the server of the mount at `path` that its connection is about to be aborted.
-pub fn expect_force(path: &Path) -> std::result::Result<(), Errno> {
-    ask(path, FORCE).map(drop)
+pub fn expect_force(path: &Path) -> Done<()> {
+    command(path, OpenFile::expect_force)
 }
 
 /// Makes everything durable on the mount at `path`.
-pub fn sync_mount(path: &Path) -> std::result::Result<(), Errno> {
-    ask(path, SYNC).map(drop)
+pub fn sync_mount(path: &Path) -> Done<()> {
+    match OpenFile::open_file(path).and_then(|mount| mount.sync_volume()) {
+        Err(Errno::ACCESS) if geteuid().is_root() => ask_as_owner(path, SYNC).map(drop),
+        done => done,
+    }
 }
 
-/// Reads an attribute of the control interface.
-pub fn ask(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
-    let mut answer = vec![0; ROOM];
-    match rustix::fs::getxattr(path, name, &mut answer[..]) {
-        Ok(length) => {
-            answer.truncate(length);
-            Ok(answer)
-        }
-        Err(Errno::ACCESS) if rustix::process::geteuid().is_root() => match name {
-            STATS | SYNC => ask_as_owner(path, name),
-            name if name == FORCE || name.starts_with(REMOUNT) => ask_with_power(path, name, ROOM),
-            _ => Err(Errno::ACCESS),
-        },
-        Err(errno) => Err(errno),
+/// Sends the server of a mount what only root, or who has mounted it, may ask for.
+fn command(path: &Path, send: impl Fn(&OpenFile) -> Done<()> + Send + Sync) -> Done<()> {
+    let send = || OpenFile::open_file(path).and_then(|mount| send(&mount));
+    match send() {
+        Err(Errno::ACCESS) if geteuid().is_root() => with_power(path, send),
+        done => done,
     }
 }
 
@@ -124,9 +130,9 @@ fn owner(path: &Path) -> Option<(u32, u32)> {
 
 /// Sends a request that needs `CAP_SYS_ADMIN` to a mount that not even root may access: with the
 /// owner's ids, and with that capability. Linux keeps these for each thread.
-fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<Vec<u8>, Errno> {
+fn with_power(path: &Path, send: impl FnOnce() -> Done<()> + Send) -> Done<()> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
-    let ask = || {
+    let send = || {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
         set_thread_groups(&[])?;
         set_thread_res_gid(group, group, group)?;
@@ -135,17 +141,14 @@ fn ask_with_power(path: &Path, name: &str, room: usize) -> std::result::Result<V
         let only = CapabilitySet::SYS_ADMIN;
         let sets = CapabilitySets { effective: only, permitted: only, inheritable: CapabilitySet::empty() };
         set_capabilities(None, sets)?;
-        let mut answer = vec![0; room];
-        let length = rustix::fs::getxattr(path, name, &mut answer[..])?;
-        answer.truncate(length);
-        Ok(answer)
+        send()
     };
-    thread::scope(|scope| scope.spawn(ask).join()).unwrap_or(Err(Errno::IO))
+    thread::scope(|scope| scope.spawn(send).join()).unwrap_or(Err(Errno::IO))
 }
 
 /// Without `allow_other` not even root may access another user's mount: has a child send the
 /// request as that user ([`answer_as`]).
-fn ask_as_owner(path: &Path, name: &str) -> std::result::Result<Vec<u8>, Errno> {
+fn ask_as_owner(path: &Path, name: &str) -> Done<Vec<u8>> {
     let (user, group) = owner(path).ok_or(Errno::ACCESS)?;
     let path = mount_table::resolve(path).map_err(|_| Errno::ACCESS)?;
     process::keep_descriptors();
@@ -182,14 +185,14 @@ pub fn answer_as(arguments: &args::AskAs) -> Result<()> {
     become_user(arguments.owner).map_err(|errno| failure(path, errno))?;
     let answer = match &*arguments.name {
         SYNC => return sync(&args::Directory { directory: path.clone() }),
-        STATS => statistics(path).map_err(|errno| failure(path, errno))?,
+        STATISTICS => statistics(path).map_err(|errno| failure(path, errno))?,
         _ => return Err(failure(path, Errno::ACCESS)),
     };
     io::stdout().write_all(&answer).map_err(|error| Failure::about("the standard output", &error))
 }
 
 /// Gives this process, which has one thread, to a user and a group, for good.
-fn become_user((user, group): (u32, u32)) -> std::result::Result<(), Errno> {
+fn become_user((user, group): (u32, u32)) -> Done<()> {
     // Otherwise one could type into the terminal of who has called root's command.
     setsid()?;
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
@@ -218,7 +221,7 @@ fn read_apart(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 pub fn failure(path: &Path, errno: Errno) -> Failure {
     let path = path.display();
     Failure::new(match errno {
-        Errno::OPNOTSUPP | Errno::NODATA => format!("{path} is not on a volume that ubtrfs has mounted"),
+        Errno::OPNOTSUPP | Errno::NODATA | Errno::NOTTY => format!("{path} is not on a volume that ubtrfs has mounted"),
         Errno::NOTCONN => return about_dead_mount(path),
         Errno::ACCESS => format!("{path}: permission denied"),
         Errno::NOENT => format!("{path}: no such file or directory"),

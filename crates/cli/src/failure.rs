@@ -24,6 +24,9 @@ pub type Result<T> = std::result::Result<T, Failure>;
 
 /// The exit status of the failure.
 const FAILED: u8 = 1;
+/// The exit status of a comparison or merge that could not be made, as with diff(1): 1 says what
+/// was found.
+pub const TROUBLE: u8 = 2;
 
 impl Failure {
     /// Fails with this sentence.

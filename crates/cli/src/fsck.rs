@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Key, TreeId};
 use ubtrfs_volume::{Error as VolumeError, OpenOptions, Volume};
@@ -56,6 +56,11 @@ struct Arguments {
     /// All devices of the volume.
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
+}
+
+/// Its command line, for its manual page.
+pub fn command_line() -> clap::Command {
+    Arguments::command()
 }
 
 /// The program as a checker.

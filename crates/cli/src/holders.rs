@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 /// The greatest number of processes that are listed.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// A process that holds a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,8 +58,8 @@ fn is_mapped(process: &Path, device: (u32, u32)) -> bool {
 /// The processes that use the file system of this device number.
 pub fn users(device: (u32, u32)) -> String {
     let mut holders: Vec<_> = of(device).iter().map(ToString::to_string).collect();
-    let more = holders.len().saturating_sub(MOST_NAMED);
-    holders.truncate(MOST_NAMED);
+    let more = holders.len().saturating_sub(MAX_NAMED);
+    holders.truncate(MAX_NAMED);
     match (holders.is_empty(), more) {
         (true, _) => "a program uses it that can't be seen from here, or something is mounted inside".into(),
         (false, 0) => format!("it is used by {}", holders.join(", ")),

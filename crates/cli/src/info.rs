@@ -21,10 +21,7 @@ use crate::output::say;
 use crate::partitions::Partitions;
 use crate::show;
 use crate::size::show_size;
-use crate::trees::Trees;
-
-/// Names on a path that is made up for a subvolume; a damaged volume may have a loop.
-const MOST_NAMES: usize = 4096;
+use crate::trees::{MAX_NAMES, Trees};
 
 /// What `--json` shows.
 #[derive(Debug, Serialize)]
@@ -280,11 +277,11 @@ pub fn path(trees: &Trees, id: TreeId) -> Option<Vec<u8>> {
             let (parent, name) = name_of(&tree, dir)?;
             names.push(name);
             dir = parent;
-            if names.len() > MOST_NAMES {
+            if names.len() > MAX_NAMES {
                 return None;
             }
         }
-        if names.len() > MOST_NAMES {
+        if names.len() > MAX_NAMES {
             return None;
         }
     }

@@ -10,15 +10,25 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, Updater, ioctl};
 use ubtrfs::{BalanceProgress, Defragmentation};
+use ubtrfs_format::ioctl::{
+    ADD_DEVICE, BALANCE, BALANCE_CONTROL, BALANCE_PROGRESS, CHANGES, CHANGES_SINCE, CONTROL_SYNC, DEFAULT_SUBVOL,
+    DEFRAG_RANGE, DEV_INFO, EXTENT_MAP, FIEMAP, FORCE, FS_INFO, GET_DEV_STATS, GET_LABEL, GET_SUBVOL_INFO, INO_LOOKUP,
+    KEEP, MERGE, NEXT, REMOUNT, REMOVE_DEVICE_V2, REPLACE, RESET_SUBVOLUME, RESIZE, SCRUB, SCRUB_CANCEL,
+    SCRUB_PROGRESS, SET_LABEL, SNAP_CREATE_V2, SNAP_DESTROY_V2, SUBVOL_CREATE_V2, SUBVOL_GETFLAGS, SUBVOL_SETFLAGS,
+    SYNC, TREE_SEARCH, size_of,
+};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
 use ubtrfs_server::balance;
-use ubtrfs_server::control::RESET_SUBVOLUME;
-use ubtrfs_server::defragment::{self, ARGUMENT_SIZE, DEFRAG_RANGE};
-use ubtrfs_server::device_ioctls::{ADD_DEVICE, ADD_SIZE, REPLACE, REPLACE_SIZE, encode_added};
-use ubtrfs_server::extent_map::{self, EXTENT_MAP, ExtentMap};
-use ubtrfs_server::merge_ioctl::{MERGE, Merge};
-use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request, SCRUB, SCRUB_CANCEL, SCRUB_PROGRESS};
-use ubtrfs_server::vacate_ioctls::{REMOVE_DEVICE_V2, RESIZE, Which, encode_removed, encode_resized};
+use ubtrfs_server::control::Question;
+use ubtrfs_server::control_ioctls::{
+    NEXT_SIZE, QUESTION_SIZE, REMOUNT_SIZE, encode_next, encode_question, encode_remount,
+};
+use ubtrfs_server::defragment::{self, ARGUMENT_SIZE};
+use ubtrfs_server::device_ioctls::{ADD_SIZE, REPLACE_SIZE, encode_added};
+use ubtrfs_server::extent_map::{self, ExtentMap};
+use ubtrfs_server::merge_ioctl::Merge;
+use ubtrfs_server::scrub::{ARGUMENT_SIZE as SCRUB_SIZE, Request};
+use ubtrfs_server::vacate_ioctls::{Which, encode_removed, encode_resized};
 
 use crate::failure::{Failure, Result};
 use crate::mount_table::not_on_btrfs;
@@ -26,22 +36,10 @@ use crate::place::not_a_subvolume;
 use crate::remedy::about_dead_mount;
 use crate::show;
 
-const FIEMAP: u32 = 0xc020_660b;
-const SYNC: u32 = 0x9408;
-const TREE_SEARCH: u32 = 0xd000_9411;
-const INO_LOOKUP: u32 = 0xd000_9412;
-const DEFAULT_SUBVOL: u32 = 0x4008_9413;
-const SNAP_CREATE_V2: u32 = 0x5000_9417;
-const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
-const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
-const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
-const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
-const SNAP_DESTROY_V2: u32 = 0x5000_943f;
-const DEV_INFO: u32 = 0xd000_941e;
-const FS_INFO: u32 = 0x8400_941f;
-const FS_INFO_SIZE: usize = 1024;
-const GET_DEV_STATS: u32 = 0xc408_9434;
-const DEV_STATS_SIZE: usize = 1032;
+const FS_INFO_SIZE: usize = size_of(FS_INFO);
+const DEV_STATS_SIZE: usize = size_of(GET_DEV_STATS);
+/// Bytes of a label, with a zero behind it.
+pub const LABEL_SIZE: usize = size_of(GET_LABEL);
 
 const READ_ONLY: u64 = 1 << 1;
 /// The type of the kernel's btrfs in statfs(2).
@@ -49,16 +47,16 @@ const KERNEL_MAGIC: i64 = 0x9123_683e;
 const BY_ID: u64 = 1 << 4;
 
 /// The highest number of a device that is believed: numbers are given one after the other.
-const MOST_DEVICES: u64 = 1 << 20;
+const MAX_DEVICES: u64 = 1 << 20;
 
 /// Of most arguments.
-const SIZE: usize = 4096;
+const SIZE: usize = size_of(SNAP_CREATE_V2);
 type Argument = [u8; SIZE];
 /// Bytes of `struct btrfs_ioctl_get_subvol_info_args`.
-pub const INFO_SIZE: usize = 504;
+pub const INFO_SIZE: usize = size_of(GET_SUBVOL_INFO);
 /// The offset of the name in the arguments of version 2, and how long it may be.
 const NAME: usize = 56;
-const MOST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 
 /// An open file or directory of a mounted volume.
 pub struct Mounted(File);
@@ -74,9 +72,13 @@ type Done<T> = std::result::Result<T, Errno>;
 impl Mounted {
     /// Opens a file or directory.
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_file(path).map_err(|errno| about_opening(path, &errno.into()))
+    }
+
+    /// The same, where an error has other words.
+    pub fn open_file(path: &Path) -> Done<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = rustix::fs::open(path, flags, Mode::empty());
-        opened.map(|fd| Self(fd.into())).map_err(|errno| about_opening(path, &errno.into()))
+        rustix::fs::open(path, flags, Mode::empty()).map(|fd| Self(fd.into()))
     }
 
     /// Its path, as the kernel tells it.
@@ -201,7 +203,7 @@ impl Mounted {
         let getter = unsafe { Getter::<FS_INFO, [u8; FS_INFO_SIZE]>::new() };
         // SAFETY: the same.
         let highest = u64_at(&self.answered(unsafe { ioctl(&self.0, getter) })?, 0);
-        if highest > MOST_DEVICES {
+        if highest > MAX_DEVICES {
             return Err(Errno::PROTO);
         }
         let mut numbers = Vec::new();
@@ -321,8 +323,7 @@ impl Mounted {
     pub fn balance(&self, run: &balance::Run) -> Done<BalanceProgress> {
         let mut argument = run.encode();
         // SAFETY: this command reads and fills in an argument of the size that its number encodes.
-        let answer =
-            unsafe { ioctl(&self.0, Answering::<{ balance::BALANCE }, [u8; balance::ARGUMENT_SIZE]>(&mut argument)) };
+        let answer = unsafe { ioctl(&self.0, Answering::<BALANCE, [u8; balance::ARGUMENT_SIZE]>(&mut argument)) };
         self.answered(answer).and_then(done)?;
         Ok(balance::progress_in(&argument).1)
     }
@@ -330,7 +331,7 @@ impl Mounted {
     /// How far a balance of the volume is.
     pub fn balance_progress(&self) -> Done<[u8; balance::ARGUMENT_SIZE]> {
         // SAFETY: this command fills in an argument of the size that its number encodes.
-        let getter = unsafe { Getter::<{ balance::BALANCE_PROGRESS }, [u8; balance::ARGUMENT_SIZE]>::new() };
+        let getter = unsafe { Getter::<BALANCE_PROGRESS, [u8; balance::ARGUMENT_SIZE]>::new() };
         // SAFETY: the same.
         self.answered(unsafe { ioctl(&self.0, getter) })
     }
@@ -338,7 +339,7 @@ impl Mounted {
     /// Has a balance of the volume pause or end.
     pub fn control_balance(&self, wish: u64) -> Done<()> {
         // SAFETY: this command reads a number.
-        self.answered(unsafe { ioctl(&self.0, Setter::<{ balance::BALANCE_CONTROL }, u64>::new(wish)) })
+        self.answered(unsafe { ioctl(&self.0, Setter::<BALANCE_CONTROL, u64>::new(wish)) })
     }
 
     /// Makes a device one of the volume's.
@@ -376,6 +377,76 @@ impl Mounted {
     pub fn commit(&self) -> Done<()> {
         // SAFETY: this command has no argument.
         unsafe { ioctl(&self.0, NoArg::<SYNC>::new()) }
+    }
+
+    /// Makes all changes of a mount of ours durable. `ENOTTY` on another.
+    pub fn sync_volume(&self) -> Done<()> {
+        // SAFETY: this command has no argument.
+        unsafe { ioctl(&self.0, NoArg::<CONTROL_SYNC>::new()) }
+    }
+
+    /// Has the server do its part of a remount: `ro`, `rw`, or an option that says how data is
+    /// written; nothing asks whether it would.
+    pub fn change_mount(&self, change: &str) -> Done<()> {
+        let argument = encode_remount(change)?;
+        // SAFETY: this command reads an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Setter::<REMOUNT, [u8; REMOUNT_SIZE]>::new(argument)) }
+    }
+
+    /// Tells the server that its connection is about to be aborted.
+    pub fn expect_force(&self) -> Done<()> {
+        // SAFETY: this command has no argument.
+        unsafe { ioctl(&self.0, NoArg::<FORCE>::new()) }
+    }
+
+    /// Begins a long answer to a question; returns the number of its stream. `ENOTTY` on a mount
+    /// that isn't ours.
+    pub fn ask(&self, question: &Question) -> Done<u64> {
+        let mut argument = encode_question(question);
+        let asked = match question {
+            // SAFETY: these commands read and write an argument of the size that their numbers
+            // encode.
+            Question::Changes { .. } => unsafe {
+                ioctl(&self.0, Updater::<CHANGES, [u8; QUESTION_SIZE]>::new(&mut argument))
+            },
+            // SAFETY: the same.
+            Question::ChangesSince { .. } => unsafe {
+                ioctl(&self.0, Updater::<CHANGES_SINCE, [u8; QUESTION_SIZE]>::new(&mut argument))
+            },
+        };
+        asked?;
+        Ok(u64_at(&argument, 0))
+    }
+
+    /// The next piece of the stream of this number, as the ioctl answers.
+    pub fn next_piece(&self, number: u64) -> Done<Box<[u8; NEXT_SIZE]>> {
+        let mut argument = Box::new(encode_next(number));
+        // SAFETY: this command reads and fills in an argument of the size that its number encodes.
+        unsafe { ioctl(&self.0, Updater::<NEXT, [u8; NEXT_SIZE]>::new(&mut argument)) }?;
+        Ok(argument)
+    }
+
+    /// Says that the reader of a stream is still there.
+    pub fn keep_stream(&self, number: u64) -> Done<()> {
+        // SAFETY: this command reads a number.
+        unsafe { ioctl(&self.0, Setter::<KEEP, u64>::new(number)) }
+    }
+
+    /// The volume's label.
+    pub fn label(&self) -> Done<Vec<u8>> {
+        // SAFETY: this command fills in an array of the size that its number encodes.
+        let getter = unsafe { Getter::<GET_LABEL, [u8; LABEL_SIZE]>::new() };
+        // SAFETY: the same.
+        let label = unsafe { ioctl(&self.0, getter) }?;
+        Ok(label.iter().copied().take_while(|byte| *byte != 0).collect())
+    }
+
+    /// Gives the volume a label. `ENAMETOOLONG` for one that has no room.
+    pub fn set_label(&self, label: &[u8]) -> Done<()> {
+        let mut argument = [0; LABEL_SIZE];
+        argument.get_mut(..label.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(label);
+        // SAFETY: this command reads an array of the size that its number encodes.
+        unsafe { ioctl(&self.0, Setter::<SET_LABEL, [u8; LABEL_SIZE]>::new(argument)) }
     }
 
     /// Shows the items of a tree from `first` to `last` in leaves that the commit `oldest` or a
@@ -497,7 +568,7 @@ fn after(key: Key) -> Option<Key> {
 /// The argument of version 2 with a name.
 fn named(descriptor: i64, flags: u64, name: &OsStr) -> Done<Argument> {
     let name = name.as_bytes();
-    if name.len() > MOST_NAME {
+    if name.len() > MAX_NAME {
         return Err(Errno::NAMETOOLONG);
     }
     let mut argument: Argument = [0; SIZE];

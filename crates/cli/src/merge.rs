@@ -8,7 +8,7 @@ use ubtrfs::{MergeSides, Prefer};
 use ubtrfs_server::merge_records::MergeRecord;
 
 use crate::args;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, TROUBLE};
 use crate::json::{Array, name};
 use crate::place::Opening;
 use crate::show;
@@ -16,8 +16,6 @@ use crate::volume_at::{WantedMerge, open_together};
 
 /// The exit status if there are conflicts.
 const CONFLICTS: u8 = 1;
-/// The exit status if it can't be merged.
-const TROUBLE: u8 = 2;
 
 /// `ubtrfs merge`
 pub fn run(arguments: &args::Merge) -> Result<()> {

@@ -2,19 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use ubtrfs_volume::mount_table;
-pub use ubtrfs_volume::mount_table::Mounted;
+pub use ubtrfs_mounts::{Mounted, TABLE};
 
 use crate::failure::{Failure, Result};
 
 /// Everything that is mounted.
 pub fn all() -> std::io::Result<Vec<Mounted>> {
-    mount_table::all()
+    ubtrfs_mounts::all()
 }
 
 /// What is mounted on `path` and seen there.
 pub fn mounted_on(path: &Path) -> Result<Option<Mounted>> {
-    let all = all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let all = all().map_err(|error| Failure::about(TABLE, &error))?;
     // Of several on one another the last is seen.
     Ok(all.into_iter().rfind(|mounted| mounted.point == path))
 }
@@ -52,7 +51,7 @@ pub fn is_mounted_anywhere(device: (u32, u32)) -> Result<bool> {
 
 /// The places where the mount table shows a file system.
 pub fn points_of(device: (u32, u32)) -> Result<Vec<PathBuf>> {
-    let all = all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let all = all().map_err(|error| Failure::about(TABLE, &error))?;
     Ok(all.into_iter().filter(|mounted| mounted.device == device).map(|mounted| mounted.point).collect())
 }
 

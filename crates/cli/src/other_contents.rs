@@ -37,7 +37,7 @@ const OTHERS: &[(u64, &[u8], &str)] = &[
 ];
 
 /// A volume has more bytes than this: its superblock ends there.
-const LEAST: u64 = 68 << 10;
+const MIN: u64 = 68 << 10;
 /// What is looked at to find out whether there is anything.
 const BEGINNING: usize = 128 << 10;
 
@@ -62,7 +62,7 @@ pub fn instead_of_btrfs(path: &Path, of_mount: bool) -> Option<String> {
         }
     }
     let size = device.size();
-    if size < LEAST {
+    if size < MIN {
         return Some(format!("it has {size} bytes, fewer than any volume"));
     }
     let mut read = |at: u64, buffer: &mut [u8]| device.read_at(Physical(at), buffer);

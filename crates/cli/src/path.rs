@@ -2,12 +2,10 @@
 
 use ubtrfs::{Errno, Filesystem, InodeId};
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::MAX_SYMLINKS;
 
 use crate::failure::{Failure, Result};
 use crate::show;
-
-/// The greatest number of symbolic links in a path.
-const MOST_LINKS: usize = 40;
 
 /// Whether a symbolic link at the end of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<Ino
             continue;
         }
         links += 1;
-        if links > MOST_LINKS {
+        if links > MAX_SYMLINKS {
             return Err(Errno::LOOP.into());
         }
         let target = fs.read_link(found)?;

@@ -34,7 +34,7 @@ enum Remedy {
 }
 
 /// What a repair would do.
-pub struct Plan {
+pub struct RepairPlan {
     recount: Vec<String>,
     inodes: BTreeMap<InodeId, InodeFix>,
     inode_lines: Vec<String>,
@@ -42,7 +42,7 @@ pub struct Plan {
     refused: Vec<(String, &'static str)>,
 }
 
-impl Plan {
+impl RepairPlan {
     /// The plan for all faults.
     pub fn of(report: &Report) -> Self {
         let mut plan = Self {
@@ -208,23 +208,23 @@ mod tests {
             FaultKind::NoOrphanItem,
             FaultKind::DirectorySize { found: 7, expected: 12 },
         ];
-        let plan = Plan::of(&report(kinds));
+        let plan = RepairPlan::of(&report(kinds));
         let inode = InodeId::new(TreeId::FS, Ino(300));
         let fix = InodeFix { inode, nlink: Some(2), size: Some(12), orphan: false };
         assert_eq!(plan.inodes.into_values().collect::<Vec<_>>(), [fix]);
-        let plan = Plan::of(&report(vec![FaultKind::NoOrphanItem]));
+        let plan = RepairPlan::of(&report(vec![FaultKind::NoOrphanItem]));
         assert!(plan.inodes[&inode].orphan && plan.refused.is_empty());
     }
 
     #[test]
     fn one_fault_that_cannot_be_mended_stops_all() {
-        let plan = Plan::of(&report(vec![FaultKind::FreeSpaceInfoMissing, FaultKind::ExtentsOverlap]));
+        let plan = RepairPlan::of(&report(vec![FaultKind::FreeSpaceInfoMissing, FaultKind::ExtentsOverlap]));
         assert_eq!((plan.recount.len(), plan.refused.len()), (1, 1));
         let mut with_log = report(vec![FaultKind::FreeSpaceInfoMissing]);
         with_log.stats.has_log = true;
-        assert_eq!(Plan::of(&with_log).refused.len(), 1);
+        assert_eq!(RepairPlan::of(&with_log).refused.len(), 1);
         let mut too_many = report(vec![FaultKind::FreeSpaceInfoMissing]);
         too_many.fault_count = 2;
-        assert_eq!(Plan::of(&too_many).refused.len(), 1);
+        assert_eq!(RepairPlan::of(&too_many).refused.len(), 1);
     }
 }

@@ -16,12 +16,10 @@ use crate::device::{about_volume, about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::output::say;
 use crate::show;
-use crate::trees::Trees;
+use crate::trees::{MAX_NAMES, Trees};
 
 /// Paths that are listed.
 const SHOWN: usize = 20;
-/// The greatest number of names in the path of an inode; a damaged volume may have a loop.
-const MOST_NAMES: usize = 4096;
 
 /// `ubtrfs rescue`
 pub fn run(arguments: &args::Rescue) -> Result<()> {
@@ -221,7 +219,7 @@ fn path_of(ino: Ino, logged: &Names, committed: Option<&Snapshot>) -> Option<Vec
         let (parent, name) = logged.get(&at).cloned().or_else(|| committed_name(committed?, at))?;
         names.push(name);
         at = parent;
-        if names.len() > MOST_NAMES {
+        if names.len() > MAX_NAMES {
             return None;
         }
     }

@@ -22,7 +22,7 @@ use crate::output;
 use crate::remedy::{only_on_mounts, only_on_ours};
 use crate::report::{Progress, meanwhile};
 use crate::scrub_found::{Found, hours};
-use crate::scrub_record::{Record, State};
+use crate::scrub_record::{Record, ScrubState};
 use crate::show;
 use crate::size::show_size;
 
@@ -152,9 +152,9 @@ fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Fo
     let found: Vec<Found> = found.into_iter().flatten().collect();
     let error = errors.into_iter().find_map(std::result::Result::err);
     let state = match error {
-        None => State::Finished,
-        Some(Errno::CANCELED | Errno::INTR) => State::Cancelled,
-        Some(_) => State::Failed,
+        None => ScrubState::Finished,
+        Some(Errno::CANCELED | Errno::INTR) => ScrubState::Cancelled,
+        Some(_) => ScrubState::Failed,
     };
     // Of one that was running already this one knows nothing.
     if error != Some(Errno::INPROGRESS) {
@@ -190,8 +190,8 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     let found = fs.scrub(options, &mut show);
     drop(progress);
     let (state, found) = match found {
-        Ok(found) => (State::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),
-        Err(error) => (State::Failed, Err(failed(error))),
+        Ok(found) => (ScrubState::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),
+        Err(error) => (ScrubState::Failed, Err(failed(error))),
     };
     record.ended(state, found.iter().cloned().collect()).keep(id);
     let found = found?;
@@ -222,7 +222,7 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
     let running = running(&mounted, &devices).map_err(failed)?;
     let record = Record::of(Uuid(mounted.volume_id().map_err(failed)?));
     if !running.is_empty() {
-        let started = record.filter(|record| record.state == State::Running).map(|record| record.started);
+        let started = record.filter(|record| record.state == ScrubState::Running).map(|record| record.started);
         if arguments.json {
             let started = started.and_then(json::seconds);
             let shown = |found| Shown { state: "running", started: started.clone(), ended: None, found };
@@ -236,10 +236,10 @@ fn status(arguments: &ScrubStatus) -> Result<()> {
         return output::say(&if arguments.json { json::as_json(&none)? } else { text.to_owned() });
     };
     let state = match state {
-        State::Running => "interrupted",
-        State::Finished => "finished",
-        State::Cancelled => "cancelled",
-        State::Failed => "failed",
+        ScrubState::Running => "interrupted",
+        ScrubState::Finished => "finished",
+        ScrubState::Cancelled => "cancelled",
+        ScrubState::Failed => "failed",
     };
     if arguments.json {
         let (started, ended) = (json::seconds(started), ended.and_then(json::seconds));

@@ -17,7 +17,7 @@ const OF_ROOT: &str = "/var/lib/ubtrfs";
 /// How a scrub has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum ScrubState {
     /// It has not: it runs, or was killed.
     #[default]
     Running,
@@ -29,7 +29,7 @@ pub enum State {
 /// A scrub.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Record {
-    pub state: State,
+    pub state: ScrubState,
     /// When it began, and ended, in seconds since 1970.
     pub started: u64,
     pub ended: Option<u64>,
@@ -44,7 +44,7 @@ impl Record {
     }
 
     /// The same when it has ended.
-    pub fn ended(self, state: State, devices: Vec<Found>) -> Self {
+    pub fn ended(self, state: ScrubState, devices: Vec<Found>) -> Self {
         Self { state, ended: Some(now()), devices, ..self }
     }
 

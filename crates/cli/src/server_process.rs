@@ -126,6 +126,8 @@ mod tests {
     #[test]
     fn a_process_that_a_mount_names_is_none_of_its_servers_for_that() {
         let mounted = Mounted {
+            number: 1,
+            own_options: Vec::new(),
             point: "/point".into(),
             device: (4095, 4095),
             kind: "fuse.ubtrfs".into(),

@@ -4,10 +4,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use ubtrfs_format::items::Timespec;
+use ubtrfs_format::posix::{self, SECONDS_PER_DAY};
 pub use ubtrfs_image::harmless;
 use ubtrfs_image::misleads;
-
-const DAY: i64 = 24 * 60 * 60;
 
 /// A time in UTC, with nanoseconds.
 pub fn time(at: Timespec) -> String {
@@ -21,7 +20,7 @@ pub fn seconds(at: Timespec) -> String {
 
 fn clock(at: Timespec) -> String {
     let seconds = at.sec.cast_signed();
-    let (days, rest) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    let (days, rest) = (seconds.div_euclid(SECONDS_PER_DAY), seconds.rem_euclid(SECONDS_PER_DAY));
     let (year, month, day) = date(days);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
@@ -45,14 +44,14 @@ fn date(days: i64) -> (i64, i64, i64) {
 
 /// A mode as `ls -l` shows it.
 pub fn mode(mode: u32) -> String {
-    let kind = match mode & 0o170_000 {
-        0o100_000 => '-',
-        0o040_000 => 'd',
-        0o120_000 => 'l',
-        0o020_000 => 'c',
-        0o060_000 => 'b',
-        0o010_000 => 'p',
-        0o140_000 => 's',
+    let kind = match mode & posix::S_IFMT {
+        posix::S_IFREG => '-',
+        posix::S_IFDIR => 'd',
+        posix::S_IFLNK => 'l',
+        posix::S_IFCHR => 'c',
+        posix::S_IFBLK => 'b',
+        posix::S_IFIFO => 'p',
+        posix::S_IFSOCK => 's',
         _ => '?',
     };
     let mut text = String::from(kind);
@@ -95,12 +94,12 @@ pub fn path(path: &Path) -> String {
 
 /// Bytes as hexadecimal digits, abbreviated where there are many.
 pub fn hex(bytes: &[u8]) -> String {
-    const MOST: usize = 32;
+    const MAX: usize = 32;
     let mut shown = String::new();
-    for byte in bytes.iter().take(MOST) {
+    for byte in bytes.iter().take(MAX) {
         let _ = write!(shown, "{byte:02x}");
     }
-    if bytes.len() > MOST { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
+    if bytes.len() > MAX { format!("{shown}… ({} bytes)", bytes.len()) } else { shown }
 }
 
 /// Bytes as hexadecimal digits.

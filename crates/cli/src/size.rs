@@ -1,7 +1,7 @@
 //! Sizes as people write them.
 
 /// The least memory that caches and what is not written yet get.
-pub const LEAST_MEMORY: u64 = 16 << 20;
+pub const MIN_MEMORY: u64 = 16 << 20;
 
 /// Bytes of a size such as `8G`, `100M`, `512k` or `4096`: units of 1024, either case, `iB` or `B`
 /// may follow.

@@ -12,9 +12,9 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 
 /// Bytes in memory.
-const MOST_IN_MEMORY: usize = 4 << 20;
+const MAX_IN_MEMORY: usize = 4 << 20;
 /// Bytes in the file: then it is better to wait than to fill a disk.
-const MOST_IN_FILE: u64 = 2 << 30;
+const MAX_IN_FILE: u64 = 2 << 30;
 /// Bytes that are taken from the file at a time.
 const PIECE: u64 = 64 << 10;
 
@@ -121,12 +121,12 @@ impl State {
 
     /// Whether a piece may come into memory: what is in the file comes before it.
     fn has_room(&self) -> bool {
-        self.file.is_none() && (self.bytes < MOST_IN_MEMORY || self.pieces.is_empty())
+        self.file.is_none() && (self.bytes < MAX_IN_MEMORY || self.pieces.is_empty())
     }
 
     /// Adds a piece to the file; returns whether it is there.
     fn add_to_file(&mut self, piece: &[u8]) -> bool {
-        let is_full = self.file.as_ref().is_some_and(|rest| rest.to >= MOST_IN_FILE);
+        let is_full = self.file.as_ref().is_some_and(|rest| rest.to >= MAX_IN_FILE);
         if self.has_no_file || is_full {
             return false;
         }
@@ -207,7 +207,7 @@ mod tests {
             expected.extend(piece(number));
             spool.put(piece(number), NO_TIME).unwrap();
         }
-        assert!(expected.len() > 5 * MOST_IN_MEMORY && spool.state().bytes <= MOST_IN_MEMORY + 80_000);
+        assert!(expected.len() > 5 * MAX_IN_MEMORY && spool.state().bytes <= MAX_IN_MEMORY + 80_000);
         spool.end();
         assert!(all(&spool) == expected);
     }
@@ -232,7 +232,7 @@ mod tests {
     fn without_a_file_there_is_as_much_room_as_memory_has() {
         let spool = Spool::in_memory();
         let most = (0..100_u8).find(|number| spool.put(vec![*number; 1 << 20], NO_TIME).is_err()).unwrap();
-        assert_eq!(usize::from(most), MOST_IN_MEMORY >> 20);
+        assert_eq!(usize::from(most), MAX_IN_MEMORY >> 20);
         assert_eq!(spool.take().unwrap().unwrap()[0], 0);
         spool.put(vec![7], NO_TIME).unwrap();
         spool.close();

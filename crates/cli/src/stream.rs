@@ -10,14 +10,13 @@ use std::time::Duration;
 use rustix::io::Errno;
 use ubtrfs::FileChange;
 use ubtrfs_server::change_records::{decode, length};
-use ubtrfs_server::control::{NEXT, Question};
+use ubtrfs_server::control::Question;
+use ubtrfs_server::control_ioctls::piece_in;
 use ubtrfs_server::streams::{LAST, MORE};
 
-use crate::control;
+use crate::ioctls::Mounted;
 use crate::spool::{NotPut, Spool};
 
-/// Room for a piece: as much as an extended attribute can have.
-const ROOM: usize = 64 << 10;
 /// Where what was read can't be kept until it is shown, the server hears that we are there.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// How often it is asked whether the answer has its turn now, or goes on.
@@ -28,14 +27,14 @@ type Done<T> = std::result::Result<T, Errno>;
 /// Asks the server of the mount at `path`, and shows each change of its answer until `visit`
 /// returns false.
 pub fn changes(path: &Path, question: &Question, mut visit: impl FnMut(FileChange) -> bool) -> Done<()> {
-    let number = control::ask(path, &question.name())?;
-    let number: u64 = std::str::from_utf8(&number).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)?;
-    answer(path, number, |spool| show(spool, &mut visit))
+    let mount = Mounted::open_file(path)?;
+    let number = mount.ask(question)?;
+    answer(mount, number, |spool| show(spool, &mut visit))
 }
 
 /// The answer of this number of the server of the mount at `path`, which fits into memory.
 pub fn whole(path: &Path, number: u64) -> Done<Vec<u8>> {
-    answer(path, number, |spool| {
+    answer(Mounted::open_file(path)?, number, |spool| {
         let mut bytes = Vec::new();
         while let Some(piece) = next(spool)? {
             bytes.extend(piece);
@@ -53,15 +52,16 @@ impl Drop for Ended<'_> {
     }
 }
 
-fn answer<T>(path: &Path, number: u64, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
-    let spool = Spool::default();
+/// Has `take` show an answer while it is read. The mount can be unmounted as soon as it is read.
+fn answer<T>(mount: Mounted, number: u64, take: impl FnOnce(&Spool) -> Done<T>) -> Done<T> {
+    let spool = &Spool::default();
     thread::scope(|scope| {
-        let reader = scope.spawn(|| {
+        let reader = scope.spawn(move || {
             // Also if it panics.
-            let _end = Ended(&spool);
-            read(path, number, &spool)
+            let _end = Ended(spool);
+            read(&mount, number, spool)
         });
-        let taken = take(&spool);
+        let taken = take(spool);
         spool.close();
         let read = reader.join().unwrap_or(Err(Errno::IO));
         let taken = taken?;
@@ -75,14 +75,11 @@ fn next(spool: &Spool) -> Done<Option<Vec<u8>>> {
 }
 
 /// Takes the pieces as they come.
-fn read(path: &Path, number: u64, spool: &Spool) -> Done<()> {
-    let name = format!("{NEXT}{number}");
+fn read(mount: &Mounted, number: u64, spool: &Spool) -> Done<()> {
     loop {
-        let mut piece = vec![0; ROOM];
-        let length = rustix::fs::getxattr(path, &*name, &mut piece[..])?;
-        piece.truncate(length);
-        let mark = *piece.first().ok_or(Errno::PROTO)?;
-        piece.remove(0);
+        let answer = mount.next_piece(number)?;
+        let (mark, piece) = piece_in(&answer).and_then(<[u8]>::split_first).ok_or(Errno::PROTO)?;
+        let (mark, mut piece) = (*mark, piece.to_vec());
         if piece.is_empty() && mark == MORE {
             thread::sleep(TURN);
             continue;
@@ -95,7 +92,7 @@ fn read(path: &Path, number: u64, spool: &Spool) -> Done<()> {
                 Err(NotPut::Full(again)) => piece = again,
             }
             if mark == MORE {
-                rustix::fs::getxattr(path, &*name, &mut [0_u8; 0][..])?;
+                mount.keep_stream(number)?;
             }
         }
         match mark {

@@ -9,6 +9,8 @@ use ubtrfs_volume::Volume;
 
 use crate::failure::{Failure, Result};
 
+/// Names on a path that is made up of names in trees; a damaged volume may have a loop.
+pub const MAX_NAMES: usize = 4096;
 /// Memory for nodes.
 const CACHE: usize = 64 << 20;
 

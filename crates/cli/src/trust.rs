@@ -31,7 +31,7 @@ pub fn require_trusted(directory: &Path) -> Result<()> {
         let mut of_device = all.iter().filter(|mounted| mounted.device == device).peekable();
         of_device.peek().is_some() && of_device.all(is_trusted)
     };
-    let all = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let all = mount_table::all().map_err(|error| Failure::about(mount_table::TABLE, &error))?;
     let is_served = |mounted: &Mounted| mounted.kind.starts_with("fuse") || mounted.kind == "btrfs";
     if all.iter().any(|mounted| mounted.device == device && !is_served(mounted)) {
         return Err(mount_table::not_on_btrfs(&directory.display().to_string()));

@@ -42,11 +42,15 @@ impl<'a> LeafBuilder<'a> {
     }
 
     /// Adds an item. `Err(NoRoom)` leaves the leaf as it was.
+    ///
+    /// # Panics
+    ///
+    /// If its key is not behind that of the last one.
     pub fn push(&mut self, key: Key, data: &[u8]) -> Result<()> {
         if self.free() < data.len() + ITEM_HEADER_SIZE {
             return Err(Error::NoRoom { size: data.len() });
         }
-        debug_assert!(self.last.is_none_or(|last| last < key), "{key} after {:?}", self.last);
+        assert!(self.last.is_none_or(|last| last < key), "an item at {key} would follow that at {:?}", self.last);
         self.data_start -= data.len();
         let start = HEADER_SIZE + self.data_start;
         self.block[start..start + data.len()].copy_from_slice(data);
@@ -65,6 +69,10 @@ impl<'a> LeafBuilder<'a> {
     /// Adds the items in `slots` of another leaf: their data as one piece, their headers at one go.
     /// `Err(NoRoom)` leaves the leaf as it was; any other error, which only a leaf brings up that
     /// was never checked, spoils it.
+    ///
+    /// # Panics
+    ///
+    /// If the first key is not behind that of the last one.
     pub fn push_run(&mut self, leaf: &Leaf<'_>, slots: Range<usize>) -> Result<()> {
         let misplaced = Error::ItemPlacement { slot: slots.start };
         let Some((items, data)) = leaf.run(slots) else { return Err(misplaced) };
@@ -72,7 +80,12 @@ impl<'a> LeafBuilder<'a> {
         if self.free() < data.len() + size_of_val(items) {
             return Err(Error::NoRoom { size: data.len() });
         }
-        debug_assert!(self.last.is_none_or(|last| last < first.key.into()), "{:?} again", self.last);
+        let first_key = Key::from(first.key);
+        assert!(
+            self.last.is_none_or(|last| last < first_key),
+            "an item at {first_key} would follow that at {:?}",
+            self.last
+        );
         let mut end = self.data_start;
         self.data_start -= data.len();
         let start = HEADER_SIZE + self.data_start;

@@ -17,7 +17,10 @@ mod node;
 mod resilvered;
 mod superblock;
 
+pub mod ioctl;
 pub mod items;
+pub mod posix;
+pub mod units;
 
 pub use check_item::{ItemContext, ItemFault, check_chunk, check_header, check_item, check_leaf};
 pub use checksum::{Checksum, ChecksumType, MAX_CHECKSUM_SIZE, xxhash64};
@@ -34,6 +37,6 @@ pub use node::{
 };
 pub use resilvered::Resilvered;
 pub use superblock::{
-    BackupRoot, BackupRootBytes, CompatRo, Incompat, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC, SUPERBLOCK_MAGIC_AT,
-    SUPERBLOCK_SIZE, SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags,
+    BackupRoot, BackupRootBytes, CompatRo, Incompat, LABEL_SIZE, SUPERBLOCK_COPIES, SUPERBLOCK_MAGIC,
+    SUPERBLOCK_MAGIC_AT, SUPERBLOCK_SIZE, SYS_CHUNK_ARRAY_MAX, Superblock, SuperblockFlags, WIPED_AT_ENDS,
 };

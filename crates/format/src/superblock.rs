@@ -10,6 +10,11 @@ use crate::{CHECKSUM_FIELD, ChecksumType, Error, Generation, Logical, MAX_LEVEL,
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 4096;
+/// Bytes of a label and the zeroes behind it, one at the least.
+pub const LABEL_SIZE: usize = 256;
+/// The bytes at either end of a new device that are wiped, where old superblocks, partition tables
+/// and signatures of other file systems are.
+pub const WIPED_AT_ENDS: u64 = 2 << 20;
 /// Where the copies are on every device that is large enough: 64 KiB, 64 MiB, 256 GiB.
 pub const SUPERBLOCK_COPIES: [Physical; 3] = [Physical(64 << 10), Physical(64 << 20), Physical(256 << 30)];
 /// `_BHRfS_M`.
@@ -224,7 +229,7 @@ struct SuperblockBytes {
     chunk_root_level: u8,
     log_root_level: u8,
     dev_item: DevItemBytes,
-    label: [u8; 256],
+    label: [u8; LABEL_SIZE],
     cache_generation: U64,
     uuid_tree_generation: U64,
     metadata_uuid: Uuid,
@@ -294,7 +299,7 @@ pub struct Superblock {
     /// The device with this superblock.
     pub dev_item: DevItem,
     /// The label, up to the first zero byte.
-    pub label: [u8; 256],
+    pub label: [u8; LABEL_SIZE],
     /// The commit that the v1 free-space cache belongs to; 0 with a free-space tree.
     pub cache_generation: Generation,
     /// The last commit that kept the UUID tree up to date.

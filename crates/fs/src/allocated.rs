@@ -1,11 +1,11 @@
 //! All that is allocated, as the extent tree of a commit has it: for those who look at every copy.
 
+use ubtrfs_file::ChecksumTree;
 use ubtrfs_format::items::{ExtentFlags, ExtentItem};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
 
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::csums::ChecksumTree;
 
 /// Bytes of data that are shown at a time.
 pub(crate) const AT_ONCE: u64 = 1 << 20;
@@ -21,7 +21,7 @@ pub(crate) enum Allocated {
 }
 
 /// Bytes after which no further extent is shown.
-pub(crate) const MOST_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_BYTES: u64 = 16 << 20;
 
 /// Shows what is allocated from `from` to `end`, at most `most` extents, and few bytes: as long as
 /// it takes, `committed` holds back what later commits free. Returns where to go on; `None` if
@@ -46,7 +46,7 @@ pub(crate) fn visit(
             ItemType::EXTENT_ITEM => (Logical(key.objectid), false, key.offset),
             _ => continue,
         };
-        if count == most || bytes >= MOST_BYTES {
+        if count == most || bytes >= MAX_BYTES {
             return Ok(Some(next));
         }
         count += 1;

@@ -16,7 +16,7 @@ use ubtrfs_volume::{ALIGNMENT, DirectRead, Volume};
 use crate::committed::Committed;
 
 /// Parts that are left to a caller, at the most: its thread has others to serve, too.
-const MOST_PARTS: usize = 12;
+const MAX_PARTS: usize = 12;
 /// Bytes of a part, at the most. A read that a device takes in pieces (a loop device takes 128
 /// pages in one request) is not begun at once by the kernel, which leaves it to a thread; and the
 /// mirrors of a volume read parts of one request at the same time.
@@ -24,7 +24,7 @@ const PART: usize = 256 << 10;
 /// Bytes of a checksum from which on it takes long to compute.
 const LONG_SUM: usize = 16;
 /// Bytes that are left to a caller where that is so.
-const MOST_WITH_LONG_SUMS: usize = 16 << 10;
+const MAX_WITH_LONG_SUMS: usize = 16 << 10;
 
 /// Sectors that the caller of a read has to read, and to verify.
 #[derive(Debug)]
@@ -95,8 +95,8 @@ impl Deferrals {
         }
         let mut missing = self.missing.borrow_mut();
         let before = missing.len();
-        if before + part.len().div_ceil(PART) > MOST_PARTS
-            || volume.checksum().size() >= LONG_SUM && self.buffer.len() > MOST_WITH_LONG_SUMS
+        if before + part.len().div_ceil(PART) > MAX_PARTS
+            || volume.checksum().size() >= LONG_SUM && self.buffer.len() > MAX_WITH_LONG_SUMS
         {
             return false;
         }

@@ -20,7 +20,7 @@ use crate::fs_info::FsInfo;
 /// Bytes that are excluded from allocation at a time.
 const AT_ONCE: u64 = 256 << 20;
 /// What was freed waits so long for more: neighbours are discarded as one.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Bytes of unallocated space that are discarded by one request: what the device gives no answer
 /// about is not used any more in the mount.
 const PIECE: u64 = 1 << 30;
@@ -182,7 +182,7 @@ impl Discarder {
                     self.work.wait(&mut stop);
                 }
                 if !*stop {
-                    self.work.wait_for(&mut stop, LONGEST_WAIT);
+                    self.work.wait_for(&mut stop, MAX_WAIT);
                 }
                 if *stop {
                     return;
@@ -191,7 +191,7 @@ impl Discarder {
             if let Err(error) = self.discard_freed() {
                 // Nothing is lost by that but space on the device.
                 tracing::warn!("freed space is no longer discarded");
-                self.info.note_error(&error.at(Step::Discard));
+                self.info.writability.note_error(&error.at(Step::Discard));
                 self.info.space.lock().stop_discards();
                 return;
             }

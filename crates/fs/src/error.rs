@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::DataError;
 use ubtrfs_format::{Key, TreeId};
 use ubtrfs_tree::{Error as TreeError, sentence};
 use ubtrfs_volume::{DeviceFault, Error as VolumeError};
-
-use crate::file::error::DataError;
 
 pub use crate::step::Step;
 pub use rustix::io::Errno;

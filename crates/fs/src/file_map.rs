@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::{CommittedExtents, PieceSource, Stack, Unborn};
+
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::committed::{CommittedExtents, PieceSource, Unborn};
-use crate::file::resolve::Stack;
 use crate::inode::{InodeId, InodeState};
 
 /// What the map of a file is made of, for as long as its lock is held.

@@ -5,15 +5,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ubtrfs_file::{
+    ChecksumTree, Checksums, DataSource, ExtentReader, Mapped, NoChecksums, ReadContext, Result as DataResult,
+};
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_volume::Volume;
 
 use crate::deferred_reads::{BegunRead, Deferrals};
 use crate::error::Result;
-use crate::file::csums::{ChecksumTree, Checksums, NoChecksums};
-use crate::file::error::Result as DataResult;
-use crate::file::extent_reader::{DataSource, ExtentReader, ReadContext};
-use crate::file::piece::Mapped;
 use crate::file_map::FileMap;
 use crate::fs_info::FsInfo;
 use crate::inode::{InodeId, InodeState, OrderedExtents};

@@ -1,88 +1,34 @@
 //! What all parts of a mounted file system share: the volume and its trees as of the last commit,
 //! space, transactions, inodes, and the read-only state.
-//!
-//! Its part in invariant 13: [`FsInfo::abort`] turns the file system read-only for good. In
-//! invariant 2: readers get the roots of a commit when it is durable, by [`FsInfo::publish`]. In
-//! invariant 30: the features that compressed data needs are noted as it gets its place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rpds::RedBlackTreeMapSync;
-use ubtrfs_format::items::{Compression, INLINE_DATA_OFFSET, InodeFlags, Timespec};
-use ubtrfs_format::{CompatRo, Generation, Incompat, Ino, ItemType, Key, TreeId, Uuid, max_item_size};
+use ubtrfs_format::items::{INLINE_DATA_OFFSET, Timespec};
+use ubtrfs_format::{CompatRo, Generation, Ino, TreeId, Uuid, max_item_size};
+use ubtrfs_space::{Demand, Reservation, Space};
 use ubtrfs_threads::atomic::AtomicBool;
-use ubtrfs_threads::{ArcSwap, ArcSwapOption, Mutex, OnceLock, Panics, Rank, RwLock};
+use ubtrfs_threads::{Panics, Rank, RwLock};
 use ubtrfs_tree::{Geometry, NodeCache};
 use ubtrfs_volume::{Buffer, LockCounters, Published, Volume};
 
 use crate::clock;
 use crate::committed::Committed;
-use crate::compression_mode::CompressionMode;
 use crate::deleted_subvolumes::DeletedSubvolumes;
 use crate::error::{Errno, Error, Result};
 use crate::exclusive_op::ExclusiveOp;
 use crate::faults::CommitFault;
-use crate::file::moved::MovedExtents;
-use crate::file::piece::{ExtentPiece, InlinePiece, Piece};
+use crate::file_defaults::FileDefaults;
 use crate::fsync_group::Durable;
 use crate::inode::{Inode, InodeId, InodeTable, load_inode};
-use crate::last_errors::LastErrors;
 use crate::options::Options;
+use crate::published_roots::PublishedRoots;
+use crate::subvolume_table::{Subvolume, SubvolumeTable};
 use crate::transaction::{Gate, Transaction};
 use crate::tree_roots::TreeRoot;
+use crate::used_features::UsedFeatures;
 use crate::work_request::WorkRequest;
-use ubtrfs_space::{Demand, Reservation, Space};
-
-/// The feature of a volume that readers of what an algorithm has packed need.
-fn feature_of(algorithm: Compression) -> Incompat {
-    match algorithm {
-        Compression::None | Compression::Zlib => Incompat(0),
-        Compression::Lzo => Incompat::COMPRESS_LZO,
-        Compression::Zstd => Incompat::COMPRESS_ZSTD,
-    }
-}
-
-/// A subvolume's state that outlives its inodes' stay in memory.
-pub(crate) struct Subvolume {
-    read_only: AtomicBool,
-    replaced: AtomicBool,
-    next_ino: AtomicU64,
-}
-
-impl Subvolume {
-    /// Whether nothing of it can be changed.
-    pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire)
-    }
-
-    /// Nothing of it can be changed from now on; or all again.
-    pub(crate) fn set_read_only(&self, read_only: bool) {
-        self.read_only.store(read_only, Ordering::Release);
-    }
-
-    /// Whether a commit that is to come puts another subvolume in its place: until then its entry
-    /// stays where it is, and no subvolume comes into it.
-    pub(crate) fn is_replaced(&self) -> bool {
-        self.replaced.load(Ordering::Acquire)
-    }
-
-    /// The commit of the open transaction puts another subvolume in its place.
-    pub(crate) fn set_replaced(&self) {
-        self.replaced.store(true, Ordering::Release);
-    }
-
-    /// A number that no inode of the subvolume has had.
-    pub(crate) fn new_ino(&self) -> Result<Ino> {
-        let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
-        // The kernel's driver leaves the last one free, too.
-        if ino >= Ino::LAST_FREE.0 {
-            self.next_ino.store(Ino::LAST_FREE.0, Ordering::Relaxed);
-            return Err(Errno::NOSPC.into());
-        }
-        Ok(Ino(ino))
-    }
-}
+use crate::writability::Writability;
 
 /// Counts what a mount has done.
 #[derive(Debug, Default)]
@@ -108,9 +54,6 @@ pub(crate) struct Counters {
     pub(crate) leaves_written_early: AtomicU64,
 }
 
-/// What is done when the file system turns read-only after an error.
-type OnAbort = Box<dyn Fn() + Send + Sync>;
-
 /// What a mounted file system is made of.
 pub(crate) struct FsInfo {
     pub(crate) volume: Arc<Volume>,
@@ -127,36 +70,17 @@ pub(crate) struct FsInfo {
     /// Held shared from the first copy of extents that are moved until a commit has them: a device
     /// that fails one of these writes does not get it from what commits have.
     pub(crate) uncommitted_copies: RwLock<()>,
-    committed: ArcSwap<Committed>,
-    /// Held shared while an inode or a subvolume that was loaded comes into its table, so that no
-    /// commit is published meanwhile.
-    publishing: RwLock<()>,
-    /// The transaction that is being committed.
-    frozen: ArcSwapOption<Transaction>,
-    /// The extents that the commit in progress moves.
-    moved: ArcSwapOption<MovedExtents>,
-    subvolumes: ArcSwap<RedBlackTreeMapSync<TreeId, Arc<Subvolume>>>,
+    pub(crate) roots: PublishedRoots,
+    pub(crate) subvolumes: SubvolumeTable,
     pub(crate) deleted: DeletedSubvolumes,
-    next_tree_id: Mutex<Option<u64>>,
-    /// Changes are refused: from the beginning, after an error, or after a remount to read-only.
-    read_only: AtomicBool,
-    /// The space of a volume that was opened to be read only is not known.
-    began_read_only: bool,
-    aborted: Mutex<Option<Arc<Error>>>,
+    pub(crate) writability: Writability,
     /// Of threads that commit or write a log.
     pub(crate) panics: Panics,
-    on_abort: OnceLock<OnAbort>,
-    pub(crate) last_errors: LastErrors,
     mounted_subvolume: TreeId,
     /// It is like any other one.
     shows_whole: AtomicBool,
-    compression: RwLock<Option<CompressionMode>>,
-    /// Flags that new regular files get.
-    new_file_flags: AtomicU64,
-    /// The features that compressed data needs which the mount has written.
-    compression_features: AtomicU64,
-    /// This mount has put a file under the protection of fs-verity.
-    uses_verity: AtomicBool,
+    pub(crate) file_defaults: FileDefaults,
+    pub(crate) features: UsedFeatures,
 }
 
 impl FsInfo {
@@ -174,13 +98,11 @@ impl FsInfo {
         let skips = !read_only && volume.may_have_copy_ahead();
         let next = committed.generation.next();
         let first = if skips { next.next() } else { next };
-        let begins_read_only = read_only || options.begins_at_rest;
         Self {
             inodes: InodeTable::new(options.memory / 8 / 1024),
-            compression: RwLock::new(Rank::Compression, options.compression),
-            new_file_flags: AtomicU64::new(options.new_file_flags),
-            compression_features: AtomicU64::new(0),
-            uses_verity: AtomicBool::new(false),
+            file_defaults: FileDefaults::new(options.compression, options.new_file_flags),
+            features: UsedFeatures::default(),
+            writability: Writability::new(read_only, options.begins_at_rest),
             volume,
             cache,
             options,
@@ -193,17 +115,8 @@ impl FsInfo {
             exclusive_op: ExclusiveOp::default(),
             uncommitted_copies: RwLock::with_default(Rank::UncommittedCopies),
             deleted: DeletedSubvolumes::found(&committed),
-            committed: ArcSwap::from_pointee(committed),
-            publishing: RwLock::with_default(Rank::PublishedRoots),
-            frozen: ArcSwapOption::empty(),
-            moved: ArcSwapOption::empty(),
-            subvolumes: ArcSwap::from_pointee(RedBlackTreeMapSync::new_sync()),
-            next_tree_id: Mutex::with_default(Rank::NextTreeId),
-            read_only: AtomicBool::new(begins_read_only),
-            began_read_only: read_only,
-            aborted: Mutex::with_default(Rank::Aborted),
-            on_abort: OnceLock::new(),
-            last_errors: LastErrors::default(),
+            roots: PublishedRoots::new(committed),
+            subvolumes: SubvolumeTable::new(),
             mounted_subvolume,
             shows_whole: AtomicBool::new(false),
         }
@@ -226,24 +139,21 @@ impl FsInfo {
 
     /// Whether nothing may be changed.
     pub(crate) fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire)
-    }
-
-    /// Whether changes are refused until the end of the mount: it began read-only, or had an error.
-    pub(crate) fn is_read_only_for_good(&self) -> bool {
-        self.is_read_only() && (self.began_read_only || self.aborted().is_some())
+        self.writability.is_read_only()
     }
 
     /// Whether the mount is read-only without any error, and everything is durable.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.is_read_only() && self.aborted().is_none() && (self.began_read_only || self.is_all_committed())
+        self.is_read_only()
+            && self.aborted().is_none()
+            && (self.writability.began_read_only() || self.is_all_committed())
     }
 
     /// Whether nothing has changed since the last commit that ended: neither in the open
     /// transaction nor in one that is being committed. That is looked for last, since the open one
     /// becomes it.
     pub(crate) fn is_all_committed(&self) -> bool {
-        self.gate.current().is_empty() && self.frozen.load().is_none()
+        self.gate.current().is_empty() && !self.roots.has_frozen()
     }
 
     /// The time that changes are stamped with.
@@ -258,62 +168,9 @@ impl FsInfo {
         Uuid(uuid.into_bytes())
     }
 
-    /// How data is compressed as it is written.
-    pub(crate) fn compression(&self) -> Option<CompressionMode> {
-        *self.compression.read()
-    }
-
-    /// Data that is written from now on is compressed like this.
-    pub(crate) fn set_compression(&self, mode: Option<CompressionMode>) {
-        *self.compression.write() = mode;
-    }
-
-    /// Flags that new regular files get, of `NODATACOW` and `NODATASUM`.
-    pub(crate) fn new_file_flags(&self) -> u64 {
-        self.new_file_flags.load(Ordering::Relaxed) & (InodeFlags::NODATACOW | InodeFlags::NODATASUM)
-    }
-
-    /// Files that are made from now on get these flags.
-    pub(crate) fn set_new_file_flags(&self, flags: u64) {
-        self.new_file_flags.store(flags, Ordering::Relaxed);
-    }
-
-    /// Notes that data is compressed by an algorithm: the superblock that makes it durable names
-    /// the feature (invariant 30).
-    pub(crate) fn note_compressed(&self, algorithm: Compression) {
-        let feature = feature_of(algorithm);
-        if !self.compression_features().contains(feature) {
-            self.compression_features.fetch_or(feature.0, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that fs-verity protects a file: the next superblock names the feature.
-    pub(crate) fn note_verity(&self) {
-        self.uses_verity.store(true, Ordering::Release);
-    }
-
     /// Whether fs-verity may protect any file.
     pub(crate) fn uses_verity(&self) -> bool {
-        self.uses_verity.load(Ordering::Acquire) || self.committed().superblock.compat_ro.contains(CompatRo::VERITY)
-    }
-
-    /// The features that compressed data needs which the mount has written.
-    pub(crate) fn compression_features(&self) -> Incompat {
-        Incompat(self.compression_features.load(Ordering::Relaxed))
-    }
-
-    /// Asserts that the superblock will name the feature that a piece needs which a transaction is
-    /// about to make durable.
-    pub(crate) fn assert_feature(&self, piece: &Piece, transaction: Generation) {
-        if let Piece::Extent(ExtentPiece { compression, generation, .. })
-        | Piece::Inline(InlinePiece { compression, generation, .. }) = piece
-            && *generation == transaction
-        {
-            debug_assert!(
-                self.compression_features().contains(feature_of(*compression)),
-                "invariant 30: no feature of the superblock is for {compression:?}"
-            );
-        }
+        self.features.has_verity() || self.committed().superblock.compat_ro.contains(CompatRo::VERITY)
     }
 
     /// The last commit's number.
@@ -324,7 +181,7 @@ impl FsInfo {
     /// The last commit. A reference to it keeps the space of its trees from being reused; it must
     /// be held during lookups in them.
     pub(crate) fn committed(&self) -> Arc<Committed> {
-        self.committed.load_full()
+        self.roots.committed()
     }
 
     /// How often the locks were taken that all requests may share. Those of the inode table and of
@@ -344,26 +201,24 @@ impl FsInfo {
     /// The open transaction and the one that is being committed.
     pub(crate) fn open_transactions(&self) -> Vec<Arc<Transaction>> {
         let mut transactions = vec![self.gate.current()];
-        transactions.extend(self.frozen.load_full());
+        transactions.extend(self.roots.frozen());
         transactions
     }
 
     /// Publishes a durable commit and returns the one before it.
     pub(crate) fn publish(&self, committed: &Arc<Committed>, published: &Published) -> Arc<Committed> {
-        assert_eq!(committed.generation, published.generation(), "invariant 2: readers see what is durable");
-        let _no_inode_is_loaded = self.publishing.write();
-        let before = self.committed.swap(Arc::clone(committed));
-        if !self.options.faults().in_commit(CommitFault::ReadOnlyAfterPublish) {
-            self.follow_read_only(committed);
-        }
-        before
+        self.roots.publish(committed, published, || {
+            if !self.options.faults().in_commit(CommitFault::ReadOnlyAfterPublish) {
+                self.follow_read_only(committed);
+            }
+        })
     }
 
     /// Has the subvolumes of which the commit just published says whether they can be changed be so
     /// in memory: the operation that asked for it would come too late, after those that ask for the
     /// opposite in the open transaction.
     fn follow_read_only(&self, committed: &Committed) {
-        let Some(ended) = self.frozen_transaction() else { return };
+        let Some(ended) = self.roots.frozen() else { return };
         let changed: Vec<TreeId> = ended.subvolumes().read_only.keys().copied().collect();
         if changed.is_empty() {
             return;
@@ -371,9 +226,8 @@ impl FsInfo {
         // Commits alone open another one.
         let open = self.gate.current();
         let open = open.subvolumes();
-        let known = self.subvolumes.load();
         for id in changed {
-            let Some(subvolume) = known.get(&id) else { continue };
+            let Some(subvolume) = self.subvolumes.get(id) else { continue };
             let is = committed.trees.get(id).is_some_and(TreeRoot::is_read_only);
             subvolume.set_read_only(is || open.read_only.get(&id) == Some(&true));
         }
@@ -396,56 +250,16 @@ impl FsInfo {
         error.errno() != Errno::AGAIN && self.options.rescue.passes_over(error)
     }
 
-    /// Turns read-only for good. Says why, once. Gives the error back, for all whom it concerns; of
-    /// one that only follows from an earlier one, that.
+    /// Turns [read-only for good](Writability::abort).
     pub(crate) fn abort(&self, error: Error) -> Arc<Error> {
-        let mut aborted = self.aborted.lock();
-        let action = if aborted.is_none() { self.on_abort.get() } else { None };
-        let error = match (error, &*aborted) {
-            (Error::Shared(error), _) => error,
-            (error, Some(first)) if error.is_consequence() => Arc::new(Error::NotDurable(first.clone())),
-            (error, _) => {
-                self.last_errors.note(&error);
-                Arc::new(error)
-            }
-        };
-        // A flush that fails has turned the volume read-only before it comes here: an
-        // operation that meets that state in between does not know the cause.
-        if aborted.as_ref().is_none_or(|first| first.is_consequence() && !error.is_consequence()) {
-            tracing::error!("turning read-only: {}", error.chain());
-            *aborted = Some(error.clone());
-        }
-        self.read_only.store(true, Ordering::Release);
-        self.volume.set_read_only();
-        drop(aborted);
+        let error = self.writability.abort(error, || self.volume.set_read_only());
         self.commit_request.ask();
-        if let Some(action) = action {
-            action();
-        }
         error
-    }
-
-    /// Sets what is done, once, when the file system turns read-only after an error; at once if it
-    /// has. It takes no lock of the engine and does not wait.
-    pub(crate) fn on_abort(&self, action: OnAbort) {
-        let aborted = self.aborted.lock();
-        let _ = self.on_abort.set(action);
-        let action = if aborted.is_some() { self.on_abort.get() } else { None };
-        drop(aborted);
-        if let Some(action) = action {
-            action();
-        }
-    }
-
-    /// Notes an error after which the file system goes on, and logs it.
-    pub(crate) fn note_error(&self, error: &Error) {
-        tracing::warn!("{}", error.chain());
-        self.last_errors.note(error);
     }
 
     /// The error by which the file system turned read-only, if it did.
     pub(crate) fn aborted(&self) -> Option<Arc<Error>> {
-        self.aborted.lock().clone()
+        self.writability.aborted()
     }
 
     /// An error if a thread has panicked while it changed what commits and logs write. Asked before
@@ -457,11 +271,6 @@ impl FsInfo {
             return Err(Error::Panicked);
         }
         Ok(())
-    }
-
-    /// Why the file system turned read-only, if it did.
-    pub(crate) fn abort_reason(&self) -> Option<String> {
-        self.aborted().map(|error| error.chain())
     }
 
     /// Whether the subvolume was deleted.
@@ -490,30 +299,9 @@ impl FsInfo {
         }
     }
 
-    /// Numbers of new subvolumes begin here.
-    #[cfg(test)]
-    pub(crate) fn give_tree_ids_from(&self, id: TreeId) {
-        *self.next_tree_id.lock() = Some(id.0);
-    }
-
     /// A number that no subvolume has had.
     pub(crate) fn new_tree_id(&self) -> Result<TreeId> {
-        let mut next = self.next_tree_id.lock();
-        let id = if let Some(id) = *next {
-            id
-        } else {
-            let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
-            let last = self.committed().tree(TreeId::ROOT)?.last_at_or_before(&highest)?;
-            // One that was deleted and is dropped already has left no item.
-            let deleted = self.deleted.last().map_or(0, |id| id.0);
-            let last = last.map_or(0, |item| item.key.objectid).max(deleted);
-            last.max(Ino::FIRST_FREE.0 - 1) + 1
-        };
-        if id > Ino::LAST_FREE.0 {
-            return Err(Errno::NOSPC.into());
-        }
-        *next = Some(id + 1);
-        Ok(TreeId(id))
+        self.subvolumes.new_id(&self.committed(), self.deleted.last())
     }
 
     /// The newest transaction before `generation` whose snapshot of a subvolume shares what that
@@ -521,7 +309,7 @@ impl FsInfo {
     pub(crate) fn last_snapshot(&self, id: TreeId, generation: Generation) -> Generation {
         // Before the committed trees are looked at: a transaction that is in this list no longer is
         // in them.
-        let in_flight = self.frozen_transaction().filter(|frozen| frozen.generation < generation);
+        let in_flight = self.roots.frozen().filter(|frozen| frozen.generation < generation);
         if let Some(frozen) = in_flight.filter(|frozen| frozen.subvolumes().has_snapshot_of(id)) {
             return frozen.generation;
         }
@@ -530,10 +318,7 @@ impl FsInfo {
 
     /// An error if this subvolume is read-only.
     pub(crate) fn check_writable(&self, subvolume: TreeId) -> Result<Arc<Subvolume>> {
-        if self.is_read_only() {
-            // By invariant 13 nothing changes after a failure, and each attempt gets the reason.
-            return Err(self.aborted().map_or(Errno::ROFS.into(), Error::Aborted));
-        }
+        self.writability.check()?;
         let subvolume = self.subvolume(subvolume)?;
         if subvolume.is_read_only() { Err(Errno::ROFS.into()) } else { Ok(subvolume) }
     }
@@ -548,30 +333,13 @@ impl FsInfo {
         self.committed().trees.get(id.subvolume).is_some_and(TreeRoot::is_read_only)
     }
 
+    /// A subvolume, from memory or from the committed trees.
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<Subvolume>> {
-        if let Some(found) = self.subvolumes.load().get(&id) {
-            return Ok(found.clone());
+        if let Some(found) = self.subvolumes.get(id) {
+            return Ok(found);
         }
-        loop {
-            let committed = self.committed();
-            let root = committed.trees.get(id).ok_or(Errno::NOENT)?;
-            let highest = Key::new(Ino::LAST_FREE.0, ItemType(u8::MAX), u64::MAX);
-            let last = committed.tree(id)?.last_at_or_before(&highest)?.map_or(0, |item| item.key.objectid);
-            let subvolume = Arc::new(Subvolume {
-                read_only: AtomicBool::new(root.is_read_only()),
-                replaced: AtomicBool::new(false),
-                next_ino: AtomicU64::new(last.max(Ino::FIRST_FREE.0) + 1),
-            });
-            // As with inodes: a commit that was published in between may say something else.
-            let _none_is_published = self.publishing.read();
-            if Arc::ptr_eq(&committed, &self.committed.load()) {
-                self.subvolumes.rcu(|known| match known.get(&id) {
-                    Some(_) => known.clone(),
-                    None => Arc::new(known.insert(id, subvolume.clone())),
-                });
-                return self.subvolumes.load().get(&id).cloned().ok_or_else(|| Errno::NOENT.into());
-            }
-        }
+        let load = |committed: &Arc<Committed>| Subvolume::load(committed, id).map(Arc::new);
+        self.roots.load(load, |loaded| self.subvolumes.insert(id, &loaded))
     }
 
     /// The inode, from memory or from the committed trees. `ESTALE` for one of a subvolume that was
@@ -580,23 +348,15 @@ impl FsInfo {
         if self.deleted.is_released(id.subvolume) {
             return Err(Errno::STALE.into());
         }
-        loop {
-            if let Some(inode) = self.inodes.get(id) {
-                return Ok(inode);
-            }
-            let committed = self.committed();
-            let loaded = match load_inode(&committed, id) {
-                // Parts of its tree may be gone by now.
-                Err(_) if self.deleted.is_released(id.subvolume) => return Err(Errno::STALE.into()),
-                loaded => Arc::new(loaded?),
-            };
-            // If a commit was published in between, the inode may have changed and been evicted
-            // again: load it again. None is published before the inode is in the table.
-            let _none_is_published = self.publishing.read();
-            if Arc::ptr_eq(&committed, &self.committed.load()) {
-                return Ok(self.inodes.insert(loaded));
-            }
+        if let Some(inode) = self.inodes.get(id) {
+            return Ok(inode);
         }
+        let load = |committed: &Arc<Committed>| match load_inode(committed, id) {
+            // Parts of its tree may be gone by now.
+            Err(_) if self.deleted.is_released(id.subvolume) => Err(Errno::STALE.into()),
+            loaded => loaded.map(Arc::new),
+        };
+        self.roots.load(load, |loaded| self.inodes.insert(loaded))
     }
 
     /// Whether an inode has references: [`Self::lookup`] and others take them, [`Self::forget`]
@@ -638,8 +398,7 @@ impl FsInfo {
     }
 
     fn dirty_bytes_with(&self, open: &Transaction) -> u64 {
-        let frozen = self.frozen.load().as_ref().map_or(0, |transaction| transaction.memory().dirty());
-        open.memory().dirty() + frozen
+        open.memory().dirty() + self.roots.frozen_dirty_bytes()
     }
 
     /// The bytes of [changes](Self::changes) that one transaction should hold; there may be half as
@@ -698,40 +457,11 @@ impl FsInfo {
         Durable::already(self.aborted())
     }
 
-    /// The transaction that is being committed.
-    pub(crate) fn frozen_transaction(&self) -> Option<Arc<Transaction>> {
-        self.frozen.load_full()
-    }
-
-    /// A commit begins. Nobody is in the gate.
-    pub(crate) fn set_frozen_transaction(&self, transaction: Arc<Transaction>) {
-        let before = self.frozen.swap(Some(transaction));
-        assert!(before.is_none(), "invariant 6: a commit began before the one before it had ended");
-    }
-
-    /// A commit is durable.
-    pub(crate) fn forget_frozen_transaction(&self, published: &Published) {
-        let ended = self.frozen.swap(None);
-        let is_its_own = ended.is_none_or(|transaction| transaction.generation == published.generation());
-        assert!(is_its_own, "invariant 6: a commit ends its own transaction");
-    }
-
-    /// Extents are about to be elsewhere by the commit that will be published next: what comes into
-    /// a map in memory from now on has their new addresses.
-    pub(crate) fn set_moved(&self, moved: Option<Arc<MovedExtents>>) {
-        self.moved.store(moved);
-    }
-
-    /// A piece of an extent, at the place that the extent has now.
-    pub(crate) fn follow(&self, extent: ExtentPiece) -> ExtentPiece {
-        self.moved.load().as_ref().map_or(extent, |moved| moved.follow(extent))
-    }
-
     /// Has all maps in memory say where extents are that the commit just published has moved. A
     /// thread that holds an inode's lock may have looked them up before that, so each lock is
     /// waited for; after that nobody knows an old address any more (invariant 40).
     pub(crate) fn follow_moved(&self) {
-        let Some(moved) = self.moved.load_full() else { return };
+        let Some(moved) = self.roots.moved() else { return };
         for inode in self.inodes.all() {
             let mut state = inode.write();
             if !state.pending.is_clean() && !state.pending.layout.is_empty() {
@@ -739,25 +469,6 @@ impl FsInfo {
             }
         }
         self.gate.current().follow_shared(&moved);
-        self.moved.store(None);
-    }
-
-    /// Refuses changes until the next remount.
-    pub(crate) fn set_read_only(&self) {
-        self.read_only.store(true, Ordering::Release);
-    }
-
-    /// Allows changes again after [`Self::set_read_only`]. A volume that was opened read-only stays
-    /// so, and so does one after an error.
-    pub(crate) fn set_writable(&self) -> Result<()> {
-        let aborted = self.aborted.lock();
-        match &*aborted {
-            Some(error) => Err(Error::Aborted(error.clone())),
-            None if self.began_read_only => Err(Errno::ROFS.into()),
-            None => {
-                self.read_only.store(false, Ordering::Release);
-                Ok(())
-            }
-        }
+        self.roots.set_moved(None);
     }
 }

@@ -93,7 +93,7 @@ impl FsyncGroup {
         let waiting = {
             let mut members = self.members.lock();
             let before = members.outcome.replace(outcome.clone());
-            debug_assert!(before.is_none(), "invariant 22: a group ends once, and got another outcome");
+            assert!(before.is_none(), "invariant 22: a group ends once, and got another outcome");
             std::mem::take(&mut members.waiting)
         };
         for done in waiting {

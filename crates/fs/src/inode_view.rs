@@ -8,12 +8,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use ubtrfs_file::Mapped;
 use ubtrfs_format::items::{dir_entries, inode_backrefs, inode_refs};
 use ubtrfs_format::{Ino, ItemType, Key, extref_hash, name_hash};
 use ubtrfs_tree::Item;
 
 use crate::error::Result;
-use crate::file::piece::Mapped;
 use crate::file_map::FileMap;
 use crate::fs_info::FsInfo;
 use crate::inode::{EMPTY_SUBVOLUME_INO, EntryChange, InodeId, InodeState};

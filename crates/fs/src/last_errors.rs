@@ -10,7 +10,7 @@ use ubtrfs_volume::{DeviceFault, FaultRecord};
 use crate::error::{Error, Step};
 
 /// Errors that are remembered.
-const MOST: usize = 8;
+const MAX: usize = 8;
 
 /// An error that a mount had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl LastErrors {
         let is_same =
             |old: &ErrorRecord| (&old.steps, &old.cause, old.device) == (&record.steps, &record.cause, record.device);
         let before = state.last.iter().position(is_same).and_then(|index| state.last.remove(index));
-        if before.is_none() && state.last.len() == MOST {
+        if before.is_none() && state.last.len() == MAX {
             state.last.pop_front();
         }
         let count = before.map_or(1, |before| before.count + 1);
@@ -94,7 +94,7 @@ pub(crate) fn with_faults(
         }
     }
     last.sort_by_key(|record| record.time);
-    (total, last.split_off(last.len().saturating_sub(MOST)))
+    (total, last.split_off(last.len().saturating_sub(MAX)))
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
             errors.note(&failed_write(at));
         }
         let (total, last) = errors.get();
-        assert_eq!((total, last.len()), (23, MOST));
+        assert_eq!((total, last.len()), (23, MAX));
         assert_eq!(last.last().and_then(|error| error.device?.physical), Some(Physical(29)));
     }
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ubtrfs_file::CompressionMode;
 use ubtrfs_format::Uuid;
 #[cfg(doc)]
 use ubtrfs_format::items::InodeFlags;
 use ubtrfs_format::items::Timespec;
 use ubtrfs_tree::Damage;
 
-use crate::compression_mode::CompressionMode;
 use crate::faults::Faults;
 
 /// How much unreferenced content is freed at a time.

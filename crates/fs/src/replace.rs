@@ -78,7 +78,15 @@ pub struct ReplaceProgress {
     pub unreadable: u64,
 }
 
+/// What chunks had of the device when so many chunks had been made and removed.
+#[derive(Default)]
+struct KnownExtents {
+    counts: Option<(u64, u64)>,
+    extents: Vec<DeviceExtent>,
+}
+
 /// A part of a chunk on the device that is replaced.
+#[derive(Clone, Copy)]
 struct DeviceExtent {
     start: u64,
     length: u64,
@@ -209,9 +217,10 @@ impl Replacer {
         }
         self.committer.note_replacement(|item| item.state = DevReplaceItem::STARTED);
         let mut pace = Pace { bytes: 0, begun: Instant::now(), shown: None };
+        let mut known = KnownExtents::default();
         loop {
             let item = self.committer.replacement();
-            let Some(extent) = self.extents(item.source, item.cursor_left).into_iter().next() else { break };
+            let Some(extent) = self.next_extent(&mut known, item.source, item.cursor_left) else { break };
             self.committer.note_replacement(|item| {
                 (item.cursor_left, item.cursor_right) = (extent.start, extent.start + extent.length);
             });
@@ -320,6 +329,16 @@ impl Replacer {
             }
         }
         Ok((None, copied))
+    }
+
+    /// The first that chunks have of a device from this place on.
+    fn next_extent(&self, known: &mut KnownExtents, devid: DeviceId, from: u64) -> Option<DeviceExtent> {
+        let counts = self.info.space.lock().chunk_counts();
+        if known.counts != Some(counts) {
+            *known = KnownExtents { counts: Some(counts), extents: self.extents(devid, from) };
+        }
+        let next = known.extents.partition_point(|extent| extent.start + extent.length <= from);
+        known.extents.get(next).copied()
     }
 
     /// What chunks have of a device from this place on, by place.

@@ -12,13 +12,10 @@ use crate::commit::Committer;
 use crate::discard::Discarder;
 use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
-use crate::inactivate::Inactivator;
+use crate::inactivate::{Inactivator, TYPICAL_EXTENT};
 use crate::inode::Inode;
 use crate::transaction::Joined;
 use ubtrfs_space::{Demand, Help, Reservation, Shortage, SpaceState};
-
-/// Bytes of a file for which freeing them is assumed to change one leaf.
-const TYPICAL_EXTENT: u64 = 1 << 20;
 
 /// Reserves what operations may need.
 pub(crate) struct Reserver {
@@ -56,7 +53,7 @@ impl Reserver {
         let joined = Joined::by_now();
         operation().inspect_err(|_| {
             debug_assert!(
-                joined.is_all() || self.info.abort_reason().is_some(),
+                joined.is_all() || self.info.writability.abort_reason().is_some(),
                 "invariant 23: an operation fails that has changed something"
             );
             self.info.space.lock().unreserve_metadata(demand);
@@ -77,7 +74,7 @@ impl Reserver {
     fn reserve_by(&self, demand: Demand, may_ask_back: bool) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
         // Others may take what groups give.
-        const MOST_ASKED: usize = 8;
+        const MAX_ASKED: usize = 8;
         debug_assert!(!is_held(Rank::Gate), "invariant 7: space is reserved before the gate is entered");
         let mut commits = 0;
         self.limit_changes()?;
@@ -108,7 +105,7 @@ impl Reserver {
             }
             if !self.inactivator.free_some()?.freed {
                 if commits == COMMITS {
-                    let may_ask_back = may_ask_back && asked < MOST_ASKED;
+                    let may_ask_back = may_ask_back && asked < MAX_ASKED;
                     let help = if may_ask_back { self.info.space.lock().ask_back(demand) } else { Help::No };
                     asked += 1;
                     match help {

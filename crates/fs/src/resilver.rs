@@ -7,15 +7,14 @@
 
 use std::ops::RangeInclusive;
 
+use ubtrfs_file::{ChecksumTree, Checksums as _, DataError};
 use ubtrfs_format::items::{CsumItem, ExtentFlags, ExtentItem};
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, Logical, Resilvered, TreeId, objectid};
 use ubtrfs_volume::{ParityScrub, ScrubScope, Scrubbed, Volume};
 
-use crate::allocated::{AT_ONCE, MOST_BYTES};
+use crate::allocated::{AT_ONCE, MAX_BYTES};
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::csums::{ChecksumTree, Checksums as _};
-use crate::file::error::DataError;
 use crate::scrub_progress::ScrubProgress;
 
 /// The most items that a step looks at, and extents that it compares.
@@ -214,7 +213,7 @@ impl Step<'_> {
     /// Whether it is over before a further item; else it looks at that.
     fn takes_no_more(&mut self) -> bool {
         self.items += 1;
-        self.items > ITEMS || self.extents >= EXTENTS || self.bytes >= MOST_BYTES
+        self.items > ITEMS || self.extents >= EXTENTS || self.bytes >= MAX_BYTES
     }
 
     fn took(&mut self, found: Scrubbed) {

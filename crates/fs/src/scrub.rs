@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
 /// How often a commit remembers how far a device has been brought up, also where nothing else is
 /// written.
-const SAVED_AT_LEAST: Duration = Duration::from_secs(60);
+const MIN_SAVED: Duration = Duration::from_secs(60);
 /// All addresses.
 const ALL: (Logical, Logical) = (Logical(0), Logical(u64::MAX));
 
@@ -176,7 +176,7 @@ impl Scrubber {
                 volume.set_resilvered(resilvered, missed);
             }
             let is_over = self.is_ending.load(Ordering::Acquire) || !goes_on(&resilver.progress);
-            if is_over || saved.elapsed() >= SAVED_AT_LEAST {
+            if is_over || saved.elapsed() >= MIN_SAVED {
                 self.save_position(device)?;
                 saved = Instant::now();
             }

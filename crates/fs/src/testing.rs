@@ -3,8 +3,8 @@
 //! stable.
 
 pub use ubtrfs_volume::{
-    Event, Fate, FaultyDevice, Lasting, OpenWrite, Operation, OverlayDevice, RecordedWrite, RecordingDevice,
-    SplitMix64, ThrottledDevice, random_fates,
+    Event, Fate, FaultyDevice, Lasting, OpenWrite, Operation, OverlayDevice, RecordedWrite, RecordingDevice, Rng,
+    ThrottledDevice, random_fates,
 };
 
 pub use crate::faults::{CommitFault, CommitHook, CommitStep, Faults, LogFault, ResilverFault};

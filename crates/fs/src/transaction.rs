@@ -25,15 +25,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
+use ubtrfs_file::change_memory::{self, Account, TransactionMemory};
+use ubtrfs_file::{MovedExtents, SumMap};
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicU64, Ordering};
 use ubtrfs_threads::{ArcSwap, Mutex, Panics, Rank, RwLockReadGuard, WatchPanics, is_held};
 use ubtrfs_volume::{CountedRwLock, LockCounters};
 
-use crate::change_memory::{self, Account, TransactionMemory};
 use crate::error::Result;
-use crate::file::moved::MovedExtents;
-use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::subvolume_changes::SubvolumeChanges;
 use crate::subvolume_entries::EntryLocation;
@@ -111,11 +110,11 @@ impl Transaction {
     pub(crate) fn add_extent(&self, start: Logical, extent: NewExtent) {
         self.memory.add(change_memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
         let mut extents = self.new_extents.lock();
-        debug_assert!(
-            extents.range(..=start).next_back().is_none_or(|(at, old)| at.0 + old.length <= start.0)
-                && extents.range(start..).next().is_none_or(|(next, _)| start.0 + extent.length <= next.0),
-            "invariant 4: {start} is allocated twice in one transaction"
-        );
+        let ends_before = |(at, old): (&Logical, &NewExtent)| at.0 + old.length <= start.0;
+        // Most are behind all others. Of those before the end of this the last one counts.
+        let is_free = extents.last_key_value().is_none_or(ends_before)
+            || extents.range(..start.plus(extent.length)).next_back().is_none_or(ends_before);
+        assert!(is_free, "invariant 4: {start} is allocated twice in one transaction");
         extents.insert(start, extent);
         drop(extents);
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
@@ -501,6 +500,16 @@ mod assertions {
         transaction.add_extent(Logical(1 << 20), NewExtent::new(8192, None));
         transaction.add_extent(Logical((1 << 20) + 8192), NewExtent::new(4096, None));
         transaction.add_extent(Logical((1 << 20) + 4096), NewExtent::new(4096, None));
+    }
+
+    /// The same of one that reaches into the next.
+    #[test]
+    #[should_panic(expected = "invariant 4")]
+    fn an_extent_does_not_reach_into_the_next_of_a_transaction() {
+        let transaction = Transaction::new(Generation(7));
+        transaction.add_extent(Logical((1 << 20) + 4096), NewExtent::new(4096, None));
+        transaction.add_extent(Logical(1 << 20), NewExtent::new(4096, None));
+        transaction.add_extent(Logical((1 << 20) - 4096), NewExtent::new(8192, None));
     }
 
     /// What would be lost with invariant 5: a commit could come between two changes of an

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// More rounds than the kernel's queue for the background can need: each takes what it may have
 /// under way at a time.
-const MOST_ROUNDS: u32 = 1 << 14;
+const MAX_ROUNDS: u32 = 1 << 14;
 
 /// The threads of a session, and the markers that have arrived.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Arrivals {
     /// could have a page of. Of requests in the background, as these
     /// WRITEs are, the kernel has `most` under way at a time.
     pub fn settle(&self, most: u64, send: impl Fn(u64) -> Result<bool, Errno>) -> Result<(), Errno> {
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let before = self.begun.load(SeqCst);
             // What waits for a thread has begun before.
             let waiting = self.writes.unserved();

@@ -19,7 +19,7 @@ const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
 /// Replies up to this length are put together on the stack and written at once.
 const SHORT: usize = 512;
 /// The most parts that one write takes.
-const MOST_PARTS: usize = 1024;
+const MAX_PARTS: usize = 1024;
 
 /// An open `/dev/fuse`; a mount's, once it is mounted.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Device {
             rustix::io::write(&self.fd, &message[..length])?;
         } else if let [part] = parts {
             rustix::io::writev(&self.fd, &[IoSlice::new(header), IoSlice::new(part)])?;
-        } else if parts.len() < MOST_PARTS {
+        } else if parts.len() < MAX_PARTS {
             let all: Vec<_> = std::iter::once(IoSlice::new(header)).chain(parts.iter().copied()).collect();
             rustix::io::writev(&self.fd, &all)?;
         } else {

@@ -52,7 +52,7 @@ pub use filesystem::Filesystem;
 pub use negotiate::{Config, Granted, NegotiationError, Transport};
 pub use notify::Notifier;
 pub use request::{Caller, Operation, ParseError, Request};
-pub use ring::{HopCounters, Hops, MOST_LONG, NoRing};
+pub use ring::{HopCounters, Hops, MAX_LONG, NoRing};
 pub use rustix::fs::{FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 pub use rustix::io::Errno;
 pub use session::{Session, SessionError, Way};

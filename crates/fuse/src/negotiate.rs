@@ -141,7 +141,7 @@ pub fn longest_write(config: &Config, page_size: usize) -> u32 {
 
 /// Requests that the kernel may have in the background at a time over `/dev/fuse`, where all WRITEs
 /// of them may have to wait for a thread, with up to a MiB of data each.
-pub const MOST_IN_BACKGROUND: u16 = 64;
+pub const MAX_IN_BACKGROUND: u16 = 64;
 
 /// Settles what both can. `rings`: they are ready.
 pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) -> Result<Answer, NegotiationError> {
@@ -156,7 +156,7 @@ pub fn negotiate(init: &Init, config: &Config, page_size: usize, rings: bool) ->
     capabilities.set(Capabilities::OVER_IO_URING, rings);
     let max_write = longest_write(config, page_size);
     let max_readahead = config.max_readahead.min(init.max_readahead);
-    let max_background = if rings { config.max_background } else { config.max_background.min(MOST_IN_BACKGROUND) };
+    let max_background = if rings { config.max_background } else { config.max_background.min(MAX_IN_BACKGROUND) };
     let (minor, offered) = (init.minor.min(MINOR), init.capabilities);
     let granted = Granted { minor, capabilities, offered, max_write, max_readahead, max_background };
     let bits = capabilities.bits();

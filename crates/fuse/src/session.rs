@@ -27,7 +27,7 @@ use crate::writes::Waiting;
 /// Room in a buffer for a message without a WRITE's data.
 const HEADERS: usize = 4096;
 /// The least that the kernel wants to have room for.
-const LEAST_BUFFER: usize = 8192;
+const MIN_BUFFER: usize = 8192;
 
 /// Why a mount can't be served (any more).
 #[derive(Debug, thiserror::Error)]
@@ -318,7 +318,7 @@ fn rings(init: &Init, config: &Config, page: usize, device: &Arc<Device>) -> Res
 }
 
 fn buffer_size(max_write: usize, page: usize) -> usize {
-    (max_write.max(page) + HEADERS.max(page)).max(LEAST_BUFFER)
+    (max_write.max(page) + HEADERS.max(page)).max(MIN_BUFFER)
 }
 
 fn send_init(reply: Reply, out: &InitOut) {

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
 use crate::device::Device;
-use crate::negotiate::MOST_IN_BACKGROUND;
+use crate::negotiate::MAX_IN_BACKGROUND;
 
 /// WRITEs that may wait for a thread.
-const ROOM: usize = 2 * MOST_IN_BACKGROUND as usize;
+const ROOM: usize = 2 * MAX_IN_BACKGROUND as usize;
 
 /// A WRITE that waits for a thread.
 #[derive(Debug)]

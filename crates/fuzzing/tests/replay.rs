@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ubtrfs_fuzzing::{TARGETS, Target, use_image, use_log};
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// No input takes longer, on a busy machine either.
-const LONGEST: Duration = Duration::from_secs(20);
+const MAX: Duration = Duration::from_secs(20);
 const SEED: u64 = 0x5eed_0f5e_ed00_0001;
 
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
@@ -47,7 +47,7 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
 fn timed(run: fn(&[u8]), input: &[u8]) {
     let start = Instant::now();
     run(input);
-    assert!(start.elapsed() < LONGEST, "an input took {:?}", start.elapsed());
+    assert!(start.elapsed() < MAX, "an input took {:?}", start.elapsed());
 }
 
 fn replay(Target { name, run, mutations }: Target) {

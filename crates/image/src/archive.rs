@@ -12,15 +12,15 @@ use crate::error::{Error, Result, outside};
 use crate::sparse::SparseMap;
 
 /// Bytes of a block of an archive.
-const BLOCK: u64 = 512;
+pub(crate) const BLOCK: u64 = 512;
 /// Bytes of records and long names that an entry may have: the kernel's xattrs have less.
-const MOST_RECORDS: u64 = 16 << 20;
+const MAX_RECORDS: u64 = 16 << 20;
 /// Bytes of records that hold for all entries: each entry costs as much (the manual names it).
-const MOST_COMMON: u64 = 64 << 10;
+const MAX_COMMON: u64 = 64 << 10;
 /// Ranges of data that a sparse file may have.
-const MOST_RANGES: u64 = 1 << 20;
+const MAX_RANGES: u64 = 1 << 20;
 /// Bytes of a path (the manual names it).
-const MOST_PATH: usize = 65_535;
+const MAX_PATH: usize = 65_535;
 
 /// An archive that is read from its beginning to its end.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl<R: Read> ArchiveReader<R> {
             let size = fields.size()?;
             match fields.kind() {
                 b'x' | b'X' => records = parse(&self.whole(size)?)?,
-                b'g' if size > MOST_COMMON => return Err(too_many_for_all()),
+                b'g' if size > MAX_COMMON => return Err(too_many_for_all()),
                 b'g' => {
                     let common = parse(&self.whole(size)?)?;
                     self.note_common(common)?;
@@ -123,7 +123,7 @@ impl<R: Read> ArchiveReader<R> {
     fn note_common(&mut self, records: Vec<Record>) -> Result<()> {
         self.common.extend(records);
         let bytes: usize = self.common.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if bytes as u64 > MOST_COMMON { Err(too_many_for_all()) } else { Ok(()) }
+        if bytes as u64 > MAX_COMMON { Err(too_many_for_all()) } else { Ok(()) }
     }
 
     /// The entry's data is passed over by other means. Returns how many bytes that are, with what
@@ -152,7 +152,7 @@ impl<R: Read> ArchiveReader<R> {
     }
 
     fn whole(&mut self, size: u64) -> Result<Vec<u8>> {
-        if size > MOST_RECORDS {
+        if size > MAX_RECORDS {
             return Err(too_many_records());
         }
         self.begin_data(size);
@@ -235,7 +235,7 @@ impl<R: Read> ArchiveReader<R> {
             more.sparse().iter().try_for_each(&mut add)?;
             has_more = more.is_extended();
             blocks += 1;
-            if blocks > MOST_RANGES / 21 {
+            if blocks > MAX_RANGES / 21 {
                 return Err(malformed());
             }
         }
@@ -265,7 +265,7 @@ impl<R: Read> ArchiveReader<R> {
             }
         };
         let count = next_number()?;
-        if count > MOST_RANGES {
+        if count > MAX_RANGES {
             return Err(malformed());
         }
         (0..count).map(|_| Ok((next_number()?, next_number()?))).collect()
@@ -300,7 +300,7 @@ fn too_many_records() -> Error {
 }
 
 fn too_many_for_all() -> Error {
-    Error::Refused(format!("the archive has more than {MOST_COMMON} bytes of records that hold for all entries"))
+    Error::Refused(format!("the archive has more than {MAX_COMMON} bytes of records that hold for all entries"))
 }
 
 fn malformed() -> Error {
@@ -314,8 +314,8 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
 /// The names of a path in an archive. As with tar(1), it begins in the directory that is written
 /// to, also with a slash before it.
 pub fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
-    if path.len() > MOST_PATH {
-        return Err(Error::Refused(format!("the archive has a path of more than {MOST_PATH} bytes")));
+    if path.len() > MAX_PATH {
+        return Err(Error::Refused(format!("the archive has a path of more than {MAX_PATH} bytes")));
     }
     let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".").collect();
     if names.contains(&&b".."[..]) {

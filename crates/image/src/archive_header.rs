@@ -3,6 +3,7 @@
 
 use tar::Header;
 use ubtrfs::format::items::Timespec;
+use ubtrfs::format::posix::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG};
 
 use crate::error::{Error, Result};
 
@@ -38,12 +39,12 @@ impl Kind {
     /// The type in the mode of an inode; a link has none of its own.
     pub fn type_bits(self) -> u32 {
         match self {
-            Self::Regular | Self::Link => 0o100_000,
-            Self::Directory => 0o040_000,
-            Self::Symlink => 0o120_000,
-            Self::Char => 0o020_000,
-            Self::Block => 0o060_000,
-            Self::Fifo => 0o010_000,
+            Self::Regular | Self::Link => S_IFREG,
+            Self::Directory => S_IFDIR,
+            Self::Symlink => S_IFLNK,
+            Self::Char => S_IFCHR,
+            Self::Block => S_IFBLK,
+            Self::Fifo => S_IFIFO,
         }
     }
 }

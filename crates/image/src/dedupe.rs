@@ -17,7 +17,7 @@ use crate::content::{Target, write_all};
 const SMALL: u64 = 2048;
 /// The shortest run of blocks that is shared, unless it is all of a piece: a shorter one saves
 /// little, and files that consist of many extents are slow to read.
-const LEAST: u64 = 16 << 10;
+const MIN: u64 = 16 << 10;
 /// Bytes that are compared at once.
 const COMPARED: u64 = 128 << 10;
 /// Bytes of a compressed extent at the most, which is shared whole.
@@ -94,7 +94,7 @@ impl Dedupe {
                     written = pos;
                 }
                 match self.run(fs, place, (written, pos, end), at, data) {
-                    Some(run) if run.end - run.start >= LEAST || (run.start, run.end) == (at, end) => {
+                    Some(run) if run.end - run.start >= MIN || (run.start, run.end) == (at, end) => {
                         write_all(fs, to.id, written, part(written, run.start))?;
                         let shared = share(fs, run, to)?;
                         all_shared += shared;

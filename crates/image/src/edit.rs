@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::format::items::FileType;
+use ubtrfs::format::posix::{S_IFDIR, UMASK};
 use ubtrfs::xattr_names::{CAPABILITY, PROPERTIES, in_plain_namespace};
 use ubtrfs::{Dir, Errno, Filesystem, InodeId, NewInode, SetAttributes, XattrMode};
 
@@ -21,10 +22,6 @@ use crate::source::Source;
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
-
-const S_IFDIR: u32 = 0o040_000;
-/// Permissions that what is made does not get, where nothing else says it.
-const UMASK: u32 = 0o022;
 
 /// Whether something may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

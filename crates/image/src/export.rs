@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::Arc;
 
+use crate::archive::BLOCK;
 use tar::{EntryType, Header};
 use ubtrfs::Filesystem;
 use ubtrfs::format::items::{FileType, Timespec};
@@ -15,8 +16,6 @@ use crate::job::Job;
 use crate::linked_path::{LinkedPath, add_name};
 use crate::source::{Description, Source};
 
-/// Bytes of a block of an archive.
-const BLOCK: u64 = 512;
 /// The largest number that the octal digits of a header hold: of an owner, and of a size.
 const MAX_ID: u64 = 0o7_777_777;
 const MAX_SIZE: u64 = 0o77_777_777_777;

@@ -19,7 +19,7 @@ use crate::source::{Child, Description, Source, TakeData};
 const PIECE: u64 = 1 << 20;
 
 /// Bytes of a file that has some, and has none by its size.
-const MOST_OF_NO_SIZE: u64 = 64 << 20;
+const MAX_OF_NO_SIZE: u64 = 64 << 20;
 
 /// Attributes by which other file systems show what they have in a form of their own, and what the
 /// kernel alone may write: cp(1) leaves these out, too, by the list of libattr in
@@ -205,7 +205,7 @@ fn read_of_no_size(file: &HostFile, opened: &OpenFile, take: &mut TakeData<'_>) 
         if read == 0 || rustix::fs::fstat(opened).map_err(|error| about(file, error))?.st_size != 0 {
             return Ok(());
         }
-        if at + read as u64 > MOST_OF_NO_SIZE {
+        if at + read as u64 > MAX_OF_NO_SIZE {
             let error = io::Error::other("it has more than 64 MiB, though its size is said to be 0");
             return Err(about(file, error));
         }
@@ -412,7 +412,7 @@ mod tests {
             taken += data.len() as u64;
             Ok(())
         });
-        assert!(error.is_err() && taken <= MOST_OF_NO_SIZE, "{taken}");
+        assert!(error.is_err() && taken <= MAX_OF_NO_SIZE, "{taken}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::selection::{Excluded, MatchedPaths};
 pub(crate) const BLOCK: u64 = 4096;
 
 /// Directories that are open at a time, besides the one where a walk began.
-const MOST_OPEN: usize = 256;
+const MAX_OPEN: usize = 256;
 /// Of those that are opened again on the way to one, how many stay open at its end, and how many
 /// above: so that ways to several deep directories stay open beside each other.
 const SPREAD: usize = 32;
@@ -308,16 +308,16 @@ impl HostTree {
         }
         let mut open = self.open.borrow_mut();
         open.push_back(Rc::downgrade(dir));
-        if open.len() > MOST_OPEN {
+        if open.len() > MAX_OPEN {
             // Those that nobody needs any more are closed already.
             open.retain(|dir| dir.strong_count() > 0);
         }
-        if open.len() > MOST_OPEN
+        if open.len() > MAX_OPEN
             && let Some(oldest) = open.pop_front().and_then(|dir| dir.upgrade())
         {
             oldest.fd.take();
         }
-        assert!(open.len() <= MOST_OPEN, "invariant 63: more directories are open than may be");
+        assert!(open.len() <= MAX_OPEN, "invariant 63: more directories are open than may be");
     }
 }
 
@@ -415,7 +415,7 @@ mod tests {
                 found.push(std::str::from_utf8(&buf[..read]).unwrap().parse::<u32>().unwrap());
                 longest = longest.max(file.path().as_os_str().len());
             }
-            assert!(tree.open.borrow().len() <= MOST_OPEN);
+            assert!(tree.open.borrow().len() <= MAX_OPEN);
         }
         assert_eq!(found, (0..LEVELS).rev().collect::<Vec<_>>());
         assert!(longest > 4096);
@@ -444,7 +444,7 @@ mod tests {
             tree.descriptor(dir).unwrap();
         }
         assert!(bottoms.iter().all(|dir| dir.fd.borrow().is_some()), "one is opened again for each turn");
-        assert!(tree.open.borrow().len() <= MOST_OPEN);
+        assert!(tree.open.borrow().len() <= MAX_OPEN);
         let removed = std::process::Command::new("rm").arg("-rf").arg(dir.path()).status().unwrap();
         assert!(removed.success());
     }
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn a_directory_that_took_the_place_of_one_above_is_not_entered() {
         let dir = tempfile::tempdir().unwrap();
-        let levels = MOST_OPEN as u32 + 10;
+        let levels = MAX_OPEN as u32 + 10;
         deep(dir.path(), levels);
         let tree = HostTree::default();
         // The files of each level that are to be looked at later.

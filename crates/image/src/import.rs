@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ubtrfs::format::items::FileType;
+use ubtrfs::format::posix::MAX_SYMLINKS;
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, SetAttributes};
 
 use crate::archive::{ArchiveReader, components};
@@ -29,8 +30,6 @@ use crate::source::Source;
 
 /// Bytes that are read at once, up to a multiple of them in a file: blocks within are read whole.
 const PIECE: usize = 1 << 20;
-/// Symbolic links that one name may lead through, as in the kernel.
-const MOST_LINKS: u32 = 40;
 
 /// What the names of an archive mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -232,7 +231,7 @@ impl Import<'_, '_> {
                 Some(_) if how == Walk::Below && self.has_made(dir, &name) => return Ok(None),
                 Some((id, FileType::Symlink)) if self.layer == Layer::Oci => {
                     links += 1;
-                    if links > MOST_LINKS {
+                    if links > MAX_SYMLINKS {
                         return Err(inside(shown)(Errno::LOOP.into()));
                     }
                     let target = self.fs.read_link(id).map_err(inside(shown))?;

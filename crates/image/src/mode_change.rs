@@ -1,6 +1,7 @@
 //! Permissions as chmod(1) takes them: octal, or symbolic.
 
 use std::str::FromStr;
+use ubtrfs::format::posix::SET_ID;
 
 /// A change of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +23,6 @@ struct Clause {
     /// A number of more than four digits: it is about the set-id bits of directories, too.
     is_about_all: bool,
 }
-
-/// Of directories, they stay unless they are named.
-const SET_ID: u32 = 0o6000;
 
 impl ModeChange {
     /// The same for a process with this umask: as by chmod(1), a clause that names nobody, such as

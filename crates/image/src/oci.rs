@@ -19,7 +19,7 @@ use crate::job::Job;
 use crate::oci_layout::{Blob, Descriptor, Digest, Hashed, Layout};
 
 /// Indexes within each other: the image specification has one within another, and no more.
-const MOST_INDEXES: u32 = 4;
+const MAX_INDEXES: u32 = 4;
 
 const MANIFESTS: [&str; 2] =
     ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
@@ -313,7 +313,7 @@ fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>)
         }
         None => {}
     }
-    for _ in 0..=MOST_INDEXES {
+    for _ in 0..=MAX_INDEXES {
         let found = match &left[..] {
             [] => return Err(layout.refused("there is no image")),
             [one] => one.clone(),
@@ -331,7 +331,7 @@ fn manifest_of(layout: &Layout, name: Option<&str>, platform: Option<&Platform>)
         kind.check(layout, &found)?;
         left = manifests;
     }
-    Err(layout.refused(&format!("there are more than {MOST_INDEXES} indexes within each other")))
+    Err(layout.refused(&format!("there are more than {MAX_INDEXES} indexes within each other")))
 }
 
 fn no_platform(several: &[Descriptor], wanted: &Platform) -> String {

@@ -20,7 +20,7 @@ use crate::archive_header::Kind;
 use crate::error::{Error, Result, outside};
 
 /// Bytes of an index, a manifest or a configuration (the manual names it).
-const MOST_JSON: u64 = 4 << 20;
+const MAX_JSON: u64 = 4 << 20;
 /// The version of layouts that there is.
 const VERSION: &str = "1.0.0";
 
@@ -175,8 +175,8 @@ impl Layout {
     /// What a small blob says.
     pub fn document<T: DeserializeOwned>(&self, of: &Descriptor) -> Result<T> {
         let shown = of.digest()?.to_string();
-        if of.size > MOST_JSON {
-            return Err(self.refused(&format!("the document {shown} has more than {MOST_JSON} bytes")));
+        if of.size > MAX_JSON {
+            return Err(self.refused(&format!("the document {shown} has more than {MAX_JSON} bytes")));
         }
         let mut blob = self.blob(of)?;
         let mut bytes = Vec::new();
@@ -215,11 +215,11 @@ impl Layout {
     }
 
     fn bounded(&self, name: &str, file: Part) -> Result<Vec<u8>> {
-        if file.left > MOST_JSON {
-            return Err(self.refused(&format!("{name} has more than {MOST_JSON} bytes")));
+        if file.left > MAX_JSON {
+            return Err(self.refused(&format!("{name} has more than {MAX_JSON} bytes")));
         }
         let mut bytes = Vec::new();
-        file.take(MOST_JSON).read_to_end(&mut bytes).map_err(outside(self.path.join(name)))?;
+        file.take(MAX_JSON).read_to_end(&mut bytes).map_err(outside(self.path.join(name)))?;
         Ok(bytes)
     }
 

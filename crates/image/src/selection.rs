@@ -1,12 +1,12 @@
 //! What of a tree comes into a volume, and whom it belongs to there.
 
 use ubtrfs::acl::{self, Acl, AclEntry, AclTag};
+use ubtrfs::xattr_names::CAPABILITY;
 
 use crate::path_pattern::{Matched, NamePattern, PathPattern};
 use crate::source::Description;
 
 /// The capabilities of files, whose third version has the number of a user.
-const CAPABILITIES: &[u8] = b"security.capability";
 /// The version in the first byte behind the flags, and where the user of a third version is.
 const VERSION_BYTE: usize = 3;
 const THIRD: u8 = 3;
@@ -137,7 +137,7 @@ impl Owners {
                     let name = String::from_utf8_lossy(name);
                     format!("two users or groups of its {name} would become one by --owner-map")
                 })?;
-            } else if name == CAPABILITIES {
+            } else if name == CAPABILITY {
                 self.change_capabilities(value);
             }
         }
@@ -253,7 +253,7 @@ mod tests {
         let owners = Owners { users: vec![range], groups: vec![range], ..Owners::default() };
         let mut xattrs = vec![
             (acl::ACCESS.to_vec(), with(120, 149)),
-            (CAPABILITIES.to_vec(), capabilities(101)),
+            (CAPABILITY.to_vec(), capabilities(101)),
             (b"user.x".to_vec(), vec![1, 0, 0, 3]),
         ];
         owners.change_xattrs(&mut xattrs).unwrap();

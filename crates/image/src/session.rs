@@ -12,7 +12,7 @@ use crate::footprint::Footprint;
 /// Bytes that a device may have which no chunk has, besides the first MiB.
 const SPARE: u64 = 8 << 20;
 /// Of what no chunk has, the part that stays where there are many.
-const LEAST_ROOM: u64 = 16;
+const MIN_ROOM: u64 = 16;
 
 /// A volume that is open for an edit, from its top level.
 ///
@@ -100,7 +100,7 @@ impl Session {
         let devices: Vec<_> = self.fs.volume().devices().iter().map(|device| device.devid).collect();
         for devid in devices {
             // In the middle is what chunks had that went again: others move there.
-            for part in [LEAST_ROOM, 2] {
+            for part in [MIN_ROOM, 2] {
                 let Some(device) = self.fs.volume().devices().iter().find(|device| device.devid == devid).copied()
                 else {
                     break;

@@ -19,9 +19,9 @@ use crate::stage::Stage;
 use crate::writer::{read, sync_all};
 
 /// A job is done at most so often: writers that hang are blocked when all jobs have ended.
-const MOST: u64 = 60;
+const MAX: u64 = 60;
 /// Of those to fill the volume, each takes about a million steps of the scheduler.
-const MOST_FILLS: u64 = 5;
+const MAX_FILLS: u64 = 5;
 /// Why chunks may stay where they are: as of a balance, or since there is no free-space tree.
 const OF_VACATING: [Errno; 4] = [Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS, Errno::OPNOTSUPP];
 /// How often trees are dropped: the other jobs go on as long.
@@ -91,12 +91,12 @@ impl Job {
         self == Self::Drop
     }
 
-    /// Does it as long as writers work, at least once and at most [`MOST`] times.
+    /// Does it as long as writers work, at least once and at most [`MAX`] times.
     pub(crate) fn work(self, stage: &Arc<Stage>, pool: &Pool, random: &mut Random) {
         let most = match self {
-            Self::Fill => MOST_FILLS,
+            Self::Fill => MAX_FILLS,
             Self::Drop => DROPS,
-            _ => MOST,
+            _ => MAX,
         };
         for number in 0..most {
             stage.notes.add(format!("{self:?} {number}"));
@@ -303,8 +303,8 @@ fn lacks_nothing(stage: &Stage) {
 /// Brings the device that failed up to the others, which has no more failures.
 pub(crate) fn bring_up(stage: &Stage) {
     // It may miss more meanwhile: of what it failed before somebody waits for the end.
-    const MOST_TIMES: usize = 20;
-    for _ in 0..MOST_TIMES {
+    const MAX_TIMES: usize = 20;
+    for _ in 0..MAX_TIMES {
         if stage.fs.volume().lagging_devices().is_empty() {
             return;
         }
@@ -362,10 +362,10 @@ fn drop_trees(stage: &Stage, number: u64, random: &mut Random) {
 
 /// What is held back while a commit is kept must not be spent when subvolumes are dropped.
 fn fill(stage: &Stage) {
-    const MOST_SNAPSHOTS: u64 = 400;
+    const MAX_SNAPSHOTS: u64 = 400;
     let Some(source) = tree_of_some_leaves(stage) else { return };
     let mut names = Vec::new();
-    for number in 0..MOST_SNAPSHOTS {
+    for number in 0..MAX_SNAPSHOTS {
         let name = format!("filling {number}").into_bytes();
         // One that could not be deleted before is still there.
         let made = stage.fs.snapshot(source, stage.dir, &name, false);

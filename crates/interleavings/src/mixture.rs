@@ -9,7 +9,7 @@ use ubtrfs_mkfs::Profile;
 use ubtrfs_server::Pool;
 use ubtrfs_simulator::{Profiles, Random, VolumePlan, make_devices, mount, open_volume};
 use ubtrfs_threads::atomic::{AtomicBool, AtomicUsize};
-use ubtrfs_threads::scheduler::{Plan, Summary, run};
+use ubtrfs_threads::scheduler::{SchedulePlan, Summary, run};
 use ubtrfs_threads::thread;
 use ubtrfs_volume::{Device, FaultyDevice, Lasting, Operation, OverlayDevice, RecordingDevice};
 
@@ -126,14 +126,14 @@ impl Mixture {
     pub fn run(&self) -> Result<Summary, String> {
         let (this, notes) = (self.clone(), Arc::new(Mutex::new(Notes::default())));
         let shown = Arc::clone(&notes);
-        let result = run(Plan::new(self.seed), move || {
+        let result = run(SchedulePlan::new(self.seed), move || {
             let of_run = Notes::default();
             *shown.lock().unwrap_or_else(PoisonError::into_inner) = of_run.clone();
             this.body(of_run);
         });
         result.map_err(|what| {
             let notes = notes.lock().unwrap_or_else(PoisonError::into_inner).last(60);
-            format!("{self:?}\n{:?}\nthe last of what happened:\n  {notes}\n{what}", Plan::new(self.seed))
+            format!("{self:?}\n{:?}\nthe last of what happened:\n  {notes}\n{what}", SchedulePlan::new(self.seed))
         })
     }
 

@@ -1,11 +1,14 @@
 //! Each invariant is stated, asserted and tested, and names its number.
 //!
-//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `grep -rn 'invariant N'
-//! crates` has to find, for each of them, by exactly these words:
+//! The invariants are the rows `| N | … |` of a table in `ARCHITECTURE.md`. `docs/invariants.md`
+//! has the same rows; the tests in their last column are there. `grep -rn 'invariant N' crates` has
+//! to find, for each of them, by exactly these words:
 //!
 //! - a rule: in the head (`//!`) of a source;
-//! - an assertion: in a statement with `assert`, `return Err` or `Error::` in it, or in the comment
-//!   directly above one. A statement ends with a line that ends in `;`, `{` or `}`, or is blank;
+//! - an assertion: in the message of an `assert!`, or in a statement that gives an `Err`, or in the
+//!   comment directly above that. A statement ends with a line that ends in `;`, `{` or `}`, or is
+//!   blank. A `debug_assert!` counts only if the row in `docs/invariants.md` says "in debug
+//!   builds", and why it isn't in what is installed;
 //! - a test: anywhere in a directory `tests`, a file `…tests.rs`, a module for tests, or a crate
 //!   that only tests.
 
@@ -15,14 +18,18 @@ use crate::parse;
 use crate::repository::{Fault, Repository};
 
 const TABLE: &str = "ARCHITECTURE.md";
+const DETAILS: &str = "docs/invariants.md";
 const CRATES_OF_TESTS: [&str; 3] = ["check", "simulator", "testkit"];
-const ASSERTIONS: [&str; 3] = ["assert", "return Err", "Error::"];
+const DEBUG_ONLY: &str = "in debug builds";
+const ASSERTS: [&str; 3] = ["assert!(", "assert_eq!(", "assert_ne!("];
+const ERRORS: [&str; 3] = ["return Err(", "Err(", ".ok_or"];
 
 /// The three places in which an invariant has to be named.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Rule,
     Assertion,
+    DebugAssertion,
     Test,
 }
 
@@ -34,17 +41,36 @@ pub fn faults(repository: &Repository) -> Vec<Fault> {
     }
     let parts = [(Part::Rule, "head of a source"), (Part::Assertion, "assertion"), (Part::Test, "test")];
     let mut faults = Vec::new();
+    let details = repository.text(DETAILS).unwrap_or_default();
+    let rows_of_details = numbers(details);
     for (number, line) in numbers(repository.text(TABLE).unwrap_or_default()) {
-        let missing = parts.iter().filter(|(part, _)| !named.contains(&(number, *part)));
+        let row = rows_of_details.get(&number).and_then(|line| details.lines().nth(line - 1)).unwrap_or_default();
+        let is_named = |part| named.contains(&(number, part));
+        let is_enough = |part| {
+            is_named(part) || part == Part::Assertion && row.contains(DEBUG_ONLY) && is_named(Part::DebugAssertion)
+        };
+        let missing = parts.iter().filter(|(part, _)| !is_enough(*part));
         faults.extend(missing.map(|(_, part)| Fault::new(TABLE, line, format!("no {part} names invariant {number}"))));
     }
+    faults.extend(only_in_one_table(repository));
     faults.extend(unknown_tests(repository));
     faults
 }
 
-/// Tests in the last column of the table that there are not, neither as a function nor as a file.
+/// Invariants that only one of the tables has.
+fn only_in_one_table(repository: &Repository) -> Vec<Fault> {
+    let [table, details] = [TABLE, DETAILS].map(|file| numbers(repository.text(file).unwrap_or_default()));
+    let missing = |from: &BTreeMap<u32, usize>, file: &'static str, other: &BTreeMap<u32, usize>, name: &str| {
+        let only = from.iter().filter(|(number, _)| !other.contains_key(number));
+        only.map(|(number, line)| Fault::new(file, *line, format!("{name} lacks invariant {number}")))
+            .collect::<Vec<_>>()
+    };
+    [missing(&table, TABLE, &details, DETAILS), missing(&details, DETAILS, &table, TABLE)].concat()
+}
+
+/// Tests in the last column of the details that there are not, neither as a function nor as a file.
 fn unknown_tests(repository: &Repository) -> Vec<Fault> {
-    let text = repository.text(TABLE).unwrap_or_default();
+    let text = repository.text(DETAILS).unwrap_or_default();
     let rows = numbers(text).into_values();
     let sources: Vec<_> = repository.files(".rs").collect();
     let is_there = |name: &str| {
@@ -60,7 +86,7 @@ fn unknown_tests(repository: &Repository) -> Vec<Fault> {
                 && name.chars().all(|letter| letter == '_' || letter.is_ascii_lowercase() || letter.is_ascii_digit())
         };
         for name in tests.filter(is_name).filter(|name| !is_there(name)) {
-            faults.push(Fault::new(TABLE, line, format!("there is no test {name}")));
+            faults.push(Fault::new(DETAILS, line, format!("there is no test {name}")));
         }
     }
     faults
@@ -92,8 +118,8 @@ fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Part)>) {
             statement += line;
             statement.push('\n');
             if line.is_empty() || !line.starts_with("//") && line.ends_with([';', '{', '}']) {
-                if is_assertion(&statement) {
-                    add(&statement, Part::Assertion);
+                if let Some((part, text)) = assertion_of(&statement) {
+                    add(&text, part);
                 }
                 statement.clear();
             }
@@ -101,10 +127,19 @@ fn read(file: &str, text: &str, named: &mut BTreeSet<(u32, Part)>) {
     }
 }
 
-/// Whether the code of a statement, its comments aside, asserts something or is about an error.
-fn is_assertion(statement: &str) -> bool {
-    let code = statement.lines().filter(|line| !line.starts_with("//"));
-    code.into_iter().any(|line| ASSERTIONS.iter().any(|word| line.contains(word)))
+/// What a statement asserts, and where it names that: an assertion in its message, an error also in
+/// the comment above it.
+fn assertion_of(statement: &str) -> Option<(Part, String)> {
+    let code: String = statement.lines().filter(|line| !line.starts_with("//")).flat_map(|line| [line, "\n"]).collect();
+    if code.contains("debug_assert") {
+        Some((Part::DebugAssertion, code))
+    } else if ASSERTS.iter().any(|word| code.contains(word)) {
+        Some((Part::Assertion, code))
+    } else if ERRORS.iter().any(|word| code.contains(word)) {
+        Some((Part::Assertion, statement.to_owned()))
+    } else {
+        None
+    }
 }
 
 /// The numbers that a text names.
@@ -120,7 +155,7 @@ mod tests {
     /// What is missing of invariant 901 in a repository with this file.
     fn missing(file: &str, text: &str) -> Vec<&'static str> {
         let table = "# Invariants\n\n| | rule |\n|---|---|\n| 901 | it holds |\n";
-        let found = faults(&Repository::of(&[(TABLE, table), (file, text)]));
+        let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table), (file, text)]));
         assert!(found.iter().all(|fault| fault.line == 5 && fault.message.ends_with("names invariant 901")));
         let parts = ["head of a source", "assertion", "test"];
         parts
@@ -136,9 +171,18 @@ mod tests {
         let table = "| 901 | it holds | asserted | `a_test`, `b_test`, `Type`, `word`, `some_file` |\n";
         let source = "//! (invariant 901)\nfn f() { assert!(true, \"invariant 901\"); }\n";
         let test = "// invariant 901\nfn a_test() {}\n";
-        let files = [(TABLE, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
+        let files = [(TABLE, table), (DETAILS, table), (SOURCE, source), ("crates/a/tests/some_file.rs", test)];
         let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
         assert_eq!(messages, ["there is no test b_test"]);
+    }
+
+    #[test]
+    fn both_tables_have_all_invariants() {
+        let row = |number: u32| format!("| {number} | it holds |\n");
+        let parts = "//! (invariant 901, invariant 902)\nfn f() { assert!(true, \"invariant 901, invariant 902\"); }\n";
+        let files = [(TABLE, &*row(901)), (DETAILS, &*row(902)), (SOURCE, parts), ("crates/a/tests/b.rs", parts)];
+        let messages: Vec<_> = faults(&Repository::of(&files)).into_iter().map(|fault| fault.message).collect();
+        assert_eq!(messages, ["docs/invariants.md lacks invariant 901", "ARCHITECTURE.md lacks invariant 902"]);
     }
 
     #[test]
@@ -156,7 +200,7 @@ mod tests {
     #[test]
     fn assertions_name_what_they_assert() {
         let asserted = ["head of a source", "test"];
-        assert_eq!(missing(SOURCE, "fn f() {\n    debug_assert!(a, \"invariant 901\");\n}"), asserted);
+        assert_eq!(missing(SOURCE, "fn f() {\n    assert!(a, \"invariant 901\");\n}"), asserted);
         assert_eq!(
             missing(SOURCE, "fn f() {\n    assert!(\n        a,\n        \"invariant 901\"\n    );\n}"),
             asserted
@@ -167,9 +211,25 @@ mod tests {
 
     #[test]
     fn only_comments_directly_above_an_assertion_count() {
-        let apart = "fn f() {\n    // invariant 901\n    let a = b;\n    assert!(a);\n    // assert it: invariant 901\n    g();\n}";
+        let apart = "fn f() {\n    // invariant 901\n    let a = b;\n    return Err(a);\n    // return Err(a): invariant 901\n    g();\n}";
         assert_eq!(missing(SOURCE, apart), ["head of a source", "assertion", "test"]);
         assert_eq!(missing(SOURCE, "// invariant 901\n\nreturn Err(a);"), ["head of a source", "assertion", "test"]);
+    }
+
+    #[test]
+    fn assertions_name_invariants_in_their_messages() {
+        let none = ["head of a source", "assertion", "test"];
+        assert_eq!(missing(SOURCE, "fn f() {\n    // invariant 901\n    assert!(a);\n}"), none);
+        assert_eq!(missing(SOURCE, "fn f() {\n    // invariant 901\n    let a = g(Error::A);\n}"), none);
+    }
+
+    #[test]
+    fn debug_assertions_count_where_the_table_says_so() {
+        let source = "//! invariants\nfn f() {\n    debug_assert!(a, \"invariant 901\");\n}";
+        assert_eq!(missing(SOURCE, source), ["head of a source", "assertion", "test"]);
+        let table = "| 901 | it holds | asserted in debug builds: it costs much |\n";
+        let found = faults(&Repository::of(&[(TABLE, table), (DETAILS, table), (SOURCE, source)]));
+        assert!(found.iter().all(|fault| !fault.message.contains("no assertion")), "{found:?}");
     }
 
     #[test]

@@ -7,23 +7,35 @@
 //! | `imports` | files of a crate import each other in no circle, and modules only from below |
 //! | `invariants` | each invariant is stated, asserted and tested, by its number |
 //! | `words` | private words are replaced by the standard terms |
+//! | `documents` | files, types and functions that documents name are there |
+//! | `constants` | a constant has one definition |
+//! | `names` | limits are `MAX_` and `MIN_`, and some names of types have one meaning |
+//! | `devices` | each implementor of `Device` is tested for the trait's promises |
+//! | `dependencies` | licences, sources and versions of other crates are as `deny.toml` has them |
 //! | `threads` | locks have ranks, and one seed can decide threads and clocks |
 
 mod circles;
 mod comments;
+mod constants;
+mod dependencies;
+mod devices;
+mod documents;
 mod floors;
 mod imports;
 mod invariants;
 mod lines;
+mod message;
 mod modules;
+mod names;
 mod parse;
 mod repository;
 mod scope;
 mod threads;
 mod words;
 
+use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
@@ -38,6 +50,9 @@ struct Arguments {
     /// Print what the modules of a crate import from each other, instead
     #[arg(long, value_name = "CRATE", conflicts_with = "rules")]
     graph: Option<String>,
+    /// Check a commit's message in a file, as the hook commit-msg of git has it, instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rules", "graph"])]
+    message: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -46,7 +61,12 @@ enum Rule {
     Imports,
     Invariants,
     Words,
+    Documents,
     Threads,
+    Constants,
+    Names,
+    Devices,
+    Dependencies,
 }
 
 impl Rule {
@@ -56,13 +76,25 @@ impl Rule {
             Self::Imports => [imports::faults(repository), floors::faults(repository)].concat(),
             Self::Invariants => invariants::faults(repository),
             Self::Words => words::faults(repository),
+            Self::Documents => documents::faults(repository),
             Self::Threads => threads::faults(repository),
+            Self::Constants => constants::faults(repository),
+            Self::Names => names::faults(repository),
+            Self::Devices => devices::faults(repository),
+            Self::Dependencies => dependencies::faults(repository),
         }
     }
 }
 
 fn main() -> io::Result<ExitCode> {
     let arguments = Arguments::parse();
+    if let Some(file) = arguments.message {
+        let faults = message::faults(&fs::read_to_string(file)?);
+        for fault in &faults {
+            println!("{fault}");
+        }
+        return Ok(if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     let repository = Repository::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))?;
     if let Some(name) = arguments.graph {
         if !repository.crates().contains(name.as_str()) {

@@ -194,8 +194,13 @@ impl Visit<'_> for Reader {
     fn visit_attribute(&mut self, _: &Attribute) {}
 }
 
+/// Whether a file is of tests alone, by its name.
+pub fn is_of_tests(file: &str) -> bool {
+    file.ends_with("tests.rs") || file.split('/').any(|part| part == "tests")
+}
+
 /// Whether what has these attributes is compiled for tests alone.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => {
             let condition = list.tokens.to_string();
@@ -205,7 +210,8 @@ fn is_for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-fn attributes(item: &Item) -> &[Attribute] {
+/// The attributes of an item.
+pub fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
         Item::Enum(item) => &item.attrs,

@@ -19,9 +19,11 @@ const THREADS: &[(&str, &str)] = &[
 ];
 
 /// Crates whose locks have ranks.
-const RANKED: [&str; 6] = ["fs", "tree", "volume", "server", "fuse", "nbd"];
+const RANKED: [&str; 12] =
+    ["ubtrfs", "merge", "changes", "paths", "fs", "file", "space", "tree", "volume", "server", "fuse", "nbd"];
 /// Those of them that run under the scheduler.
-const SCHEDULED: [&str; 4] = ["fs", "tree", "volume", "server"];
+const SCHEDULED: [&str; 10] =
+    ["ubtrfs", "merge", "changes", "paths", "fs", "file", "space", "tree", "volume", "server"];
 /// How many threads there can be is no decision of theirs.
 const ALLOWED: &str = "std::thread::available_parallelism";
 

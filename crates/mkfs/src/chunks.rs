@@ -7,14 +7,12 @@
 
 use std::cmp::Reverse;
 
-use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
+use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, MAX_STRIPES, STRIPE_LEN, Stripe};
+use ubtrfs_format::units::{GIB, MIB};
 use ubtrfs_format::{DeviceId, Logical, Physical};
 
 use crate::options::{MkfsOptions, NewDevice, Profile};
 use crate::{MkfsError, Result};
-
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
 
 /// The single system chunk: 4 MiB at 1 MiB.
 const SYSTEM_AT: u64 = MIB;
@@ -33,18 +31,16 @@ const OTHERS_AT_OTHER_DEVICES: u64 = MIB;
 /// The volumes that get large metadata chunks are larger than this.
 const LARGE_VOLUME: u64 = 50 * GIB;
 /// Where there is room, no stripe of a data chunk is shorter, and no one of metadata.
-const USUAL_LEAST_OF_DATA: u64 = 64 * MIB;
-const USUAL_LEAST_OF_METADATA: u64 = 32 * MIB;
+const USUAL_MIN_OF_DATA: u64 = 64 * MIB;
+const USUAL_MIN_OF_METADATA: u64 = 32 * MIB;
 /// On several devices that are smaller than mkfs.btrfs takes, stripes are at least as long as this,
 /// but for system chunks.
-const LEAST_STRIPE: u64 = 16 * MIB;
+const MIN_STRIPE: u64 = 16 * MIB;
 /// The most bytes of a chunk, however many devices it is on.
-const LARGEST_DATA: u64 = 10 * GIB;
-const LARGEST_SYSTEM: u64 = 16 * MIB;
-/// The most stripes of a chunk: one that a superblock can hold as a system chunk.
-const MOST_STRIPES: usize = 32;
+const MAX_DATA: u64 = 10 * GIB;
+const MAX_SYSTEM: u64 = 16 * MIB;
 /// A device of several is not smaller.
-const LEAST_DEVICE: u64 = 16 * MIB;
+const MIN_DEVICE: u64 = 16 * MIB;
 
 /// A chunk of the new volume, and the block group that it is.
 pub(crate) struct Chunk {
@@ -162,15 +158,15 @@ fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
         flags,
         profile: data,
         single,
-        least: if data == Profile::Dup { USUAL_LEAST_OF_DATA } else { LEAST_STRIPE }.min(largest),
-        lengths: Lengths { stripe: GIB, usual_least: USUAL_LEAST_OF_DATA, most: LARGEST_DATA.min(tenth), largest },
+        least: if data == Profile::Dup { USUAL_MIN_OF_DATA } else { MIN_STRIPE }.min(largest),
+        lengths: Lengths { stripe: GIB, usual_least: USUAL_MIN_OF_DATA, most: MAX_DATA.min(tenth), largest },
     };
     let system = Wanted {
         flags: BlockGroupFlags::SYSTEM,
         profile: metadata,
         single: (SYSTEM_AT, SYSTEM_SINGLE),
         least: SMALL,
-        lengths: Lengths { stripe: SMALL, usual_least: MIB, most: LARGEST_SYSTEM, largest: u64::MAX },
+        lengths: Lengths { stripe: SMALL, usual_least: MIB, most: MAX_SYSTEM, largest: u64::MAX },
     };
     if options.mixed {
         let kind = BlockGroupFlags::METADATA.with(BlockGroupFlags::DATA);
@@ -181,8 +177,8 @@ fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
         flags: BlockGroupFlags::METADATA,
         profile: metadata,
         single: (METADATA_AT, SMALL),
-        least: if metadata == Profile::Dup { USUAL_LEAST_OF_METADATA } else { LEAST_STRIPE }.min(largest),
-        lengths: Lengths { stripe: most, usual_least: USUAL_LEAST_OF_METADATA, most: most.min(tenth), largest },
+        least: if metadata == Profile::Dup { USUAL_MIN_OF_METADATA } else { MIN_STRIPE }.min(largest),
+        lengths: Lengths { stripe: most, usual_least: USUAL_MIN_OF_METADATA, most: most.min(tenth), largest },
     };
     vec![system, of_metadata, of_data(BlockGroupFlags::DATA, (DATA_AT, SMALL))]
 }
@@ -229,7 +225,7 @@ impl Cursor {
             let minimum = (next + kept + wanted.least_of_device()).next_multiple_of(MIB);
             return Err(MkfsError::DeviceTooSmall { devid: devid.0, size: *size, minimum });
         }
-        let count = raid.most_devices.unwrap_or(MOST_STRIPES).min(fitting);
+        let count = raid.most_devices.unwrap_or(MAX_STRIPES).min(fitting);
         order.truncate(count - count % raid.devices_step);
         let bound = order.last().map_or(0, |index| self.devices[*index].room(kept)) / raid.device_stripes;
         order.sort_unstable();
@@ -293,7 +289,7 @@ fn check_sizes(options: &MkfsOptions) -> Result<()> {
         return Ok(());
     }
     for (devid, device) in options.devices() {
-        let minimum = if devid == DeviceId(1) { first_of_others(options).max(LEAST_DEVICE) } else { LEAST_DEVICE };
+        let minimum = if devid == DeviceId(1) { first_of_others(options).max(MIN_DEVICE) } else { MIN_DEVICE };
         if options.whole_sectors(device.total_bytes) < minimum {
             return Err(MkfsError::DeviceTooSmall { devid: devid.0, size: device.total_bytes, minimum });
         }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
+use ubtrfs_format::WIPED_AT_ENDS;
 use ubtrfs_format::items::{BlockGroupFlags, DevItem, encode_sys_chunk};
 use ubtrfs_format::{
     BackupRoot, CompatRo, Epochs, Generation, Incompat, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE,
@@ -15,10 +16,6 @@ use crate::chunks::{self, Chunks};
 use crate::options::{MkfsOptions, Profile, Quotas};
 use crate::trees::{GENERATION, Volume, block_at, chunk_key, tree_ids};
 use crate::{MkfsError, Result};
-
-/// The bytes that are zeroed at either end of the device, where old superblocks, partition tables
-/// and other signatures are.
-const WIPE: u64 = 2 << 20;
 
 /// Bytes and their place on the device.
 pub type Placed = (Physical, Vec<u8>);
@@ -144,7 +141,7 @@ fn empty_device(item: DevItem, superblock: &Superblock) -> Result<DeviceLayout> 
         let own = Superblock { bytenr: *at, dev_item: item, ..superblock.clone() };
         superblocks.push((*at, own.to_bytes()?.to_vec()));
     }
-    let zero = vec![(Physical(0), WIPE), (Physical(total - WIPE), WIPE)];
+    let zero = vec![(Physical(0), WIPED_AT_ENDS), (Physical(total - WIPED_AT_ENDS), WIPED_AT_ENDS)];
     Ok(DeviceLayout { zero, blocks: Vec::new(), superblocks })
 }
 

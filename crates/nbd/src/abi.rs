@@ -67,11 +67,11 @@ pub(crate) const EIO: u32 = 5;
 pub(crate) const ESHUTDOWN: u32 = 108;
 
 /// The largest read or write that the client asks for, whatever the server takes.
-pub(crate) const LARGEST_REQUEST: u32 = 4 << 20;
+pub(crate) const MAX_REQUEST: u32 = 4 << 20;
 /// The largest request that every server takes.
-pub(crate) const LARGEST_PAYLOAD: u32 = 32 << 20;
+pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
 /// The longest name of an export, and of any other string.
-pub(crate) const LONGEST_STRING: usize = 4096;
+pub(crate) const MAX_STRING: usize = 4096;
 
 /// The header of a request.
 pub(crate) fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> [u8; 28] {
@@ -87,7 +87,7 @@ pub(crate) fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) 
 
 /// What a server says to people: cut, and without what would change a terminal.
 pub(crate) fn readable(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST_STRING)]);
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_STRING)]);
     text.trim().chars().map(|shown| if shown.is_control() { ' ' } else { shown }).collect()
 }
 

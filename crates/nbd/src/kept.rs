@@ -107,7 +107,7 @@ impl Kept {
     fn insert(&mut self, at: u64, piece: Piece) {
         self.answered_bytes += piece.answered_bytes();
         let end = at + piece.data.len() as u64;
-        debug_assert!(
+        assert!(
             self.pieces.range(..end).next_back().is_none_or(|(start, other)| start + other.data.len() as u64 <= at),
             "invariant 32: two writes are kept for one address, at {at}"
         );

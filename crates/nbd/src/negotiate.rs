@@ -4,18 +4,18 @@
 use std::io::{Read, Write};
 
 use crate::abi::{
-    FIXED_NEWSTYLE, GREETING, INFO_BLOCK_SIZE, INFO_EXPORT, LARGEST_PAYLOAD, LONGEST_STRING, NO_ZEROES, OLD_MAGIC,
+    FIXED_NEWSTYLE, GREETING, INFO_BLOCK_SIZE, INFO_EXPORT, MAX_PAYLOAD, MAX_STRING, NO_ZEROES, OLD_MAGIC,
     OPT_EXPORT_NAME, OPT_GO, OPT_LIST, OPT_STARTTLS, OPT_STRUCTURED_REPLY, OPTION_MAGIC, OPTION_REPLY_MAGIC, REP_ACK,
     REP_ERR_TLS_REQD, REP_ERR_UNKNOWN, REP_ERR_UNSUP, REP_ERROR, REP_INFO, REP_SERVER, readable,
 };
 use crate::error::Error;
 
 /// The longest reply to an option that is read.
-const LONGEST_REPLY: usize = 64 << 10;
+const MAX_REPLY: usize = 64 << 10;
 /// How many replies there may be to one option.
-const MOST_REPLIES: usize = 1024;
+const MAX_REPLIES: usize = 1024;
 /// How many names of exports are shown.
-const MOST_NAMES: usize = 64;
+const MAX_NAMES: usize = 64;
 
 /// The connection as the handshake sees it.
 pub trait Line: Read + Write {
@@ -52,7 +52,7 @@ pub fn negotiate(line: &mut impl Line, name: &str, tls: bool) -> Result<Export, 
         Reply::Failed(REP_ERR_TLS_REQD, _) => return Err(Error::TlsRequired),
         Reply::Failed(..) => false,
     };
-    let mut export = Export { size: 0, flags: 0, smallest_block: 1, largest_request: LARGEST_PAYLOAD, structured };
+    let mut export = Export { size: 0, flags: 0, smallest_block: 1, largest_request: MAX_PAYLOAD, structured };
     let mut is_known = false;
     let mut wanted = with_length(name);
     wanted.extend_from_slice(&1_u16.to_be_bytes());
@@ -92,7 +92,7 @@ impl Export {
             (INFO_BLOCK_SIZE, data) if data.len() == 12 => {
                 let largest = number(&data[8..]) as u32;
                 self.smallest_block = number(&data[..4]) as u32;
-                self.largest_request = largest.min(LARGEST_PAYLOAD);
+                self.largest_request = largest.min(MAX_PAYLOAD);
                 Ok(false)
             }
             (INFO_EXPORT | INFO_BLOCK_SIZE, _) => Err(bad("an information of a wrong length")),
@@ -168,7 +168,7 @@ fn ask(
     mut take: impl FnMut(u32, &[u8]) -> Result<(), Error>,
 ) -> Result<Reply, Error> {
     send_option(line, option, data)?;
-    for _ in 0..MOST_REPLIES {
+    for _ in 0..MAX_REPLIES {
         let mut header = [0; 20];
         line.read_exact(&mut header)?;
         let kind = number(&header[12..16]) as u32;
@@ -176,7 +176,7 @@ fn ask(
         if number(&header[..8]) != OPTION_REPLY_MAGIC || number(&header[8..12]) != u64::from(option) {
             return Err(bad("the reply to an option has a wrong beginning"));
         }
-        if len > LONGEST_REPLY {
+        if len > MAX_REPLY {
             return Err(bad("the reply to an option is too long"));
         }
         let mut data = vec![0; len];
@@ -195,9 +195,9 @@ fn list(line: &mut impl Line) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     ask(line, OPT_LIST, &[], |kind, data| {
         if kind == REP_SERVER
-            && names.len() < MOST_NAMES
+            && names.len() < MAX_NAMES
             && let Some((len, rest)) = data.split_first_chunk::<4>()
-            && let Some(name) = rest.get(..(u32::from_be_bytes(*len) as usize).min(LONGEST_STRING))
+            && let Some(name) = rest.get(..(u32::from_be_bytes(*len) as usize).min(MAX_STRING))
         {
             names.push(readable(name));
         }
@@ -304,13 +304,8 @@ mod tests {
             ],
             true,
         );
-        let expected = Export {
-            size: 1 << 30,
-            flags: 0x105,
-            smallest_block: 512,
-            largest_request: LARGEST_PAYLOAD,
-            structured: true,
-        };
+        let expected =
+            Export { size: 1 << 30, flags: 0x105, smallest_block: 512, largest_request: MAX_PAYLOAD, structured: true };
         assert_eq!(export.unwrap(), expected);
         assert!(script.has_tls);
         let go = [&5_u32.to_be_bytes()[..0], &with_length("disk"), &[0, 1, 0, 3]].concat();
@@ -323,7 +318,7 @@ mod tests {
         let end = [&(9_u64 << 20).to_be_bytes()[..], &7_u16.to_be_bytes()].concat();
         let (export, _) = run(&[greeting(), unsupported(OPT_STRUCTURED_REPLY), unsupported(OPT_GO), end], false);
         let expected =
-            Export { size: 9 << 20, flags: 7, smallest_block: 1, largest_request: LARGEST_PAYLOAD, structured: false };
+            Export { size: 9 << 20, flags: 7, smallest_block: 1, largest_request: MAX_PAYLOAD, structured: false };
         assert_eq!(export.unwrap(), expected);
     }
 
@@ -376,7 +371,7 @@ mod tests {
             let (export, _) = run(&says, false);
             assert!(export.is_err(), "{what}: {export:?}");
         }
-        let many = vec![info(&[9, 9]); MOST_REPLIES + 1].concat();
+        let many = vec![info(&[9, 9]); MAX_REPLIES + 1].concat();
         assert!(run(&[greeting(), structured, many], false).0.is_err());
     }
 }

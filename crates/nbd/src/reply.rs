@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 
 use crate::abi::{
-    CHUNK_ERROR, CHUNK_ERROR_OFFSET, CHUNK_NONE, CHUNK_OFFSET_DATA, CHUNK_OFFSET_HOLE, LONGEST_STRING, REPLY_DONE,
+    CHUNK_ERROR, CHUNK_ERROR_OFFSET, CHUNK_NONE, CHUNK_OFFSET_DATA, CHUNK_OFFSET_HOLE, MAX_STRING, REPLY_DONE,
     SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, readable,
 };
 use crate::error::Error;
 
 /// How many errors one reply may have.
-const MOST_ERRORS: usize = 64;
+const MAX_ERRORS: usize = 64;
 
 /// What is known of a request that has no answer yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +133,11 @@ impl Partial {
                 Ok(())
             }
             kind if kind >= 1 << 15 => {
-                if chunk.len < 6 || chunk.len > LONGEST_STRING + 14 {
+                if chunk.len < 6 || chunk.len > MAX_STRING + 14 {
                     return Err(bad("an error of a wrong length"));
                 }
                 self.errors += 1;
-                if self.errors > MOST_ERRORS {
+                if self.errors > MAX_ERRORS {
                     return Err(bad("errors without an end"));
                 }
                 let mut payload = vec![0; chunk.len];
@@ -289,7 +289,7 @@ mod tests {
             ("a long text", true, chunk(REPLY_DONE, CHUNK_ERROR, 1, &[0, 0, 0, 5, 0xff, 0xff, b'x'])),
             ("nothing, and no end", true, chunk(0, CHUNK_NONE, 1, &[])),
             ("a hole of nothing", true, chunk(0, CHUNK_OFFSET_HOLE, 1, &hole(100, 0))),
-            ("errors without an end", true, chunk(0, CHUNK_ERROR, 1, &[0, 0, 0, 5, 0, 0]).repeat(MOST_ERRORS + 1)),
+            ("errors without an end", true, chunk(0, CHUNK_ERROR, 1, &[0, 0, 0, 5, 0, 0]).repeat(MAX_ERRORS + 1)),
             ("an unknown kind", true, chunk(REPLY_DONE, 77, 1, &[1])),
         ] {
             let decoded = decode(structured, std::slice::from_ref(&message));

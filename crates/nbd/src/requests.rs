@@ -18,7 +18,7 @@ use crate::lane::Message;
 use crate::reply::Refusal;
 
 /// Requests that are under way, at most.
-const MOST_REQUESTS: usize = 128;
+const MAX_REQUESTS: usize = 128;
 
 /// A request that so many connections have ended with is not the server's first care.
 const MANY_TRIES: u32 = 5;
@@ -231,7 +231,7 @@ impl Requests {
         let queue = if takes_change { &mut self.changes } else { &mut self.reads };
         // One more may exceed the room: else what is large would wait for all that is small.
         let bytes_under_way = self.bytes_under_way.saturating_sub(self.overtaken_bytes);
-        if self.under_way >= MOST_REQUESTS || bytes_under_way >= window {
+        if self.under_way >= MAX_REQUESTS || bytes_under_way >= window {
             return None;
         }
         self.is_turn_of_changes = !takes_change;
@@ -526,7 +526,7 @@ pub(crate) fn cut(parts: &[Bytes], from: usize, len: usize) -> Vec<Bytes> {
 mod tests {
     use super::*;
 
-    const LARGEST: u32 = 1 << 20;
+    const MAX: u32 = 1 << 20;
 
     fn add(requests: &mut Requests, command: Command, len: u32) -> u64 {
         let cookie = requests.next_cookie();
@@ -575,7 +575,7 @@ mod tests {
 
     fn sent(requests: &mut Requests, window: usize, may_change: bool) -> Vec<u64> {
         let next = || {
-            let cookie = requests.take_next(window, may_change, LARGEST)?;
+            let cookie = requests.take_next(window, may_change, MAX)?;
             requests.send(cookie, (0, 0), true).map(|_| cookie)
         };
         std::iter::from_fn(next).collect()

@@ -28,7 +28,7 @@ const BYTES: (usize, usize) = (256 << 10, 8 << 20);
 const A_WHILE: Duration = Duration::from_secs(1);
 /// Bytes that a server takes a second at the least of what is written again: one that takes less is
 /// as good as away.
-const LEAST_RATE: usize = 32 << 10;
+const MIN_RATE: usize = 32 << 10;
 /// A lease that ends sooner than this is extended first.
 const SHORT: Duration = Duration::from_secs(5);
 
@@ -46,7 +46,7 @@ pub(crate) fn resume(session: &Arc<Session>) -> Result<Vec<Link>, Error> {
         // It may take as long as it does, while it makes progress.
         link.channel.limit(None)?;
         let bytes: usize = kept.iter().map(|(_, data)| data.len()).sum();
-        let until = Instant::now() + session.timeout + Duration::from_secs(1) * (bytes / LEAST_RATE) as u32;
+        let until = Instant::now() + session.timeout + Duration::from_secs(1) * (bytes / MIN_RATE) as u32;
         session.state.lock().writing_again = Some((Watch::new(Arc::clone(&link.channel)), until));
         let written = write_again(session, &mut link, &kept);
         session.state.lock().writing_again = None;

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, MutexGuard, Rank};
 
-use crate::abi::{EIO, ESHUTDOWN, LARGEST_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
+use crate::abi::{EIO, ESHUTDOWN, MAX_REQUEST, SEND_FUA, SEND_WRITE_ZEROES, has};
 use crate::connect::Link;
 use crate::kept::Kept;
 use crate::lane::{Lane, Line};
@@ -45,7 +45,7 @@ pub(crate) const BLOCK: u32 = 4096;
 /// Of more than this a flush is asked for, without waiting for it …
 const MUCH_KEPT: usize = 32 << 20;
 /// … and beyond this changes wait for it.
-const MOST_KEPT: usize = 64 << 20;
+const MAX_KEPT: usize = 64 << 20;
 /// From how many bytes on zeros are not sent.
 const MANY_ZEROS: usize = 64 << 10;
 /// Within what time requests are to be answered of who has to extend a lease: that takes two of
@@ -65,7 +65,7 @@ pub(crate) enum Phase {
     Refused(String),
 }
 
-pub(crate) struct State {
+pub(crate) struct SessionState {
     pub(crate) phase: Phase,
     /// Changes whenever connections end: what comes over older ones is not listened to.
     epoch: u64,
@@ -109,7 +109,7 @@ pub(crate) struct Session {
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
     pub(crate) lease: Option<Arc<Lease>>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<SessionState>,
     /// Something of the state has changed.
     pub(crate) changed: Condvar,
 }
@@ -123,12 +123,12 @@ impl Session {
         witnesses: Vec<Witness>,
         lease: Option<Arc<Lease>>,
     ) -> Self {
-        let state = State {
+        let state = SessionState {
             phase: Phase::Away { since: Instant::now(), why: String::new(), is_expired: false },
             epoch: 0,
             lanes: Vec::new(),
             flags: export.flags,
-            largest_request: export.largest_request.min(LARGEST_REQUEST),
+            largest_request: export.largest_request.min(MAX_REQUEST),
             requests: Requests::default(),
             window: Window::new(late(timeout, lease.as_deref())),
             answers: 0,
@@ -295,7 +295,7 @@ impl Session {
         }
     }
 
-    fn leave(&self, state: &mut State, since: Instant, why: &str) {
+    fn leave(&self, state: &mut SessionState, since: Instant, why: &str) {
         tracing::warn!("{}: the connection is made again: {why}", self.uri);
         state.epoch += 1;
         let since = *state.trouble.get_or_insert(since);
@@ -308,7 +308,7 @@ impl Session {
     }
 
     /// Ends connections over which nothing has come for too long.
-    pub(crate) fn look_for_silence(&self, state: &mut State) {
+    pub(crate) fn look_for_silence(&self, state: &mut SessionState) {
         let limit = self.timeout / 2;
         if let Some(heard) = state.silent_since().filter(|heard| heard.elapsed() > limit) {
             self.leave(state, heard, &format!("no answer for {} seconds", heard.elapsed().as_secs()));
@@ -317,7 +317,7 @@ impl Session {
 
     /// Ends connections of servers that answer other requests, but one of them not: it is sent once
     /// more, and fails if it gets no answer then, either.
-    pub(crate) fn look_for_unanswered(&self, state: &mut MutexGuard<'_, State>) {
+    pub(crate) fn look_for_unanswered(&self, state: &mut MutexGuard<'_, SessionState>) {
         let limit = self.timeout;
         let passed: Vec<u64> = state.lanes.iter().map(|lane| lane.watch.passed()).collect();
         if state.requests.note_overtaken(late(self.timeout, self.lease.as_deref()), &passed) {
@@ -370,14 +370,14 @@ impl Session {
     }
 
     /// Ends connections whose lease is about to end.
-    pub(crate) fn look_at_lease(&self, state: &mut State, soon: Duration) {
+    pub(crate) fn look_at_lease(&self, state: &mut SessionState, soon: Duration) {
         if self.lease.as_ref().is_some_and(|lease| !lease.lasts(soon)) {
             self.leave(state, Instant::now(), "it is not certain any more that nobody else writes");
         }
     }
 
     /// While what the server may have lost is written again, it is not away.
-    pub(crate) fn look_at_writing_again(&self, state: &mut State) {
+    pub(crate) fn look_at_writing_again(&self, state: &mut SessionState) {
         let Some((watch, until)) = &mut state.writing_again else { return };
         let heard = watch.look();
         let is_over = state.unawaited.is_some_and(|since| since.elapsed() > 2 * UNAWAITED) || Instant::now() > *until;
@@ -415,7 +415,7 @@ impl Session {
     }
 
     /// Has requests fail that have waited long enough for a server that is away.
-    pub(crate) fn look_for_the_end(&self, state: &mut MutexGuard<'_, State>) {
+    pub(crate) fn look_for_the_end(&self, state: &mut MutexGuard<'_, SessionState>) {
         if let Some(unawaited) = state.unawaited
             && unawaited.elapsed() >= UNAWAITED
         {
@@ -438,7 +438,7 @@ impl Session {
     }
 
     /// Nothing waits for the server any more.
-    fn expire(&self, state: &mut MutexGuard<'_, State>) {
+    fn expire(&self, state: &mut MutexGuard<'_, SessionState>) {
         let Phase::Away { since, why, is_expired } = &mut state.phase else { return };
         *is_expired = true;
         let why = format!("the server has been away for {} seconds ({why})", since.elapsed().as_secs());
@@ -458,7 +458,7 @@ impl Session {
         self.fail_all(&mut state, why);
     }
 
-    fn fail_all(&self, state: &mut MutexGuard<'_, State>, why: &str) {
+    fn fail_all(&self, state: &mut MutexGuard<'_, SessionState>, why: &str) {
         state.kept.clear();
         state.flushes_itself = false;
         let (discards, failed) = state.requests.take_all();
@@ -486,7 +486,7 @@ impl Session {
         state.epoch += 1;
         state.lanes = links.iter().map(|link| Lane::new(&link.channel, self.lease.as_ref())).collect();
         state.flags = links.iter().fold(self.export.flags, |flags, link| flags & link.export.flags);
-        let largest = links.iter().map(|link| link.export.largest_request).fold(LARGEST_REQUEST, u32::min);
+        let largest = links.iter().map(|link| link.export.largest_request).fold(MAX_REQUEST, u32::min);
         state.largest_request = largest;
         if !has(state.flags, SEND_WRITE_ZEROES) {
             state.requests.write_zeros();
@@ -526,7 +526,7 @@ impl Session {
     }
 }
 
-impl State {
+impl SessionState {
     /// This process was stopped for a while, or its machine: that says nothing of the server.
     pub(crate) fn wake_up(&mut self) {
         let now = Instant::now();
@@ -599,7 +599,7 @@ impl State {
             if !self.flushes_itself && self.is_much_kept(MUCH_KEPT) {
                 self.flush_itself();
             }
-            let may_change = !self.is_much_kept(MOST_KEPT);
+            let may_change = !self.is_much_kept(MAX_KEPT);
             // Pieces keep to the blocks of the server.
             let largest = self.largest_request - self.largest_request % BLOCK;
             let Some(cookie) = self.requests.take_next(self.window.bytes(), may_change, largest) else { break };

@@ -17,7 +17,7 @@ const STOPPED: Duration = Duration::from_secs(5);
 /// The pause before the second attempt to connect; each one doubles it up to …
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// … this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Uses these connections from now on.
 pub(crate) fn take_over(session: &Arc<Session>, links: Vec<Link>) -> io::Result<()> {
@@ -110,7 +110,7 @@ fn connect_again(session: &Arc<Session>) {
         if wait(session, pause) {
             break;
         }
-        pause = LONGEST_PAUSE.min(2 * pause);
+        pause = MAX_PAUSE.min(2 * pause);
     }
     session.state.lock().is_connecting = false;
     session.changed.notify_all();

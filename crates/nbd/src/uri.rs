@@ -108,7 +108,7 @@ impl Uri {
             return Err(wrong("NBD has no passwords: leave it out".into()));
         }
         let export = decoded(path).ok_or_else(|| wrong("the name of the export is not UTF-8".into()))?;
-        if export.len() > crate::abi::LONGEST_STRING || export.contains('\0') {
+        if export.len() > crate::abi::MAX_STRING || export.contains('\0') {
             return Err(wrong("there can't be an export of that name".into()));
         }
         let mut socket = None;

@@ -8,9 +8,9 @@ use ubtrfs_threads::time::Instant;
 /// Bytes under way at first …
 const FIRST: usize = 1 << 20;
 /// … at the least …
-const LEAST: usize = 256 << 10;
+const MIN: usize = 256 << 10;
 /// … and at the most.
-const MOST: usize = 32 << 20;
+const MAX: usize = 32 << 20;
 
 /// Grows by what is answered soon, and is halved when an answer comes late.
 #[derive(Debug)]
@@ -34,9 +34,9 @@ impl Window {
     /// A request of so many bytes that was sent then is answered now.
     pub(crate) fn answered(&mut self, bytes: usize, sent: Instant, now: Instant) {
         if now.saturating_duration_since(sent) <= self.late {
-            self.bytes = MOST.min(self.bytes + bytes);
+            self.bytes = MAX.min(self.bytes + bytes);
         } else if self.halved.is_none_or(|halved| halved <= sent) {
-            self.bytes = LEAST.max(self.bytes / 2);
+            self.bytes = MIN.max(self.bytes / 2);
             self.halved = Some(now);
         }
     }
@@ -56,13 +56,13 @@ mod tests {
         for _ in 0..100 {
             window.answered(1 << 20, start, after(1));
         }
-        assert_eq!(window.bytes(), MOST);
+        assert_eq!(window.bytes(), MAX);
         window.answered(1 << 20, start, after(20));
         window.answered(1 << 20, after(1), after(21));
-        assert_eq!(window.bytes(), MOST / 2, "both were sent before it was known");
+        assert_eq!(window.bytes(), MAX / 2, "both were sent before it was known");
         for round in 2..20 {
             window.answered(1 << 20, after(round * 20), after(round * 20 + 15));
         }
-        assert_eq!(window.bytes(), LEAST);
+        assert_eq!(window.bytes(), MIN);
     }
 }

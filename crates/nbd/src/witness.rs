@@ -9,7 +9,7 @@ use bytes::Bytes;
 /// The unit that a device writes or does not write as a whole.
 const SECTOR: usize = 512;
 /// How many contents are known before somebody has to flush.
-const MOST: usize = 64;
+const MAX: usize = 64;
 
 /// The contents that a place may have.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Witness {
 
     /// Whether so many contents were answered that a flush should decide.
     pub(crate) fn is_full(&self) -> bool {
-        self.contents.iter().filter(|content| content.answered.is_some()).count() >= MOST
+        self.contents.iter().filter(|content| content.answered.is_some()).count() >= MAX
     }
 
     /// A write was submitted.

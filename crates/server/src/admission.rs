@@ -1,10 +1,10 @@
-//! What the VFS would have taken for an ioctl before a driver changes anything by it
-//! (invariant 54): write access to the mount of the caller's descriptor, and the ids that this
-//! mount shows.
+//! Whether an ioctl is served, as the table says: the right of the caller, and what the VFS would
+//! have taken before a driver changes anything by it (invariant 54), which is write access to the
+//! mount of the caller's descriptor, and the ids that this mount shows.
 //!
-//! To FUSE most ioctls are unknown, so the kernel takes nothing for them. The table has all that
-//! change something, in the kernel's order: some are refused to who may not do them before it
-//! counts whether the mount is read-only. Of the others that FUSE passes on,
+//! To FUSE most ioctls are unknown, so the kernel takes nothing for them. What is checked follows
+//! the kernel's order: some are refused to who may not do them before it counts whether the mount
+//! is read-only. Of those for which nothing is taken,
 //!
 //! - `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` are the VFS's own, which checks both itself;
 //! - `ADD_DEV`, `DEV_REPLACE`, `FITRIM`, `GET_DEV_STATS` and what ends something else take no write
@@ -17,68 +17,10 @@ use ubtrfs_fuse::caller_file::{Asked, CallerMount, IdMaps, mount_of};
 use ubtrfs_fuse::request::Ioctl;
 use ubtrfs_fuse::{Caller, Errno};
 
-use crate::balance::BALANCE;
-use crate::btrfs_ioctls::SET_LABEL;
-use crate::control::RESET_SUBVOLUME;
-use crate::defragment::{DEFRAG, DEFRAG_RANGE};
-use crate::merge_ioctl::{self, MERGE};
+use crate::ioctl_table::{Right, Row, Taken};
 use crate::permissions::WRITE;
-use crate::privileges::Powers;
-use crate::scrub::{self, SCRUB};
+use crate::privileges::{Capability, Powers};
 use crate::shared::Shared;
-use crate::subvolume_ioctls::{
-    DEFAULT_SUBVOL, INO_LOOKUP_USER, SET_RECEIVED_SUBVOL, SNAP_CREATE, SNAP_CREATE_V2, SNAP_DESTROY, SNAP_DESTROY_V2,
-    SUBVOL_CREATE, SUBVOL_CREATE_V2, SUBVOL_SETFLAGS,
-};
-use crate::vacate_ioctls::{REMOVE_DEVICE, REMOVE_DEVICE_V2, RESIZE};
-use crate::verity::ENABLE as ENABLE_VERITY;
-
-/// What is taken for an ioctl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    /// Only how the mount shows ids.
-    Ids,
-    /// Write access to the mount, too.
-    Write,
-    /// The same, from who owns the inode.
-    WriteOfOwner,
-    /// The same, from who may write to the file.
-    WriteOfWriter,
-    /// The same, from who may do what concerns the whole volume.
-    WriteOfAdministrator,
-}
-
-const TABLE: [(u32, Taken); 20] = [
-    (SNAP_CREATE, Taken::Write),
-    (SNAP_CREATE_V2, Taken::Write),
-    (SUBVOL_CREATE, Taken::Write),
-    (SUBVOL_CREATE_V2, Taken::Write),
-    (SNAP_DESTROY, Taken::Write),
-    (SNAP_DESTROY_V2, Taken::Write),
-    (RESET_SUBVOLUME, Taken::Write),
-    (DEFRAG, Taken::Write),
-    (DEFRAG_RANGE, Taken::Write),
-    (ENABLE_VERITY, Taken::WriteOfWriter),
-    (SUBVOL_SETFLAGS, Taken::WriteOfOwner),
-    (SET_RECEIVED_SUBVOL, Taken::WriteOfOwner),
-    (DEFAULT_SUBVOL, Taken::WriteOfAdministrator),
-    (SET_LABEL, Taken::WriteOfAdministrator),
-    (BALANCE, Taken::WriteOfAdministrator),
-    (RESIZE, Taken::WriteOfAdministrator),
-    (REMOVE_DEVICE, Taken::WriteOfAdministrator),
-    (REMOVE_DEVICE_V2, Taken::WriteOfAdministrator),
-    (SCRUB, Taken::WriteOfAdministrator),
-    (MERGE, Taken::WriteOfAdministrator),
-];
-
-fn taken_for(what: &Ioctl<'_>) -> Option<Taken> {
-    match what.command {
-        INO_LOOKUP_USER => Some(Taken::Ids),
-        SCRUB if scrub::writes_nothing(what.data) => None,
-        MERGE if merge_ioctl::writes_nothing(what.data) => None,
-        command => TABLE.iter().find(|(known, _)| *known == command).map(|(_, taken)| *taken),
-    }
-}
 
 /// A caller whose ioctl may be served.
 pub(crate) struct Admitted<'a> {
@@ -91,26 +33,48 @@ impl Admitted<'_> {
     pub(crate) fn powers(&self) -> Powers {
         Powers::on(self.caller, self.ids.clone())
     }
+
+    /// `EPERM` for who may not ask for this.
+    fn check_right(&self, row: &Row, data: &[u8]) -> Result<(), Errno> {
+        let may = match row.right {
+            Right::SysAdmin => self.powers().has(Capability::Administrator),
+            _ => !row.needs_administrator(data) || self.powers().administers(),
+        };
+        if may { Ok(()) } else { Err(Errno::PERM) }
+    }
 }
 
 impl Shared {
-    /// Takes for an ioctl what the VFS would have taken. `EROFS` where the caller's mount is
-    /// read-only, or may be; `EPERM` where it can't be known how it shows ids.
-    pub(crate) fn admit<'a>(&self, caller: &'a Caller<'a>, node: u64, what: &Ioctl<'_>) -> Result<Admitted<'a>, Errno> {
-        let Some(taken) = taken_for(what) else { return Ok(Admitted { caller, ids: IdMaps::default() }) };
+    /// Takes for an ioctl what the VFS would have taken, and sees that the caller has the right to
+    /// it. `EROFS` where the caller's mount is read-only, or may be; `EPERM` where it can't be
+    /// known how it shows ids, and without the right.
+    pub(crate) fn admit<'a>(
+        &self,
+        caller: &'a Caller<'a>,
+        node: u64,
+        what: &Ioctl<'_>,
+        row: &Row,
+    ) -> Result<Admitted<'a>, Errno> {
+        let taken = row.taken(what.data);
+        if let Taken::Nothing = taken {
+            let admitted = Admitted { caller, ids: IdMaps::default() };
+            admitted.check_right(row, what.data)?;
+            return Ok(admitted);
+        }
+        let is_only_ids = matches!(taken, Taken::Ids);
         let Some(CallerMount { read_only, ids }) = self.mount_of(caller, node, what.command) else {
             // Not a warning: any user can cause it, by a mount of his own making.
             tracing::debug!(pid = caller.pid, "an ioctl is refused: through which mount it came can't be found out");
-            return Err(if taken == Taken::Ids { Errno::PERM } else { Errno::ROFS });
+            return Err(if is_only_ids { Errno::PERM } else { Errno::ROFS });
         };
         let admitted = Admitted { caller, ids };
         match taken {
             Taken::WriteOfOwner if read_only => self.check_owner(&admitted.powers(), self.inode(node)?)?,
             Taken::WriteOfWriter if read_only => self.check_access(&admitted.powers(), self.inode(node)?, WRITE)?,
-            Taken::WriteOfAdministrator if read_only && !admitted.powers().administers() => return Err(Errno::PERM),
             _ => {}
         }
-        if taken != Taken::Ids && read_only {
+        admitted.check_right(row, what.data)?;
+        if !is_only_ids && read_only {
             return Err(Errno::ROFS); // invariant 54
         }
         Ok(admitted)
@@ -127,28 +91,23 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::scrub::Request;
     use ubtrfs_format::DeviceId;
+    use ubtrfs_format::ioctl::{SCRUB, SYNC};
 
-    fn taken(command: u32, data: &[u8]) -> Option<Taken> {
-        let flags = ubtrfs_fuse::abi::flags::IoctlFlags::empty();
-        taken_for(&Ioctl { handle: 0, flags, command, argument: 0, data, reply_size: 0 })
-    }
+    use super::*;
+    use crate::ioctl_table::row_of;
+    use crate::scrub::Request;
 
     /// Invariant 54.
     #[test]
     fn what_changes_something_takes_write_access() {
-        for (command, wanted) in TABLE {
-            assert_ne!(wanted, Taken::Ids, "{command:x}");
-            assert_eq!(taken(command, &[]), Some(wanted));
-        }
+        let taken = |command, data: &[u8]| row_of(command).map(|row| row.taken(data));
         let scrub = |read_only| {
             let (device, start, end) = (DeviceId(1), 0, 1);
             Request { device, start, end, read_only, resume: false, bytes_per_second: 0 }.encode()
         };
-        assert_eq!(taken(SCRUB, &scrub(false)), Some(Taken::WriteOfAdministrator));
-        assert_eq!(taken(SCRUB, &scrub(true)), None);
-        assert_eq!(taken(crate::subvolume_ioctls::SYNC, &[]), None);
+        assert!(matches!(taken(SCRUB, &scrub(false)), Some(Taken::WriteOfAdministrator)));
+        assert!(matches!(taken(SCRUB, &scrub(true)), Some(Taken::Nothing)));
+        assert!(matches!(taken(SYNC, &[]), Some(Taken::Nothing)));
     }
 }

@@ -1,6 +1,6 @@
 //! What stat(2) and statx(2) show.
 
-use ubtrfs_format::items::{FileType, InodeFlags, Timespec};
+use ubtrfs_format::items::{InodeFlags, Timespec};
 use ubtrfs_fuse::{Attributes, StatFs, Statx, Timestamp};
 
 use crate::device_number;
@@ -62,19 +62,5 @@ pub(crate) fn statfs(of: &ubtrfs::FilesystemStats) -> StatFs {
         block_size: of.block_size,
         name_length: of.name_len,
         fragment_size: of.block_size,
-    }
-}
-
-/// The type bits of a mode.
-pub(crate) fn type_bits(file_type: FileType) -> u32 {
-    match file_type {
-        FileType::Regular => 0o100_000,
-        FileType::Directory => 0o040_000,
-        FileType::Symlink => 0o120_000,
-        FileType::CharDevice => 0o020_000,
-        FileType::BlockDevice => 0o060_000,
-        FileType::Fifo => 0o010_000,
-        FileType::Socket => 0o140_000,
-        _ => 0,
     }
 }

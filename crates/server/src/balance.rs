@@ -3,21 +3,16 @@
 //! pass on; ours, under another number, points to it.
 
 use ubtrfs::{BalanceProgress, Filesystem};
+use ubtrfs_format::ioctl::{BALANCE, size_of};
 use ubtrfs_format::items::{BalanceArgs, BalanceFlags, BalanceItem};
 use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::u64_at;
 use crate::long_ioctls::within_limit;
 
-/// `BTRFS_IOC_BALANCE_V2`, `_IOWR(0x94, 32, struct btrfs_ioctl_balance_args)`.
-pub const BALANCE: u32 = 0xc400_9420;
-/// `BTRFS_IOC_BALANCE_PROGRESS`, `_IOR(0x94, 34, struct btrfs_ioctl_balance_args)`.
-pub const BALANCE_PROGRESS: u32 = 0x8400_9422;
-/// `_IOW(0x94, 33, __u64)`, where btrfs has `_IOW(0x94, 33, int)`.
-pub const BALANCE_CONTROL: u32 = 0x4008_9421;
-/// Bytes of the arguments of the first two.
-pub const ARGUMENT_SIZE: usize = 1024;
-/// What [`BALANCE_CONTROL`] asks for.
+/// Bytes of the argument of [`BALANCE`], and of the answer about its progress.
+pub const ARGUMENT_SIZE: usize = size_of(BALANCE);
+/// What [`BALANCE_CONTROL`](ubtrfs_format::ioctl::BALANCE_CONTROL) asks for.
 pub const PAUSE: u64 = 1;
 /// The same.
 pub const CANCEL: u64 = 2;
@@ -51,19 +46,18 @@ pub struct Run {
 }
 
 impl BalanceIoctl {
-    /// Reads a command; `None` if it is not one of these.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
-        let read = match command {
-            BALANCE => Run::decode(data).map(|run| Self::Run(Box::new(run))),
-            BALANCE_PROGRESS => Some(Self::Progress),
-            BALANCE_CONTROL => match u64_at(data, 0) {
-                Some(PAUSE) => Some(Self::Pause),
-                Some(CANCEL) => Some(Self::Cancel),
-                _ => None,
-            },
-            _ => return None,
-        };
-        Some(read.ok_or(Errno::INVAL))
+    /// Reads the argument of [`BALANCE`].
+    pub(crate) fn run(data: &[u8]) -> Result<Self, Errno> {
+        Run::decode(data).map(|run| Self::Run(Box::new(run))).ok_or(Errno::INVAL)
+    }
+
+    /// Reads that of `BALANCE_CONTROL`.
+    pub(crate) fn control(data: &[u8]) -> Result<Self, Errno> {
+        match u64_at(data, 0) {
+            Some(PAUSE) => Ok(Self::Pause),
+            Some(CANCEL) => Ok(Self::Cancel),
+            _ => Err(Errno::INVAL),
+        }
     }
 
     /// Answers, when a balance has ended that this begins.
@@ -143,8 +137,9 @@ mod tests {
         assert_eq!(progress_in(&argument), (false, BalanceProgress::default()));
         let progress = BalanceProgress { expected: 5, considered: 3, completed: 2 };
         assert_eq!(progress_in(&encode(&balance, true, progress)), (true, progress));
-        assert_eq!(BalanceIoctl::parse(BALANCE, &argument), Some(Ok(BalanceIoctl::Run(Box::new(run)))));
-        assert_eq!(BalanceIoctl::parse(BALANCE, &argument[..100]), Some(Err(Errno::INVAL)));
-        assert_eq!(BalanceIoctl::parse(0x1234, &argument), None);
+        assert_eq!(BalanceIoctl::run(&argument), Ok(BalanceIoctl::Run(Box::new(run))));
+        assert_eq!(BalanceIoctl::run(&argument[..100]), Err(Errno::INVAL));
+        assert_eq!(BalanceIoctl::control(&PAUSE.to_le_bytes()), Ok(BalanceIoctl::Pause));
+        assert_eq!(BalanceIoctl::control(&7_u64.to_le_bytes()), Err(Errno::INVAL));
     }
 }

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 
 use ubtrfs::{Errno, Filesystem, Result};
+use ubtrfs_format::LABEL_SIZE;
 use ubtrfs_format::{DeviceId, Generation, ItemType, Key, TreeId};
-
-use crate::privileges::Powers;
 
 /// An ioctl that queries or trims the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,30 +42,12 @@ pub(crate) struct Search {
     head: Vec<u8>,
 }
 
-/// `_IOWR('X', 121, struct fstrim_range)`.
-const FITRIM: u32 = 0xc018_5879;
-/// `_IOR(0x94, 31, struct btrfs_ioctl_fs_info_args)`.
-const FS_INFO: u32 = 0x8400_941f;
-/// `_IOWR(0x94, 30, struct btrfs_ioctl_dev_info_args)`.
-const DEV_INFO: u32 = 0xd000_941e;
-/// `_IOWR(0x94, 52, struct btrfs_ioctl_get_dev_stats)`.
-const GET_DEV_STATS: u32 = 0xc408_9434;
-/// `_IOWR(0x94, 17, struct btrfs_ioctl_search_args)`.
-const TREE_SEARCH: u32 = 0xd000_9411;
-/// `_IOR(0x94, 57, struct btrfs_ioctl_feature_flags)`.
-const GET_FEATURES: u32 = 0x8018_9439;
-
-/// `_IOR(0x94, 49, char[256])`.
-const GET_LABEL: u32 = 0x8100_9431;
-/// `_IOW(0x94, 50, char[256])`.
-pub(crate) const SET_LABEL: u32 = 0x4100_9432;
-
-const LABEL_SIZE: usize = 256;
 const FS_INFO_SIZE: usize = 1024;
 const DEV_INFO_SIZE: usize = 4096;
 const DEV_STATS_SIZE: usize = 1032;
 /// The flag of `GET_DEV_STATS` that sets the counters to zero.
 const RESET: u64 = 1;
+const RESET_AT: usize = 16;
 /// The offset of the path in the answer to `DEV_INFO`, and its greatest length with the zero after
 /// it.
 const DEV_INFO_PATH: usize = 3072;
@@ -79,6 +60,15 @@ const SEARCH_COUNT: usize = 64;
 
 pub(crate) fn u64_at(data: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*data.get(at..)?.first_chunk()?))
+}
+
+fn number(data: &[u8], at: usize) -> std::result::Result<u64, Errno> {
+    u64_at(data, at).ok_or(Errno::INVAL)
+}
+
+/// Whether an argument of `GET_DEV_STATS` asks for the counters to become zero.
+pub(crate) fn resets_errors(data: &[u8]) -> bool {
+    u64_at(data, RESET_AT).is_some_and(|flags| flags & RESET != 0)
 }
 
 fn u32_at(data: &[u8], at: usize) -> Option<u32> {
@@ -105,45 +95,29 @@ pub(crate) fn put_text(argument: &mut [u8], at: usize, room: usize, text: &str) 
 pub(crate) type Answer = Vec<u8>;
 
 impl VolumeIoctl {
-    /// Reads a command; `None` if it isn't one of these, an error if its argument makes no sense.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self>> {
-        let read = match command {
-            FITRIM => Self::parse_trim(data),
-            FS_INFO => Some(Self::FsInfo),
-            DEV_INFO => Self::parse_dev_info(data),
-            GET_DEV_STATS => Self::parse_dev_stats(data),
-            GET_LABEL => Some(Self::Label),
-            GET_FEATURES => Some(Self::Features),
-            // Without a zero in it there is no end.
-            SET_LABEL => data.iter().position(|byte| *byte == 0).map(|end| Self::SetLabel(data[..end].to_vec())),
-            TREE_SEARCH => Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))),
-            _ => return None,
-        };
-        Some(read.ok_or_else(|| Errno::INVAL.into()))
+    /// Reads the argument of `FITRIM`. `EINVAL`, as for the others, where it makes no sense.
+    pub(crate) fn trim(data: &[u8]) -> std::result::Result<Self, Errno> {
+        Ok(Self::Trim { start: number(data, 0)?, len: number(data, 8)?, least: number(data, 16)? })
     }
 
-    fn parse_trim(data: &[u8]) -> Option<Self> {
-        Some(Self::Trim { start: u64_at(data, 0)?, len: u64_at(data, 8)?, least: u64_at(data, 16)? })
+    pub(crate) fn device_info(data: &[u8]) -> std::result::Result<Self, Errno> {
+        let uuid = data.get(8..).and_then(|rest| rest.first_chunk()).ok_or(Errno::INVAL)?;
+        Ok(Self::DevInfo { devid: number(data, 0)?, uuid: *uuid })
     }
 
-    fn parse_dev_info(data: &[u8]) -> Option<Self> {
-        Some(Self::DevInfo { devid: u64_at(data, 0)?, uuid: *data.get(8..)?.first_chunk()? })
+    pub(crate) fn device_errors(data: &[u8]) -> std::result::Result<Self, Errno> {
+        let reset = number(data, RESET_AT)? & RESET != 0;
+        Ok(Self::DeviceErrors { devid: number(data, 0)?, count: number(data, 8)?, reset })
     }
 
-    fn parse_dev_stats(data: &[u8]) -> Option<Self> {
-        let reset = u64_at(data, 16)? & RESET != 0;
-        Some(Self::DeviceErrors { devid: u64_at(data, 0)?, count: u64_at(data, 8)?, reset })
+    pub(crate) fn tree_search(data: &[u8]) -> std::result::Result<Self, Errno> {
+        Search::parse(data).map(|search| Self::TreeSearch(Box::new(search))).ok_or(Errno::INVAL)
     }
 
-    /// Whether a caller with these powers may do it.
-    pub(crate) fn is_allowed(&self, powers: impl FnOnce() -> Powers) -> bool {
-        match self {
-            // Trees hold all files, those that the caller may not see too.
-            Self::TreeSearch(_) | Self::Trim { .. } | Self::SetLabel(_) | Self::DeviceErrors { reset: true, .. } => {
-                powers().administers()
-            }
-            Self::FsInfo | Self::DevInfo { .. } | Self::DeviceErrors { .. } | Self::Label | Self::Features => true,
-        }
+    pub(crate) fn set_label(data: &[u8]) -> std::result::Result<Self, Errno> {
+        // Without a zero in it there is no end.
+        let end = data.iter().position(|byte| *byte == 0).ok_or(Errno::INVAL)?;
+        Ok(Self::SetLabel(data[..end].to_vec()))
     }
 
     /// Answers. `subvolume`: that of the ioctl's file; `devices`: the paths of the volume's
@@ -295,20 +269,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
-        let size = |command: u32| (command >> 16 & 0x3fff) as usize;
+    fn numbers_of_commands_encode_the_sizes_of_their_answers() {
+        use ubtrfs_format::ioctl::{DEV_INFO, FS_INFO, GET_DEV_STATS, GET_LABEL, SET_LABEL, TREE_SEARCH, size_of};
         assert_eq!(
-            [FITRIM, FS_INFO, DEV_INFO, GET_DEV_STATS, TREE_SEARCH, GET_LABEL, SET_LABEL, GET_FEATURES].map(size),
-            [24, FS_INFO_SIZE, DEV_INFO_SIZE, DEV_STATS_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE, 24]
+            [FS_INFO, DEV_INFO, GET_DEV_STATS, TREE_SEARCH, GET_LABEL, SET_LABEL].map(size_of),
+            [FS_INFO_SIZE, DEV_INFO_SIZE, DEV_STATS_SIZE, SEARCH_SIZE, LABEL_SIZE, LABEL_SIZE]
         );
-    }
-
-    #[test]
-    fn short_arguments_are_refused() {
-        for command in [FITRIM, DEV_INFO, GET_DEV_STATS, TREE_SEARCH] {
-            assert!(VolumeIoctl::parse(command, &[0; 20]).is_some_and(|read| read.is_err()));
-        }
-        assert!(VolumeIoctl::parse(0x8004_6601, &[0; 4096]).is_none());
     }
 
     #[test]
@@ -321,7 +287,7 @@ mod tests {
         data[56] = 1;
         data[60..64].copy_from_slice(&u32::MAX.to_le_bytes());
         data[64] = 7;
-        let Some(Ok(VolumeIoctl::TreeSearch(search))) = VolumeIoctl::parse(TREE_SEARCH, &data) else { panic!() };
+        let Ok(VolumeIoctl::TreeSearch(search)) = VolumeIoctl::tree_search(&data) else { panic!() };
         assert_eq!((search.tree, search.most, search.generations.clone()), (5, 7, 2..=9));
         assert_eq!(search.first, Key::new(256, ItemType(1), 1));
         assert_eq!(search.last, Key::new(300, ItemType(255), u64::MAX));

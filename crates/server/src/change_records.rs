@@ -14,7 +14,7 @@ use ubtrfs_format::{Ino, TreeId};
 const HEAD: usize = 4;
 /// The longest record. A file of a million changed extents has one of some 20 MB; the comparison
 /// itself refuses what would be longer than half of this, but for names.
-const LONGEST: usize = 512 << 20;
+const MAX: usize = 512 << 20;
 
 /// What became of an inode, by its number in a record.
 const WHAT: [WhatChanged; 3] = [WhatChanged::Made, WhatChanged::Removed, WhatChanged::Changed];
@@ -69,7 +69,7 @@ pub fn encode(change: &FileChange) -> Option<Vec<u8>> {
         out.option(entry.new.as_ref(), |out, id| out.u64(id.0));
     });
     let mut record = out.0;
-    let length = u32::try_from(record.len() - HEAD).ok().filter(|length| *length as usize <= LONGEST)?;
+    let length = u32::try_from(record.len() - HEAD).ok().filter(|length| *length as usize <= MAX)?;
     record[..HEAD].copy_from_slice(&length.to_le_bytes());
     Some(record)
 }
@@ -79,7 +79,7 @@ pub fn encode(change: &FileChange) -> Option<Vec<u8>> {
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, NoRecord> {
     let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
     let length = u32::from_le_bytes(*head) as usize;
-    if length > LONGEST {
+    if length > MAX {
         return Err(NoRecord);
     }
     Ok((bytes.len() - HEAD >= length).then_some(HEAD + length))

@@ -19,9 +19,9 @@ use crate::users_pool::{User, UsersPool};
 /// Directories that are waited for at a time for one user.
 const EACH: usize = 8;
 /// Names of one user that wait.
-const MOST_NAMES: usize = 256;
+const MAX_NAMES: usize = 256;
 /// How long a request waits for a directory's lock.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// What invalidates a name.
 type Invalidate = Box<dyn FnOnce() + Send>;
@@ -87,7 +87,7 @@ impl ChangedNames {
     /// Whether a user may change a name. `EBUSY` if too many of his wait.
     pub(crate) fn check(&self, user: User) -> Result<(), Errno> {
         let waiting = self.state.lock().names.get(&user).copied().unwrap_or(0);
-        if user != User::Root && waiting >= MOST_NAMES { Err(Errno::BUSY) } else { Ok(()) }
+        if user != User::Root && waiting >= MAX_NAMES { Err(Errno::BUSY) } else { Ok(()) }
     }
 
     /// Has a name of a directory invalidated for a user, by `invalidate`, after those of this
@@ -101,7 +101,7 @@ impl ChangedNames {
             let directory = state.directories.entry(dir).or_default();
             directory.names.push_back(Waiting { user, invalidate: Box::new(invalidate), done });
             // Who knows that it hangs does not wait.
-            directory.busy.map_or(LONGEST_WAIT, |since| LONGEST_WAIT.saturating_sub(since.elapsed()))
+            directory.busy.map_or(MAX_WAIT, |since| MAX_WAIT.saturating_sub(since.elapsed()))
         };
         // If a thread is busy there, this one finds nothing to do.
         let shared = Arc::clone(&self.state);
@@ -180,14 +180,14 @@ mod tests {
         let held = hang(&names, User::From(1000), 1..40);
         for dir in 100..110 {
             let (took, is_done) = add(&names, User::Root, dir);
-            assert!(is_done && took < LONGEST_WAIT, "{took:?}");
+            assert!(is_done && took < MAX_WAIT, "{took:?}");
         }
         // Where it hangs it takes a moment at the first time, and then none.
         let (took, is_done) = add(&names, User::Root, 1);
-        assert!(!is_done && took <= 2 * LONGEST_WAIT, "{took:?}");
-        ubtrfs_threads::thread::sleep(LONGEST_WAIT);
+        assert!(!is_done && took <= 2 * MAX_WAIT, "{took:?}");
+        ubtrfs_threads::thread::sleep(MAX_WAIT);
         let (took, is_done) = add(&names, User::From(1001), 1);
-        assert!(!is_done && took < LONGEST_WAIT, "{took:?}");
+        assert!(!is_done && took < MAX_WAIT, "{took:?}");
         drop(held);
         let deadline = Instant::now() + Duration::from_secs(20);
         while !names.state.lock().names.is_empty() {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn who_has_too_many_names_waiting_gets_no_more() {
         let names = ChangedNames::new();
-        let held = hang(&names, User::From(1000), 1..1 + MOST_NAMES as u64);
+        let held = hang(&names, User::From(1000), 1..1 + MAX_NAMES as u64);
         assert_eq!(names.check(User::From(1000)), Err(Errno::BUSY));
         assert_eq!(names.check(User::From(1001)), Ok(()));
         assert_eq!(names.check(User::Root), Ok(()));

@@ -1,21 +1,20 @@
-//! The control interface of a mount's server: extended attributes that every inode of the mount
-//! seems to have, and that no listing shows. A process that may read the inode may read the first
-//! two.
+//! What programs learn of the server of a mount, and how they control it.
 //!
-//! Reading [`STATS`] gives a [`Report`] as JSON. Reading [`SYNC`] makes all earlier changes
-//! durable, as syncfs(2) does on other file systems, and gives `ok`; it fails as the commit failed.
+//! Reading the extended attribute [`STATS`], which every inode of the mount seems to have and no
+//! listing shows, gives a [`Report`] as JSON, and changes nothing. A process that may read the
+//! inode may read it.
 //!
-//! Reading the name of a [`Question`] begins a long answer, and gives its number in decimal.
-//! Reading [`NEXT`] with that number behind it gives the next piece: [`MORE`](crate::streams::MORE)
-//! or [`LAST`](crate::streams::LAST), then bytes. Asking for its length alone gives none, but says
-//! that the reader is still there: one that is silent for a minute is given up. All of that is for
-//! who may list a volume: root, and who has mounted it.
+//! All that changes anything are ioctls of ours ([`control_ioctls`](crate::control_ioctls)), whose
+//! rights the table of ioctls has. [`CONTROL_SYNC`](ubtrfs_format::ioctl::CONTROL_SYNC) makes all
+//! earlier changes durable, and fails as the commit failed.
+//! [`REMOUNT`](ubtrfs_format::ioctl::REMOUNT) is the server's part of a remount, and
+//! [`FORCE`](ubtrfs_format::ioctl::FORCE) announces an unmount by force.
 //!
-//! Reading [`READ_ONLY`], [`WRITABLE`] or a name that begins with [`REMOUNT`] is the server's part
-//! of a remount: it needs the capability `CAP_SYS_ADMIN`. They are read, not set, for nothing is
-//! set on a mount that the kernel has made read-only, as it is before the one and after the other.
-//!
-//! Reading [`FORCE`] announces an unmount by force, for who may list a volume.
+//! A [`Question`] begins a long answer, whose number is the ioctl's answer.
+//! [`NEXT`](ubtrfs_format::ioctl::NEXT) gives the next piece of it:
+//! [`MORE`](crate::streams::MORE) or [`LAST`](crate::streams::LAST), then bytes.
+//! [`KEEP`](ubtrfs_format::ioctl::KEEP) gives none, but says that the reader is still there: one
+//! that is silent for a minute is given up.
 
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -26,15 +25,6 @@ use ubtrfs_format::{Generation, TreeId};
 
 /// The attribute that holds the report.
 pub const STATS: &str = "ubtrfs.stats";
-/// The attribute whose reading is a sync.
-pub const SYNC: &str = "ubtrfs.sync";
-/// The attribute whose reading commits, and ends all writing to the volume.
-pub const READ_ONLY: &str = "ubtrfs.remount.ro";
-/// The attribute whose reading ends that again: `EROFS` if the mount began read-only.
-pub const WRITABLE: &str = "ubtrfs.remount.rw";
-/// What attributes begin with whose reading changes how data is written from then on; the mount
-/// option follows, such as `compress=zstd`, or one of [`NEW_FILES`].
-pub const REMOUNT: &str = "ubtrfs.remount.";
 /// What new regular files are like, by the name that a remount gives the server, and the flags of
 /// each.
 pub const NEW_FILES: [(&str, u64); 3] = [
@@ -49,21 +39,11 @@ pub fn name_of_new_files(flags: u64) -> Option<&'static str> {
 }
 
 /// Whether an option says what new regular files are like.
-pub fn is_of_new_files(option: &str) -> bool {
+pub(crate) fn is_of_new_files(option: &str) -> bool {
     option == "datasum" || NEW_FILES.iter().any(|(name, _)| *name == option)
 }
 
-/// What attributes begin with that have the pieces of a long answer.
-pub const NEXT: &str = "ubtrfs.next.";
-/// The attribute whose reading says that the connection is about to be aborted, and that nobody
-/// waits long for devices that are away: if it has ended within a minute, the last commit has five
-/// seconds before it fails where it would wait for them.
-pub const FORCE: &str = "ubtrfs.force";
-/// The ioctl `_IOW('u', 1, struct btrfs_ioctl_vol_args_v2)` on a directory: puts a snapshot of the
-/// subvolume that the caller has open as `fd` in place of the subvolume `name`. btrfs has none for
-/// that; a name of 255 bytes does not fit into that of an attribute.
-pub const RESET_SUBVOLUME: u32 = 0x5000_7501;
-/// The namespace of all; others in it don't exist.
+/// The namespace of that attribute; others in it don't exist.
 pub(crate) const NAMESPACE: &[u8] = b"ubtrfs.";
 
 /// A question with a long answer.
@@ -83,34 +63,6 @@ pub enum Question {
         /// The commit.
         generation: Generation,
     },
-}
-
-const CHANGES: &str = "ubtrfs.changes.";
-const CHANGES_SINCE: &str = "ubtrfs.changes-since.";
-
-impl Question {
-    /// The attribute that asks it.
-    pub fn name(&self) -> String {
-        match self {
-            Self::Changes { old, new } => format!("{CHANGES}{}.{}", old.0, new.0),
-            Self::ChangesSince { subvolume, generation } => {
-                format!("{CHANGES_SINCE}{}.{}", subvolume.0, generation.0)
-            }
-        }
-    }
-
-    /// The question that an attribute asks.
-    pub(crate) fn parse(name: &[u8]) -> Option<Self> {
-        let name = std::str::from_utf8(name).ok()?;
-        let numbers = |prefix| -> Option<Vec<u64>> {
-            name.strip_prefix(prefix)?.split('.').map(|number| number.parse().ok()).collect()
-        };
-        if let Some([old, new]) = numbers(CHANGES).as_deref() {
-            return Some(Self::Changes { old: TreeId(*old), new: TreeId(*new) });
-        }
-        let [subvolume, generation] = numbers(CHANGES_SINCE)?[..] else { return None };
-        Some(Self::ChangesSince { subvolume: TreeId(subvolume), generation: Generation(generation) })
-    }
 }
 
 /// An error that a mount had.
@@ -301,18 +253,6 @@ mod tests {
     use super::*;
     use crate::fixtures;
     use crate::shared::{MountFacts, Shared};
-
-    #[test]
-    fn names_of_questions_are_read() {
-        let changes = Question::Changes { old: TreeId(256), new: TreeId(5) };
-        let since = Question::ChangesSince { subvolume: TreeId(7), generation: Generation(u64::MAX) };
-        for question in [changes, since] {
-            assert_eq!(Question::parse(question.name().as_bytes()), Some(question));
-        }
-        for wrong in ["ubtrfs.changes.5", "ubtrfs.changes.5.-1", "ubtrfs.changes-since.1", "ubtrfs.next.1"] {
-            assert_eq!(Question::parse(wrong.as_bytes()), None);
-        }
-    }
 
     #[test]
     fn the_report_has_the_error_of_a_device_with_its_step_and_place() {

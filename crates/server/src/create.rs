@@ -1,12 +1,11 @@
 //! What a new inode is to be: the caller's ids, the umask, the directory's default ACL.
 
 use ubtrfs::{InodeId, NewInode};
+use ubtrfs_format::posix::S_IFLNK;
 use ubtrfs_fuse::{Caller, Errno};
 
 use crate::device_number;
 use crate::shared::{Shared, errno};
-
-const S_IFLNK: u32 = 0o120_000;
 
 impl Shared {
     /// A file, directory or node made in `parent`. A default ACL of the directory counts in place

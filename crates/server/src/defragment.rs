@@ -5,16 +5,13 @@
 //! not defragmented: an ioctl on a directory is refused.
 
 use ubtrfs::{Compression, Defragmentation, Recompression};
+use ubtrfs_format::ioctl::{DEFRAG_RANGE, size_of};
 use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::u64_at;
 
-/// `BTRFS_IOC_DEFRAG`, `_IOW(0x94, 2, struct btrfs_ioctl_vol_args)`, whose argument means nothing.
-pub(crate) const DEFRAG: u32 = 0x5000_9402;
-/// `BTRFS_IOC_DEFRAG_RANGE`, `_IOW(0x94, 16, struct btrfs_ioctl_defrag_range_args)`.
-pub const DEFRAG_RANGE: u32 = 0x4030_9410;
 /// Bytes of the argument of [`DEFRAG_RANGE`].
-pub const ARGUMENT_SIZE: usize = 48;
+pub const ARGUMENT_SIZE: usize = size_of(DEFRAG_RANGE);
 
 const COMPRESS: u64 = 1;
 const START_IO: u64 = 1 << 1;
@@ -34,13 +31,9 @@ const LEVEL: usize = 29;
 /// Algorithms by their numbers; 0 is the first, too.
 const ALGORITHMS: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
 
-/// Reads a command; `None` if it is not one of these.
-pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Defragmentation, Errno>> {
-    match command {
-        DEFRAG => Some(Ok(Defragmentation::default())),
-        DEFRAG_RANGE => Some(data.first_chunk().ok_or(Errno::INVAL).and_then(decode)),
-        _ => None,
-    }
+/// Reads the argument of [`DEFRAG_RANGE`]. `EINVAL` where it makes no sense.
+pub(crate) fn parse(data: &[u8]) -> Result<Defragmentation, Errno> {
+    data.first_chunk().ok_or(Errno::INVAL).and_then(decode)
 }
 
 /// The argument that asks for this.
@@ -108,10 +101,8 @@ mod tests {
             (true, Recompression::With { algorithm: Compression::Zstd, level: Some(-15) }),
         ] {
             let how = Defragmentation { range: 4096..1 << 40, extent_threshold: 32 << 20, compression, unshare };
-            assert_eq!(parse(DEFRAG_RANGE, &encode(&how)), Some(Ok(how)));
+            assert_eq!(parse(&encode(&how)), Ok(how));
         }
-        assert_eq!(parse(DEFRAG, &[0; 4096]), Some(Ok(Defragmentation::default())));
-        assert_eq!(parse(0x9408, &[]), None);
     }
 
     #[test]
@@ -124,7 +115,7 @@ mod tests {
         data[ALGORITHM] = 3;
         let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
         let expected = Defragmentation { range: 0..u64::MAX, extent_threshold: 1 << 20, compression, unshare: false };
-        assert_eq!(parse(DEFRAG_RANGE, &data), Some(Ok(expected)));
+        assert_eq!(parse(&data), Ok(expected));
     }
 
     #[test]
@@ -132,13 +123,13 @@ mod tests {
         let with = |at: usize, value: u8| {
             let mut data = encode(&Defragmentation::default());
             data[at] = value;
-            parse(DEFRAG_RANGE, &data)
+            parse(&data)
         };
-        assert_eq!(with(FLAGS, 0x10), Some(Err(Errno::OPNOTSUPP)));
-        assert_eq!(with(FLAGS, 9), Some(Err(Errno::INVAL)));
+        assert_eq!(with(FLAGS, 0x10), Err(Errno::OPNOTSUPP));
+        assert_eq!(with(FLAGS, 9), Err(Errno::INVAL));
         let mut data = encode(&Defragmentation::default());
         (data[FLAGS], data[ALGORITHM]) = (1, 4);
-        assert_eq!(parse(DEFRAG_RANGE, &data), Some(Err(Errno::INVAL)));
-        assert_eq!(parse(DEFRAG_RANGE, &data[..47]), Some(Err(Errno::INVAL)));
+        assert_eq!(parse(&data), Err(Errno::INVAL));
+        assert_eq!(parse(&data[..47]), Err(Errno::INVAL));
     }
 }

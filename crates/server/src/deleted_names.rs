@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::users_pool::User;
 
 /// Inodes of a subvolume whose names are invalidated at a time.
-const MOST: usize = 10_000;
+const MAX: usize = 10_000;
 /// The time until they are invalidated again.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -57,7 +57,7 @@ impl Shared {
 
     fn invalidate_names_of(&self, user: User, deleted: TreeId) {
         let Some(notifier) = self.notifier.get() else { return };
-        for (dir, names) in self.engine.referenced_names(deleted, MOST) {
+        for (dir, names) in self.engine.referenced_names(deleted, MAX) {
             let (notifier, dir) = (notifier.clone(), self.numbers.node(dir));
             self.changed_names.add(user, dir, false, move || {
                 for name in names {

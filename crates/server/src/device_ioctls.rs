@@ -2,19 +2,16 @@
 //! arguments.
 
 use ubtrfs::{Filesystem, ReplaceOptions, ReplaceProgress, ReplaceState};
+use ubtrfs_format::ioctl::{ADD_DEVICE, REPLACE, size_of};
 use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::{put_text, text, u64_at};
 use crate::devices::Devices;
 
-/// `BTRFS_IOC_ADD_DEV`, `_IOW(0x94, 10, struct btrfs_ioctl_vol_args)`.
-pub const ADD_DEVICE: u32 = 0x5000_940a;
-/// Bytes of its argument: a number that is not used, and a path.
-pub const ADD_SIZE: usize = 4096;
-/// `BTRFS_IOC_DEV_REPLACE`, `_IOWR(0x94, 53, struct btrfs_ioctl_dev_replace_args)`.
-pub const REPLACE: u32 = 0xca28_9435;
-/// Bytes of its argument.
-pub const REPLACE_SIZE: usize = 2600;
+/// Bytes of the argument of [`ADD_DEVICE`]: a number that is not used, and a path.
+pub const ADD_SIZE: usize = size_of(ADD_DEVICE);
+/// Bytes of the argument of [`REPLACE`].
+pub const REPLACE_SIZE: usize = size_of(REPLACE);
 /// The first number of that argument.
 pub const START: u64 = 0;
 /// The same.
@@ -124,19 +121,22 @@ pub fn asking(command: u64) -> [u8; REPLACE_SIZE] {
 }
 
 impl DeviceIoctl {
-    /// Reads a command; `None` if it is not one of these.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
-        Some(match command {
-            ADD_DEVICE => data.get(PATH..ADD_SIZE).ok_or(Errno::INVAL).and_then(text).map(Self::Add),
-            REPLACE if data.len() < REPLACE_SIZE => Err(Errno::INVAL),
-            REPLACE => match u64_at(data, 0) {
-                Some(START) => Request::decode(data).map(Self::Replace),
-                Some(STATUS) => Ok(Self::Status),
-                Some(CANCEL) => Ok(Self::Cancel),
-                _ => Err(Errno::INVAL),
-            },
-            _ => return None,
-        })
+    /// Reads the argument of [`ADD_DEVICE`].
+    pub(crate) fn add(data: &[u8]) -> Result<Self, Errno> {
+        data.get(PATH..ADD_SIZE).ok_or(Errno::INVAL).and_then(text).map(Self::Add)
+    }
+
+    /// Reads that of [`REPLACE`].
+    pub(crate) fn replace(data: &[u8]) -> Result<Self, Errno> {
+        if data.len() < REPLACE_SIZE {
+            return Err(Errno::INVAL);
+        }
+        match u64_at(data, 0) {
+            Some(START) => Request::decode(data).map(Self::Replace),
+            Some(STATUS) => Ok(Self::Status),
+            Some(CANCEL) => Ok(Self::Cancel),
+            _ => Err(Errno::INVAL),
+        }
     }
 
     /// Does it; that may take as long as a device is large.
@@ -225,16 +225,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
-        let size = |command: u32| (command >> 16 & 0x3fff) as usize;
-        assert_eq!([ADD_DEVICE, REPLACE].map(size), [ADD_SIZE, REPLACE_SIZE]);
-    }
-
-    #[test]
     fn what_is_asked_is_read_and_what_is_known_is_shown() {
         let added = encode_added("/dev/new").unwrap();
-        assert_eq!(DeviceIoctl::parse(ADD_DEVICE, &added), Some(Ok(DeviceIoctl::Add("/dev/new".into()))));
-        assert_eq!(DeviceIoctl::parse(ADD_DEVICE, &[1; ADD_SIZE]), Some(Err(Errno::INVAL)));
+        assert_eq!(DeviceIoctl::add(&added), Ok(DeviceIoctl::Add("/dev/new".into())));
+        assert_eq!(DeviceIoctl::add(&[1; ADD_SIZE]), Err(Errno::INVAL));
         for (source, path) in [(3, ""), (0, "/dev/old")] {
             let request = Request {
                 source,
@@ -244,12 +238,12 @@ mod tests {
                 bytes_per_second: 5,
                 in_background: source == 0,
             };
-            let read = DeviceIoctl::parse(REPLACE, &request.encode().unwrap());
-            assert_eq!(read, Some(Ok(DeviceIoctl::Replace(request))));
+            let read = DeviceIoctl::replace(&request.encode().unwrap());
+            assert_eq!(read, Ok(DeviceIoctl::Replace(request)));
         }
-        assert_eq!(DeviceIoctl::parse(REPLACE, &asking(STATUS)), Some(Ok(DeviceIoctl::Status)));
-        assert_eq!(DeviceIoctl::parse(REPLACE, &asking(CANCEL)), Some(Ok(DeviceIoctl::Cancel)));
-        assert_eq!(DeviceIoctl::parse(REPLACE, &[0; 100]), Some(Err(Errno::INVAL)));
+        assert_eq!(DeviceIoctl::replace(&asking(STATUS)), Ok(DeviceIoctl::Status));
+        assert_eq!(DeviceIoctl::replace(&asking(CANCEL)), Ok(DeviceIoctl::Cancel));
+        assert_eq!(DeviceIoctl::replace(&[0; 100]), Err(Errno::INVAL));
         let known = ReplaceProgress {
             source: ubtrfs_format::DeviceId(2),
             state: ReplaceState::Canceled,

@@ -16,17 +16,15 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{DirectoryEntry, InodeId, Result};
+use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{DirIndex, TreeId};
 use ubtrfs_fuse::Errno;
 use ubtrfs_fuse::reply::{ReplyDirectory, ReplyDirectoryPlus};
 use ubtrfs_fuse::request::Read;
 
-use crate::attributes::type_bits;
 use crate::positions::{AFTER_DOT, AFTER_DOTS, AT_THE_END, End as ListingEnd, Position};
 use crate::server::Server;
 use crate::shared::errno;
-
-const S_IFDIR: u32 = 0o040_000;
 
 /// Entries that are fetched at once.
 const BATCH: usize = 128;
@@ -49,7 +47,7 @@ impl Server {
                 Ok(match row {
                     Row::Dots { name, id, next } => reply.add(numbers.shown(id), next, S_IFDIR, name),
                     Row::Entry { entry, next } => {
-                        let mode = type_bits(entry.file_type);
+                        let mode = entry.file_type.type_bits();
                         reply.add(numbers.shown(entry.inode), next, mode, &entry.name)
                     }
                 })
@@ -72,7 +70,7 @@ impl Server {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
                 // The kernel has it: to return its attributes again would only cost time.
                 Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
-                    let mode = type_bits(entry.file_type);
+                    let mode = entry.file_type.type_bits();
                     Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
                 }
                 Row::Entry { entry, next } => {
@@ -92,7 +90,7 @@ impl Server {
                         Err(Errno::AGAIN) => Err(Errno::AGAIN.into()),
                         // A damaged inode has a name all the same.
                         Err(_) => {
-                            let mode = type_bits(entry.file_type);
+                            let mode = entry.file_type.type_bits();
                             Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
                         }
                     }

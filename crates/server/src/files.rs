@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ubtrfs::scheduling::{DeferredRead, Scheduling};
 use ubtrfs::volume::DirectRead;
 use ubtrfs::{Filesystem as Engine, InodeId, SetAttributes, WriteAt};
+use ubtrfs_format::posix::{S_IFMT, S_IFREG, SET_ID};
 use ubtrfs_fuse::abi::flags::WriteFlags;
 use ubtrfs_fuse::reply::{FileRead, FileReads, ReplyEmpty};
 use ubtrfs_fuse::request::{Create, Fallocate, Read, Write};
@@ -12,12 +13,8 @@ use ubtrfs_fuse::{Caller, Entry, Errno, FallocateFlags, OFlags};
 
 use crate::answers::answer;
 use crate::server::Server;
-use crate::set_id::SET_ID;
 use crate::shared::errno;
 use crate::users_pool::User;
-
-const S_IFREG: u32 = 0o100_000;
-const S_IFMT: u32 = 0o170_000;
 
 impl Server {
     pub(crate) fn open_file(&self, parent: u64, caller: &Caller<'_>, what: &Create<'_>) -> Result<Entry, Errno> {

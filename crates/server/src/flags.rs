@@ -9,6 +9,7 @@
 
 use ubtrfs::xattr_names::COMPRESSION;
 use ubtrfs::{Compression, CompressionMode, Flagged, InodeId, SETTABLE_FLAGS};
+use ubtrfs_format::ioctl::{FSGETXATTR, FSSETXATTR, GETFLAGS, GETFLAGS_32, SETFLAGS, SETFLAGS_32, size_of};
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_fuse::abi::flags::IoctlFlags;
 use ubtrfs_fuse::reply::ReplyIoctl;
@@ -18,16 +19,8 @@ use ubtrfs_fuse::{Caller, Capabilities, Errno};
 use crate::privileges::{Capability, Powers};
 use crate::shared::{Shared, errno};
 
-const GETFLAGS: u32 = 0x8008_6601;
-const SETFLAGS: u32 = 0x4008_6602;
-/// The same where words have 32 bits.
-const GETFLAGS_32: u32 = 0x8004_6601;
-const SETFLAGS_32: u32 = 0x4004_6602;
-const FSGETXATTR: u32 = 0x801c_581f;
-const FSSETXATTR: u32 = 0x401c_5820;
-
 /// Bytes of the argument of `FSGETXATTR`.
-const FSXATTR_SIZE: usize = 28;
+const FSXATTR_SIZE: usize = size_of(FSGETXATTR);
 
 /// A flag as the format, `GETFLAGS` and `FSGETXATTR` (0 where that does not know it) have it.
 struct Names {

@@ -17,6 +17,7 @@ mod btrfs_ioctls;
 pub mod change_records;
 mod changed_names;
 pub mod control;
+pub mod control_ioctls;
 mod control_requests;
 mod counters;
 mod create;
@@ -31,6 +32,8 @@ mod files;
 #[cfg(test)]
 mod fixtures;
 mod flags;
+mod ioctl_request;
+mod ioctl_table;
 mod ioctls;
 mod listings;
 mod long_ioctls;

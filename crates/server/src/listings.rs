@@ -12,7 +12,7 @@ use ubtrfs_threads::{Mutex, Rank};
 use crate::pool::Pool;
 
 /// Directories that are dropped at a time; none waits for its turn.
-const MOST: usize = 4;
+const MAX: usize = 4;
 
 /// Directories that the kernel is dropping.
 pub(crate) struct Drops {
@@ -28,14 +28,14 @@ pub(crate) struct Dropping {
 
 impl Drops {
     pub(crate) fn new() -> Self {
-        Self { pool: Pool::new(MOST), nodes: Arc::new(Mutex::with_default(Rank::Listings)) }
+        Self { pool: Pool::new(MAX), nodes: Arc::new(Mutex::with_default(Rank::Listings)) }
     }
 
     /// Begins with a directory, unless a thread works on it already, or the limit of directories is
     /// reached.
     pub(crate) fn begin(&self, node: u64) -> Option<Dropping> {
         let mut nodes = self.nodes.lock();
-        if nodes.len() >= MOST || !nodes.insert(node) {
+        if nodes.len() >= MAX || !nodes.insert(node) {
             return None;
         }
         Some(Dropping { node, nodes: Arc::clone(&self.nodes) })
@@ -78,7 +78,7 @@ mod tests {
         let drops = Drops::new();
         let (sender, receiver) = channel();
         let mut hanging = Vec::new();
-        let most = MOST as u64;
+        let most = MAX as u64;
         for node in 1..=most {
             let dropping = drops.begin(node).unwrap();
             assert!(drops.begin(node).is_none(), "one at a time for a directory");

@@ -12,7 +12,7 @@ use ubtrfs_threads::{Mutex, Rank};
 
 /// The most interrupts that are remembered. Another thread may still read the request that one is
 /// for; most are for requests that are none of these.
-const MOST_EARLY: usize = 64;
+const MAX_EARLY: usize = 64;
 
 /// What such an ioctl does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl LongIoctls {
         if let Some(ioctl) = state.running.get(&request) {
             return ioctl.is_interrupted.store(true, Ordering::Release);
         }
-        if state.early.len() == MOST_EARLY {
+        if state.early.len() == MAX_EARLY {
             state.early.pop_front();
         }
         state.early.push_back(request);
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(first.outcome::<()>(Err(Errno::CANCELED)), Err(Errno::CANCELED), "somebody else ended it");
         ioctls.interrupt(6);
         assert!(!ioctls.begin(6, Kind::Balance).goes_on());
-        (0..MOST_EARLY as u64).for_each(|number| ioctls.interrupt(100 + number));
+        (0..MAX_EARLY as u64).for_each(|number| ioctls.interrupt(100 + number));
         assert!(ioctls.begin(6, Kind::Balance).goes_on(), "so many are not remembered");
     }
 

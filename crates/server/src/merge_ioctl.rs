@@ -1,6 +1,7 @@
 //! The merge of subvolumes, as `ubtrfs merge` has it done on a mount: an ioctl on the target, so
 //! that it goes through the mount that changes. Its answer is the number of a stream
-//! ([`NEXT`](crate::control::NEXT)), which is a JSON array of [records](crate::merge_records).
+//! ([`NEXT`](ubtrfs_format::ioctl::NEXT)), which is a JSON array of
+//! [records](crate::merge_records).
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use ubtrfs::{MergeEffect, MergeSides, Prefer};
 use ubtrfs_format::TreeId;
+use ubtrfs_format::ioctl::{MERGE, size_of};
 use ubtrfs_format::items::FileType;
 use ubtrfs_fuse::Errno;
 use ubtrfs_threads::time::Instant;
@@ -19,11 +21,8 @@ use crate::shared::{Shared, errno};
 use crate::streams::{Stream, Streams};
 use crate::users_pool::User;
 
-/// `_IOWR('u', 2, __u64[4])`, on any inode of the target: begins a merge into its subvolume. The
-/// number of the stream replaces the first word.
-pub const MERGE: u32 = 0xc020_7502;
-/// Bytes of its argument.
-pub const ARGUMENT_SIZE: usize = 32;
+/// Bytes of the argument of [`MERGE`].
+pub const ARGUMENT_SIZE: usize = size_of(MERGE);
 /// Who wins conflicts, by number in the argument.
 const PREFER: [Prefer; 3] = [Prefer::Neither, Prefer::Ours, Prefer::Theirs];
 /// Where the argument says whether nothing is to be changed.
@@ -62,9 +61,9 @@ impl Merge {
         argument
     }
 
-    /// Reads a command; `None` if it isn't that one, an error if its argument makes no sense.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
-        (command == MERGE).then(|| Self::of(data).ok_or(Errno::INVAL))
+    /// Reads the argument of [`MERGE`]. `EINVAL` where it makes no sense.
+    pub(crate) fn parse(data: &[u8]) -> Result<Self, Errno> {
+        Self::of(data).ok_or(Errno::INVAL)
     }
 
     fn of(data: &[u8]) -> Option<Self> {
@@ -116,7 +115,7 @@ impl Shared {
             looked.set(Some(Instant::now()));
             stream.is_wanted()
         };
-        let merged = self.engine.merge_while(sides, prefer, dry_run, &mut effect, &is_wanted);
+        let merged = ubtrfs::merge_while(&self.engine, sides, prefer, dry_run, &mut effect, &is_wanted);
         let merged = merged.map_err(|error| errno(&error))?;
         let records = serde_json::to_vec(&merge_records::records(&merged)).map_err(|_| Errno::IO)?;
         // Without a reader nobody sees this error.
@@ -139,13 +138,13 @@ mod tests {
     fn the_argument_is_read() {
         for (prefer, dry_run) in [(Prefer::Neither, false), (Prefer::Ours, true), (Prefer::Theirs, false)] {
             let asked = Merge { base: TreeId(256), changed: TreeId(u64::MAX), prefer, dry_run };
-            assert_eq!(Merge::parse(MERGE, &asked.encode()), Some(Ok(asked)));
+            assert_eq!(Merge::parse(&asked.encode()), Ok(asked));
             assert_eq!(writes_nothing(&asked.encode()), dry_run);
         }
         let mut odd = Merge { base: TreeId(1), changed: TreeId(2), prefer: Prefer::Ours, dry_run: false }.encode();
         odd[24] = 2;
-        assert_eq!(Merge::parse(MERGE, &odd), Some(Err(Errno::INVAL)));
-        assert!(!writes_nothing(&odd) && Merge::parse(MERGE + 1, &odd).is_none());
+        assert_eq!(Merge::parse(&odd), Err(Errno::INVAL));
+        assert!(!writes_nothing(&odd));
     }
 
     #[test]

@@ -23,7 +23,7 @@ const WINDOW_BITS: u32 = 12;
 /// The shown numbers of windows; what is below is the mounted subvolume's.
 const WINDOWS: std::ops::Range<u64> = 1 << 31..1 << 32;
 /// All windows that there are. Their table takes up to 40 MiB then.
-const MOST_WINDOWS: usize = ((WINDOWS.end - WINDOWS.start) >> WINDOW_BITS) as usize;
+const MAX_WINDOWS: usize = ((WINDOWS.end - WINDOWS.start) >> WINDOW_BITS) as usize;
 
 /// Node numbers and `st_ino`s of a mount.
 ///
@@ -76,7 +76,7 @@ impl NodeNumbers {
     /// The numbers of a mount of this subvolume.
     pub fn new(mounted: TreeId) -> Self {
         let (given, windows) = (RwLock::with_default(Rank::Nodes), RwLock::with_default(Rank::NodeWindows));
-        Self { mounted, top: mounted, given, windows, most_windows: MOST_WINDOWS }
+        Self { mounted, top: mounted, given, windows, most_windows: MAX_WINDOWS }
     }
 
     /// The same where the kernel has the whole volume, from the top level, of which this subvolume
@@ -119,6 +119,10 @@ impl NodeNumbers {
     /// The number that stat(2) and listings show: in the mounted subvolume the inode's own,
     /// elsewhere one of a window. Where neither fits 32 bits it is the node's, or one that is
     /// composed in the same way.
+    ///
+    /// # Panics
+    ///
+    /// If the number is another inode's, too (invariant 64).
     pub fn shown(&self, id: InodeId) -> u64 {
         let ino = id.ino.0;
         let number = if id.subvolume == self.mounted {
@@ -127,7 +131,7 @@ impl NodeNumbers {
             self.windowed(id)
         };
         let number = number.unwrap_or_else(|| Self::composed(id).unwrap_or_else(|| self.give(id)));
-        debug_assert_eq!(self.shown_as(number), Ok(id), "invariant 64: two inodes are shown as one number");
+        assert_eq!(self.shown_as(number), Ok(id), "invariant 64: two inodes are shown as one number");
         number
     }
 
@@ -257,7 +261,7 @@ mod tests {
     /// Invariant 64, also when all windows are given.
     #[test]
     fn no_two_inodes_are_shown_as_one_number_and_most_fit_32_bits() {
-        for most_windows in [0, 3, MOST_WINDOWS] {
+        for most_windows in [0, 3, MAX_WINDOWS] {
             let numbers = NodeNumbers { most_windows, ..NodeNumbers::new(MOUNTED) };
             let mut seen = HashMap::new();
             let shown: Vec<(InodeId, u64)> = all().map(|inode| (inode, numbers.shown(inode))).collect();
@@ -266,7 +270,7 @@ mod tests {
                 assert_eq!(numbers.shown(inode), number, "{inode:?} keeps its number");
                 assert_eq!(seen.insert(number, inode), None);
                 let is_small = inode.subvolume != MOUNTED || inode.ino.0 < 1 << 31;
-                assert!(most_windows < MOST_WINDOWS || !is_small || number < 1 << 32, "{inode:?}: {number:x}");
+                assert!(most_windows < MAX_WINDOWS || !is_small || number < 1 << 32, "{inode:?}: {number:x}");
             }
         }
     }

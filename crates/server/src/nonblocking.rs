@@ -12,9 +12,9 @@ use crate::control;
 use crate::server::Server;
 
 /// Longer writes take the copying elsewhere.
-const LONGEST_WRITE: usize = 256 << 10;
+const MAX_WRITE: usize = 256 << 10;
 /// Longer reads too.
-const LONGEST_READ: u32 = 1 << 20;
+const MAX_READ: u32 = 1 << 20;
 
 impl Server {
     /// Whether it is worth trying to serve a request in non-blocking mode.
@@ -54,14 +54,14 @@ impl Server {
                 let shared = self.shared();
                 shared.inode(node).is_ok_and(|id| shared.engine().is_fsync_short(id))
             }
-            Operation::Write(what) => what.data.len() <= LONGEST_WRITE && !self.is_busy(node, true),
+            Operation::Write(what) => what.data.len() <= MAX_WRITE && !self.is_busy(node, true),
             Operation::CopyFileRange(what) => {
                 let shared = self.shared();
                 let ends = shared.inode(node).and_then(|source| Ok((source, shared.inode(what.node_out)?)));
                 ends.is_ok_and(|(source, target)| shared.engine().is_clone_short(source, target))
             }
             // The ring's thread reads the device without waiting for it.
-            Operation::Read(what) => what.size <= LONGEST_READ && !self.is_busy(node, false),
+            Operation::Read(what) => what.size <= MAX_READ && !self.is_busy(node, false),
             _ => false,
         }
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use ubtrfs_threads::{Mutex, Rank};
 
 /// Questions that are remembered: more writes than that do not begin at the same time.
-const MOST_REFUSALS: usize = 1024;
+const MAX_REFUSALS: usize = 1024;
 
 /// Nodes that were shown to have capabilities, so that the kernel fails to remove them.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Refusals {
     /// The kernel was shown them.
     pub(crate) fn note(&self, node: u64) {
         let mut nodes = self.0.lock();
-        if nodes.len() == MOST_REFUSALS {
+        if nodes.len() == MAX_REFUSALS {
             nodes.pop_front();
         }
         nodes.push_back(node);
@@ -46,7 +46,7 @@ mod tests {
         refusals.note(7);
         refusals.note(7);
         assert!(refusals.take(7) && refusals.take(7) && !refusals.take(7));
-        (0..=MOST_REFUSALS as u64).for_each(|node| refusals.note(node));
+        (0..=MAX_REFUSALS as u64).for_each(|node| refusals.note(node));
         assert!(!refusals.take(0) && refusals.take(1));
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ubtrfs::{InodeId, RenameFlags};
 use ubtrfs_format::items::InodeFlags;
+use ubtrfs_format::posix::{S_IFDIR, S_IFMT, S_IFREG};
 use ubtrfs_fuse::caller_file::copies_durably;
 use ubtrfs_fuse::reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
@@ -27,10 +28,6 @@ use crate::shared::{TTL, errno};
 
 /// How long the last commit may wait for devices after an unmount by force.
 const TIME_TO_COMMIT: Duration = Duration::from_secs(5);
-
-const S_IFREG: u32 = 0o100_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFMT: u32 = 0o170_000;
 
 impl Filesystem for Server {
     fn init(&self, granted: &Granted) -> Result<(), Errno> {
@@ -267,10 +264,10 @@ impl Filesystem for Server {
         answer(reply, self.inode(node).and_then(|id| self.shared().set_xattr(id, what)));
     }
 
-    fn getxattr(&self, caller: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
+    fn getxattr(&self, _: &Caller<'_>, node: u64, name: &[u8], reply: ReplyXattr) {
         let _timed = self.count(Kind::GetXattr);
         if name.starts_with(control::NAMESPACE) {
-            return self.get_control(caller, name, reply);
+            return self.get_statistics(name, reply);
         }
         if self.refuses_write(node, name, &reply) {
             return reply.length(CAPABILITY_SIZE);

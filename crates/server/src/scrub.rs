@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ubtrfs::{Filesystem, ScrubOptions, ScrubProgress};
+use ubtrfs_format::ioctl::{SCRUB, size_of};
 use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_fuse::Errno;
 use ubtrfs_threads::atomic::{AtomicBool, Ordering};
@@ -14,14 +15,8 @@ use ubtrfs_threads::{Mutex, Rank};
 
 use crate::btrfs_ioctls::u64_at;
 
-/// `BTRFS_IOC_SCRUB`, `_IOWR(0x94, 27, struct btrfs_ioctl_scrub_args)`.
-pub const SCRUB: u32 = 0xc400_941b;
-/// `BTRFS_IOC_SCRUB_CANCEL`, `_IO(0x94, 28)`.
-pub const SCRUB_CANCEL: u32 = 0x941c;
-/// `BTRFS_IOC_SCRUB_PROGRESS`, `_IOWR(0x94, 29, struct btrfs_ioctl_scrub_args)`.
-pub const SCRUB_PROGRESS: u32 = 0xc400_941d;
 /// Bytes of the argument.
-pub const ARGUMENT_SIZE: usize = 1024;
+pub const ARGUMENT_SIZE: usize = size_of(SCRUB);
 
 const READ_ONLY: u64 = 1;
 /// Ours: begin where the last scrub of the device was cancelled.
@@ -32,7 +27,7 @@ const PROGRESS: usize = 32;
 const COUNTERS: usize = 15;
 /// Ours, in bytes that the kernel does not use: the most bytes in a second.
 const LIMIT: usize = PROGRESS + COUNTERS * 8;
-/// The same of an answer to [`SCRUB_PROGRESS`]: the bytes that are to be compared, and for how many
+/// The same of an answer to `SCRUB_PROGRESS`: the bytes that are to be compared, and for how many
 /// milliseconds that has been going on.
 const TOTAL: usize = LIMIT + 8;
 const MILLIS: usize = TOTAL + 8;
@@ -63,14 +58,14 @@ pub struct Request {
 }
 
 impl ScrubIoctl {
-    /// Reads a command; `None` if it is not one of these.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
-        Some(match command {
-            SCRUB => Request::decode(data).map(Self::Start),
-            SCRUB_CANCEL => Ok(Self::Cancel),
-            SCRUB_PROGRESS => u64_at(data, 0).map(|device| Self::Progress(DeviceId(device))).ok_or(Errno::INVAL),
-            _ => return None,
-        })
+    /// Reads the argument of [`SCRUB`].
+    pub(crate) fn start(data: &[u8]) -> Result<Self, Errno> {
+        Request::decode(data).map(Self::Start)
+    }
+
+    /// Reads that of `SCRUB_PROGRESS`.
+    pub(crate) fn progress(data: &[u8]) -> Result<Self, Errno> {
+        u64_at(data, 0).map(|device| Self::Progress(DeviceId(device))).ok_or(Errno::INVAL)
     }
 }
 
@@ -242,14 +237,14 @@ impl Scrubs {
     }
 }
 
-/// About how many bytes the scrub that an answer to [`SCRUB_PROGRESS`] is about compares in all,
+/// About how many bytes the scrub that an answer to `SCRUB_PROGRESS` is about compares in all,
 /// and for how many milliseconds it has been going on. `None` of the kernel's driver.
 pub fn extent(argument: &[u8; ARGUMENT_SIZE]) -> Option<(u64, u64)> {
     let of = |place| u64_at(argument, place).filter(|number| *number > 0);
     Some((of(TOTAL)?, of(MILLIS)?))
 }
 
-/// The counters of an argument that [`SCRUB`] or [`SCRUB_PROGRESS`] has filled in, with their names
+/// The counters of an argument that [`SCRUB`] or `SCRUB_PROGRESS` has filled in, with their names
 /// as `btrfs scrub status -R` shows them.
 pub fn counters(argument: &[u8; ARGUMENT_SIZE]) -> Vec<(&'static str, u64)> {
     const NAMES: [&str; COUNTERS] = [
@@ -287,9 +282,8 @@ mod tests {
             resume: true,
             bytes_per_second: 7,
         };
-        assert_eq!(ScrubIoctl::parse(SCRUB, &request.encode()), Some(Ok(ScrubIoctl::Start(request))));
-        assert_eq!(ScrubIoctl::parse(SCRUB, &[0; 10]), Some(Err(Errno::INVAL)));
-        assert_eq!(ScrubIoctl::parse(SCRUB_CANCEL, &[]), Some(Ok(ScrubIoctl::Cancel)));
+        assert_eq!(ScrubIoctl::start(&request.encode()), Ok(ScrubIoctl::Start(request)));
+        assert_eq!(ScrubIoctl::start(&[0; 10]), Err(Errno::INVAL));
         let progress = ScrubProgress { data_extents: 5, super_errors: 1, last: Logical(9), ..ScrubProgress::default() };
         let shown = encode_progress(DeviceId(3), &progress);
         let counters = counters(shown.first_chunk().unwrap());

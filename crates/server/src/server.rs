@@ -44,13 +44,13 @@ const SYNCING_THREADS: usize = 4;
 pub fn config(threads: Option<usize>, transport: Transport, checked: bool) -> Config {
     /// Threads at the least. Over rings so many that a few writers who wait for a commit leave some
     /// for others; those that read `/dev/fuse` take a MiB each.
-    const LEAST: (usize, usize) = (4, 16);
+    const MIN: (usize, usize) = (4, 16);
     let usual = |least: usize| std::thread::available_parallelism().map_or(least, |cpus| (2 * cpus.get()).max(least));
     let wanted = Config::FULL | Capabilities::ALLOW_IDMAP | Capabilities::EXPORT_SUPPORT;
     // Both turn the kernel's checks on, or need them.
     let wanted = if checked { wanted } else { wanted - Capabilities::POSIX_ACL - Capabilities::ALLOW_IDMAP };
     // A congested file system would leave dirty pages unwritten when a sync wants them written.
-    let (threads, of_rings) = (threads.unwrap_or_else(|| usual(LEAST.0)), threads.unwrap_or_else(|| usual(LEAST.1)));
+    let (threads, of_rings) = (threads.unwrap_or_else(|| usual(MIN.0)), threads.unwrap_or_else(|| usual(MIN.1)));
     let ring_threads = Some(of_rings);
     Config { wanted, threads, ring_threads, transport, congestion_threshold: u16::MAX, ..Config::default() }
 }
@@ -75,7 +75,7 @@ pub struct Server {
     pub(crate) notifying: UsersPool,
     /// For having the kernel drop what it keeps of directories.
     pub(crate) listings: Drops,
-    /// Long answers to requests of the control interface.
+    /// Long answers, which are asked for by ioctls of ours.
     pub(crate) streams: Arc<Streams>,
     /// For invalidations of pages that could not be written. A process that continues to change
     /// them delays no other request.

@@ -7,19 +7,12 @@
 
 use ubtrfs::xattr_names::CAPABILITY;
 use ubtrfs::{InodeId, SetAttributes};
+use ubtrfs_format::posix::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_IXGRP, SET_ID};
 use ubtrfs_fuse::{Caller, Errno};
 
 use crate::privileges::{Capability, Powers};
 use crate::server::Server;
 use crate::shared::errno;
-
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFREG: u32 = 0o100_000;
-const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o0010;
-/// Both set-id bits.
-pub(crate) const SET_ID: u32 = 0o6000;
 
 /// Whether set-group-id without group execution is cleared when a process with these powers changes
 /// a file.

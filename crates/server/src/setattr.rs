@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{InodeId, SetAttributes, TimeChange};
+use ubtrfs_format::posix::{S_IFMT, S_IFREG};
 use ubtrfs_fuse::reply::ReplyAttr;
 use ubtrfs_fuse::request::{SetAttr, SetTime};
 use ubtrfs_fuse::{Caller, Errno};
@@ -13,9 +14,6 @@ use crate::attributes::timespec;
 use crate::server::Server;
 use crate::shared::{Shared, errno};
 use crate::users_pool::User;
-
-const S_IFMT: u32 = 0o170_000;
-const S_IFREG: u32 = 0o100_000;
 
 impl Server {
     /// Answers a change of attributes; one that takes several commits in a thread of the pool.

@@ -21,17 +21,17 @@ use ubtrfs_threads::{Condvar, Mutex, Rank};
 use crate::pool::Pool;
 
 /// Streams that are known at a time: most of them wait for their turn then.
-const MOST: usize = 1024;
+const MAX: usize = 1024;
 /// Streams that have begun and have not ended: each has a thread, and may wait for its reader.
-const MOST_BEGUN: usize = 64;
+const MAX_BEGUN: usize = 64;
 /// Streams that are being made at a time, and don't wait for their readers.
-const MOST_MADE: usize = 8;
+const MAX_MADE: usize = 8;
 /// Bytes that wait for a reader.
 const ROOM: usize = 256 << 10;
 /// Bytes that are added at once: a long record waits for the reader in the middle, too.
 const PIECE: usize = 64 << 10;
 /// How long a reader may be silent.
-const LONGEST_SILENCE: Duration = Duration::from_secs(60);
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// How long a reader waits for one answer: then it asks again, and may be interrupted meanwhile.
 const WAIT: Duration = Duration::from_secs(1);
 /// How often a thread that waits for its reader looks whether that is still there.
@@ -90,7 +90,7 @@ struct State {
 
 impl Streams {
     pub(crate) fn new() -> Self {
-        Self { all: Mutex::with_default(Rank::Streams), threads: Pool::new(MOST_BEGUN), turns: Arc::default() }
+        Self { all: Mutex::with_default(Rank::Streams), threads: Pool::new(MAX_BEGUN), turns: Arc::default() }
     }
 
     /// Begins a stream that `make` makes for the thread `pid` when it is its turn, and returns its
@@ -101,11 +101,11 @@ impl Streams {
         make: impl FnOnce(&Stream) -> Result<(), Errno> + Send + 'static,
     ) -> Result<u64, Errno> {
         let mut all = self.all.lock();
-        if all.streams.len() >= MOST {
+        if all.streams.len() >= MAX {
             // Those that nobody reads any more.
             all.streams.retain(|_, stream| stream.is_read(&stream.state.lock()));
         }
-        if all.streams.len() >= MOST {
+        if all.streams.len() >= MAX {
             return Err(Errno::BUSY);
         }
         all.next += 1;
@@ -161,15 +161,15 @@ impl Stream {
     }
 
     fn is_read(&self, state: &State) -> bool {
-        state.asked.elapsed() < LONGEST_SILENCE && exists(self.pid)
+        state.asked.elapsed() < MAX_SILENCE && exists(self.pid)
     }
 
     /// Waits for a turn; false if there is no reader any more.
     fn await_turn(&self) -> bool {
         let mut taken = self.turns.taken.lock();
-        while *taken >= MOST_MADE {
+        while *taken >= MAX_MADE {
             self.turns.given_back.wait_for(&mut taken, LOOK);
-            if *taken >= MOST_MADE && !self.is_wanted() {
+            if *taken >= MAX_MADE && !self.is_wanted() {
                 return false;
             }
         }
@@ -356,7 +356,7 @@ mod tests {
             streams.begin(std::process::id(), make).unwrap()
         };
         let expected: Vec<u8> = (0..ROOM as u32).flat_map(u32::to_le_bytes).collect();
-        let stalled: Vec<u64> = (0..3 * MOST_MADE).map(|_| begin()).collect();
+        let stalled: Vec<u64> = (0..3 * MAX_MADE).map(|_| begin()).collect();
         std::thread::scope(|scope| {
             let readers: Vec<_> = (0..50)
                 .map(|_| {
@@ -379,7 +379,7 @@ mod tests {
         for number in stalled {
             assert!(all(&streams, number).unwrap() == expected);
         }
-        assert!(making.lock().1 <= MOST_MADE);
+        assert!(making.lock().1 <= MAX_MADE);
         assert!(streams.all.lock().streams.is_empty());
     }
 
@@ -388,7 +388,7 @@ mod tests {
         let streams = Streams::new();
         let begin_for = |pid| streams.begin(pid, |_| Ok(()));
         let begin = || begin_for(std::process::id());
-        let numbers: Vec<_> = (0..MOST).map(|_| begin().unwrap()).collect();
+        let numbers: Vec<_> = (0..MAX).map(|_| begin().unwrap()).collect();
         assert_eq!(begin(), Err(Errno::BUSY));
         assert_eq!(all(&streams, numbers[0]), Ok(Vec::new()));
         let gone = begin_for(u32::MAX).unwrap();

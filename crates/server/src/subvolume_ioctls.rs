@@ -7,7 +7,6 @@ use ubtrfs_format::{Generation, Ino, TreeId, Uuid};
 use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::u64_at;
-use crate::control::RESET_SUBVOLUME;
 
 /// What is asked of subvolumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +20,8 @@ pub(crate) enum SubvolumeIoctl {
     Delete { name: Vec<u8> },
     /// `BTRFS_IOC_SNAP_DESTROY_V2` by the subvolume's number.
     DeleteById(TreeId),
-    /// [`RESET_SUBVOLUME`], our own: to the caller's open file `source`.
+    /// [`RESET_SUBVOLUME`](ubtrfs_format::ioctl::RESET_SUBVOLUME), our own: to the caller's open
+    /// file `source`.
     Reset { source: i64, name: Vec<u8> },
     /// `BTRFS_IOC_SUBVOL_GETFLAGS`.
     Flags,
@@ -49,41 +49,6 @@ pub(crate) enum SubvolumeIoctl {
     WaitSync(u64),
 }
 
-/// `_IOW(0x94, 1, struct btrfs_ioctl_vol_args)`.
-pub(crate) const SNAP_CREATE: u32 = 0x5000_9401;
-/// `_IO(0x94, 8)`.
-pub(crate) const SYNC: u32 = 0x9408;
-/// `_IOW(0x94, 14, struct btrfs_ioctl_vol_args)`.
-pub(crate) const SUBVOL_CREATE: u32 = 0x5000_940e;
-/// `_IOW(0x94, 15, struct btrfs_ioctl_vol_args)`.
-pub(crate) const SNAP_DESTROY: u32 = 0x5000_940f;
-/// `_IOWR(0x94, 18, struct btrfs_ioctl_ino_lookup_args)`.
-const INO_LOOKUP: u32 = 0xd000_9412;
-/// `_IOW(0x94, 19, __u64)`.
-pub(crate) const DEFAULT_SUBVOL: u32 = 0x4008_9413;
-/// `_IOW(0x94, 22, __u64)`.
-const WAIT_SYNC: u32 = 0x4008_9416;
-/// `_IOW(0x94, 23, struct btrfs_ioctl_vol_args_v2)`.
-pub(crate) const SNAP_CREATE_V2: u32 = 0x5000_9417;
-/// `_IOR(0x94, 24, __u64)`.
-const START_SYNC: u32 = 0x8008_9418;
-/// `_IOW(0x94, 24, struct btrfs_ioctl_vol_args_v2)`.
-pub(crate) const SUBVOL_CREATE_V2: u32 = 0x5000_9418;
-/// `_IOR(0x94, 25, __u64)`.
-const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
-/// `_IOW(0x94, 26, __u64)`.
-pub(crate) const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
-/// `_IOWR(0x94, 37, struct btrfs_ioctl_received_subvol_args)`.
-pub(crate) const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
-/// `_IOR(0x94, 60, struct btrfs_ioctl_get_subvol_info_args)`.
-const GET_SUBVOL_INFO: u32 = 0x81f8_943c;
-/// `_IOWR(0x94, 61, struct btrfs_ioctl_get_subvol_rootref_args)`.
-const GET_SUBVOL_ROOTREF: u32 = 0xd000_943d;
-/// `_IOWR(0x94, 62, struct btrfs_ioctl_ino_lookup_user_args)`.
-pub(crate) const INO_LOOKUP_USER: u32 = 0xd000_943e;
-/// `_IOW(0x94, 63, struct btrfs_ioctl_vol_args_v2)`.
-pub(crate) const SNAP_DESTROY_V2: u32 = 0x5000_943f;
-
 /// Flags of the arguments of version 2; the flag of a subvolume, too.
 pub(crate) const READ_ONLY: u64 = 1 << 1;
 const BY_ID: u64 = 1 << 4;
@@ -94,45 +59,77 @@ const NAME_V2: usize = 56;
 /// The offset of the flags.
 const FLAGS_V2: usize = 16;
 
+/// What is read from the arguments of these ioctls. `EINVAL` where one makes no sense;
+/// `ENAMETOOLONG` for a name without an end, and `EOPNOTSUPP` for unknown flags, as in the kernel's
+/// driver.
 impl SubvolumeIoctl {
-    /// Reads a command; `None` if it isn't one of these, an error if its argument makes no sense.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
-        let number = |at| u64_at(data, at).ok_or(Errno::INVAL);
-        Some(match command {
-            SUBVOL_CREATE => name_at(data, NAME).map(|name| Self::Create { name }),
-            SUBVOL_CREATE_V2 => {
-                flags_of(data, READ_ONLY).and_then(|_| Ok(Self::Create { name: name_at(data, NAME_V2)? }))
-            }
-            SNAP_CREATE => number(0).and_then(|source| {
-                Ok(Self::Snapshot { source: source.cast_signed(), name: name_at(data, NAME)?, read_only: false })
-            }),
-            SNAP_CREATE_V2 => flags_of(data, READ_ONLY).and_then(|flags| {
-                let (source, name) = (number(0)?.cast_signed(), name_at(data, NAME_V2)?);
-                Ok(Self::Snapshot { source, name, read_only: flags & READ_ONLY != 0 })
-            }),
-            SNAP_DESTROY => name_at(data, NAME).map(|name| Self::Delete { name }),
-            SNAP_DESTROY_V2 => flags_of(data, BY_ID).and_then(|flags| match flags {
-                0 => name_at(data, NAME_V2).map(|name| Self::Delete { name }),
-                _ => number(NAME_V2).map(|id| Self::DeleteById(TreeId(id))),
-            }),
-            RESET_SUBVOLUME => flags_of(data, 0)
-                .and_then(|_| Ok(Self::Reset { source: number(0)?.cast_signed(), name: name_at(data, NAME_V2)? })),
-            SUBVOL_GETFLAGS => Ok(Self::Flags),
-            SUBVOL_SETFLAGS => number(0).map(Self::SetFlags),
-            SET_RECEIVED_SUBVOL => received_at(data).map(Self::SetReceived).ok_or(Errno::INVAL),
-            GET_SUBVOL_INFO => Ok(Self::Info),
-            GET_SUBVOL_ROOTREF => number(0).map(|least| Self::Children { least: TreeId(least) }),
-            INO_LOOKUP => number(0).and_then(|tree| Ok(Self::Path { tree: TreeId(tree), ino: Ino(number(8)?) })),
-            INO_LOOKUP_USER => {
-                number(0).and_then(|dir| Ok(Self::PathOfSubvolume { dir: Ino(dir), id: TreeId(number(8)?) }))
-            }
-            DEFAULT_SUBVOL => number(0).map(|id| Self::SetDefault(if id == 0 { TreeId::FS } else { TreeId(id) })),
-            SYNC => Ok(Self::Sync),
-            START_SYNC => Ok(Self::StartSync),
-            WAIT_SYNC => number(0).map(Self::WaitSync),
-            _ => return None,
-        })
+    pub(crate) fn create(data: &[u8]) -> Result<Self, Errno> {
+        name_at(data, NAME).map(|name| Self::Create { name })
     }
+
+    pub(crate) fn create_v2(data: &[u8]) -> Result<Self, Errno> {
+        flags_of(data, READ_ONLY)?;
+        Ok(Self::Create { name: name_at(data, NAME_V2)? })
+    }
+
+    pub(crate) fn snapshot(data: &[u8]) -> Result<Self, Errno> {
+        let source = number(data, 0)?.cast_signed();
+        Ok(Self::Snapshot { source, name: name_at(data, NAME)?, read_only: false })
+    }
+
+    pub(crate) fn snapshot_v2(data: &[u8]) -> Result<Self, Errno> {
+        let flags = flags_of(data, READ_ONLY)?;
+        let (source, name) = (number(data, 0)?.cast_signed(), name_at(data, NAME_V2)?);
+        Ok(Self::Snapshot { source, name, read_only: flags & READ_ONLY != 0 })
+    }
+
+    pub(crate) fn delete(data: &[u8]) -> Result<Self, Errno> {
+        name_at(data, NAME).map(|name| Self::Delete { name })
+    }
+
+    pub(crate) fn delete_v2(data: &[u8]) -> Result<Self, Errno> {
+        match flags_of(data, BY_ID)? {
+            0 => name_at(data, NAME_V2).map(|name| Self::Delete { name }),
+            _ => number(data, NAME_V2).map(|id| Self::DeleteById(TreeId(id))),
+        }
+    }
+
+    pub(crate) fn reset(data: &[u8]) -> Result<Self, Errno> {
+        flags_of(data, 0)?;
+        Ok(Self::Reset { source: number(data, 0)?.cast_signed(), name: name_at(data, NAME_V2)? })
+    }
+
+    pub(crate) fn set_flags(data: &[u8]) -> Result<Self, Errno> {
+        number(data, 0).map(Self::SetFlags)
+    }
+
+    pub(crate) fn set_received(data: &[u8]) -> Result<Self, Errno> {
+        received_at(data).map(Self::SetReceived).ok_or(Errno::INVAL)
+    }
+
+    pub(crate) fn children(data: &[u8]) -> Result<Self, Errno> {
+        number(data, 0).map(|least| Self::Children { least: TreeId(least) })
+    }
+
+    pub(crate) fn path(data: &[u8]) -> Result<Self, Errno> {
+        Ok(Self::Path { tree: TreeId(number(data, 0)?), ino: Ino(number(data, 8)?) })
+    }
+
+    pub(crate) fn path_of_subvolume(data: &[u8]) -> Result<Self, Errno> {
+        Ok(Self::PathOfSubvolume { dir: Ino(number(data, 0)?), id: TreeId(number(data, 8)?) })
+    }
+
+    pub(crate) fn set_default(data: &[u8]) -> Result<Self, Errno> {
+        number(data, 0).map(|id| Self::SetDefault(if id == 0 { TreeId::FS } else { TreeId(id) }))
+    }
+
+    pub(crate) fn wait_sync(data: &[u8]) -> Result<Self, Errno> {
+        number(data, 0).map(Self::WaitSync)
+    }
+}
+
+fn number(data: &[u8], at: usize) -> Result<u64, Errno> {
+    u64_at(data, at).ok_or(Errno::INVAL)
 }
 
 /// A name that may be given to a new entry, or that an entry may have.
@@ -176,6 +173,8 @@ fn flags_of(data: &[u8], known: u64) -> Result<u64, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use ubtrfs_format::ioctl::{SET_RECEIVED_SUBVOL, size_of};
+
     use super::*;
 
     fn v2(flags: u64, name: &[u8]) -> Vec<u8> {
@@ -187,48 +186,22 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_commands_encode_the_sizes_of_their_arguments() {
-        let size = |command: u32| command >> 16 & 0x3fff;
-        for command in [
-            RESET_SUBVOLUME,
-            SNAP_CREATE,
-            SUBVOL_CREATE,
-            SNAP_DESTROY,
-            SNAP_CREATE_V2,
-            SUBVOL_CREATE_V2,
-            SNAP_DESTROY_V2,
-        ] {
-            assert_eq!(size(command), 4096);
-        }
-        assert_eq!([INO_LOOKUP, GET_SUBVOL_ROOTREF, INO_LOOKUP_USER].map(size), [4096; 3]);
-        assert_eq!([DEFAULT_SUBVOL, SUBVOL_SETFLAGS, GET_SUBVOL_INFO].map(size), [8, 8, 504]);
-        assert_eq!(size(SET_RECEIVED_SUBVOL) as usize, RECEIVED_SIZE);
-    }
-
-    #[test]
     fn arguments_are_read() {
         let snapshot = |read_only| SubvolumeIoctl::Snapshot { source: 7, name: b"name".to_vec(), read_only };
-        let parse = |command, data: &[u8]| SubvolumeIoctl::parse(command, data).expect("it is known");
-        assert_eq!(parse(SNAP_CREATE_V2, &v2(READ_ONLY, b"name")), Ok(snapshot(true)));
-        assert_eq!(parse(SNAP_CREATE_V2, &v2(0, b"name")), Ok(snapshot(false)));
-        assert_eq!(parse(SNAP_CREATE_V2, &v2(1 << 2, b"name")), Err(Errno::OPNOTSUPP));
+        assert_eq!(SubvolumeIoctl::snapshot_v2(&v2(READ_ONLY, b"name")), Ok(snapshot(true)));
+        assert_eq!(SubvolumeIoctl::snapshot_v2(&v2(0, b"name")), Ok(snapshot(false)));
+        assert_eq!(SubvolumeIoctl::snapshot_v2(&v2(1 << 2, b"name")), Err(Errno::OPNOTSUPP));
         for (odd, errno) in [(&b""[..], Errno::ACCESS), (b"a/b", Errno::INVAL), (b"/", Errno::INVAL)] {
-            assert_eq!(parse(SUBVOL_CREATE_V2, &v2(0, odd)), Err(errno));
+            assert_eq!(SubvolumeIoctl::create_v2(&v2(0, odd)), Err(errno));
         }
-        assert_eq!(
-            parse(RESET_SUBVOLUME, &v2(0, b"name")),
-            Ok(SubvolumeIoctl::Reset { source: 7, name: b"name".to_vec() })
-        );
-        assert_eq!(parse(RESET_SUBVOLUME, &v2(READ_ONLY, b"name")), Err(Errno::OPNOTSUPP));
-        assert_eq!(parse(SUBVOL_CREATE, &[b'x'; 4096]), Err(Errno::NAMETOOLONG));
-        assert_eq!(parse(SUBVOL_CREATE, &[0; 8]), Err(Errno::NAMETOOLONG));
+        let reset = SubvolumeIoctl::Reset { source: 7, name: b"name".to_vec() };
+        assert_eq!(SubvolumeIoctl::reset(&v2(0, b"name")), Ok(reset));
+        assert_eq!(SubvolumeIoctl::reset(&v2(READ_ONLY, b"name")), Err(Errno::OPNOTSUPP));
+        assert_eq!(SubvolumeIoctl::create(&[b'x'; 4096]), Err(Errno::NAMETOOLONG));
+        assert_eq!(SubvolumeIoctl::create(&[0; 8]), Err(Errno::NAMETOOLONG));
         let by_id = v2(BY_ID, &300_u64.to_le_bytes());
-        assert_eq!(parse(SNAP_DESTROY_V2, &by_id), Ok(SubvolumeIoctl::DeleteById(TreeId(300))));
-        assert_eq!(parse(DEFAULT_SUBVOL, &[0; 8]), Ok(SubvolumeIoctl::SetDefault(TreeId::FS)));
-        for command in [DEFAULT_SUBVOL, SUBVOL_SETFLAGS, SET_RECEIVED_SUBVOL, INO_LOOKUP, SNAP_CREATE, SNAP_DESTROY_V2]
-        {
-            assert_eq!(parse(command, &[]), Err(Errno::INVAL));
-        }
-        assert_eq!(SubvolumeIoctl::parse(0x9409, &[]), None);
+        assert_eq!(SubvolumeIoctl::delete_v2(&by_id), Ok(SubvolumeIoctl::DeleteById(TreeId(300))));
+        assert_eq!(size_of(SET_RECEIVED_SUBVOL), RECEIVED_SIZE);
+        assert_eq!(SubvolumeIoctl::set_received(&[0; RECEIVED_SIZE - 160]), Err(Errno::INVAL));
     }
 }

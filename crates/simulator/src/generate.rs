@@ -44,7 +44,7 @@ pub struct Generator {
     planned: VecDeque<Operation>,
 }
 
-const DEEPEST: usize = 3;
+const MAX: usize = 3;
 
 /// A file that keeps a volume full; operations leave it alone.
 pub(crate) const FILLER: &[u8] = b"filler";
@@ -210,7 +210,7 @@ impl Generator {
     }
 
     fn directory(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Path {
-        let fits = |path: &Path, id| model.node(id).is_dir() && path.names().count() < DEEPEST;
+        let fits = |path: &Path, id| model.node(id).is_dir() && path.names().count() < MAX;
         let directories: Vec<_> = paths.iter().filter(|(path, id)| fits(path, *id)).collect();
         if self.random.one_in(40) {
             return self.existing(paths);
@@ -227,11 +227,11 @@ impl Generator {
     /// Something done to a subvolume. There are few at a time, since each snapshot doubles what its
     /// source has.
     fn subvolume(&mut self, model: &Model, paths: &[(Path, ubtrfs::InodeId)]) -> Operation {
-        const MOST_NODES: usize = 250;
+        const MAX_NODES: usize = 250;
         let tops: Vec<_> = paths.iter().filter(|(_, id)| model.is_subvolume(*id)).collect();
         let top = self.random.pick(&tops).map_or_else(|| Path(b"a".to_vec()), |(path, _)| path.clone());
         let anywhere = if self.random.one_in(2) { self.existing(paths) } else { top.clone() };
-        let is_large = model.nodes.len() > MOST_NODES;
+        let is_large = model.nodes.len() > MAX_NODES;
         match self.random.below(20) {
             16..19 if !is_large => {
                 let source = if self.random.one_in(6) { Path::default() } else { self.existing(paths) };

@@ -162,3 +162,33 @@ impl Device for LyingDevice {
         self.inner.counters()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ubtrfs_volume::Fate;
+    use ubtrfs_volume::conformance::{Promise, Subject, assert_conforms, broken_promises};
+
+    use super::*;
+
+    fn subject(lie: Lie) -> Subject {
+        let recording = Arc::new(RecordingDevice::new(vec![0; 2 << 20].into()));
+        let device = LyingDevice::new(recording.clone(), lie);
+        let left = move || Arc::new(recording.crash_state(recording.len(), &mut |_| Fate::Lost)) as Arc<dyn Device>;
+        Subject::new(Arc::new(device)).after_crash(left).timeout(Duration::from_millis(500))
+    }
+
+    #[test]
+    fn a_device_that_has_not_lied_yet_conforms() {
+        assert_conforms(subject(Lie::DroppedBarrier(usize::MAX - 1)));
+    }
+
+    #[test]
+    fn lies_are_broken_promises() {
+        let broken = |lie| broken_promises(subject(lie)).iter().map(|it| it.promise).collect::<Vec<_>>();
+        assert_eq!(broken(Lie::NoBarriers), [Promise::Flush]);
+        assert_eq!(broken(Lie::LostWrite(0)), [Promise::Reads]);
+        assert!(broken(Lie::SuperblockFirst).contains(&Promise::Writes));
+    }
+}

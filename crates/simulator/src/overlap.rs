@@ -357,3 +357,16 @@ fn make_promise(
     fs.forget(id, 1);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_volume::conformance::{Subject, assert_conforms};
+
+    use super::*;
+
+    #[test]
+    fn slow_devices_conform() {
+        let recording = Arc::new(RecordingDevice::new(vec![0; 2 << 20].into()));
+        assert_conforms(Subject::new(Arc::new(SlowDevice(recording))));
+    }
+}

@@ -1,15 +1,15 @@
 //! Random choices, all from one seed.
 
-use ubtrfs_volume::SplitMix64;
+use ubtrfs_random::Rng;
 
 /// Random choices.
 #[derive(Clone, Debug)]
-pub struct Random(SplitMix64);
+pub struct Random(Rng);
 
 impl Random {
     /// The choices of this seed.
     pub fn new(seed: u64) -> Self {
-        Self(SplitMix64::new(seed))
+        Self(Rng::new(seed))
     }
 
     /// Any number.
@@ -55,7 +55,7 @@ impl Random {
 
     /// Bytes that one number determines: noise that does not repeat.
     pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-        let mut numbers = SplitMix64::new(seed);
+        let mut numbers = Rng::new(seed);
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
             bytes.extend_from_slice(&numbers.next_u64().to_le_bytes());

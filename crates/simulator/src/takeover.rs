@@ -12,8 +12,8 @@ use std::time::Duration;
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, WriteAt};
 use ubtrfs_format::{Ino, TreeId};
 use ubtrfs_mkfs::{MkfsOptions, Profile};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::lossy_server::LossyServer;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_volume::{BootTime, Clock, Device, Error, LeaseCheck, OverlayDevice, WriterTiming, open_elsewhere};
 

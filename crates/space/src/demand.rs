@@ -9,13 +9,13 @@ pub struct Demand {
     pub edits: u64,
     /// Bytes of new items.
     pub item_bytes: u64,
-    /// How much of the metadata reserve it may use.
-    pub reserve: UseOfReserve,
+    /// How much of the global reserve it may use.
+    pub global_reserve: UseOfGlobalReserve,
 }
 
-/// How much of the metadata reserve an operation may use.
+/// How much of the global reserve an operation may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum UseOfReserve {
+pub enum UseOfGlobalReserve {
     /// Nothing: the operation may make metadata grow.
     #[default]
     None,
@@ -48,7 +48,7 @@ pub(crate) struct Reserved {
     /// The part that belongs to operations that may not have joined a transaction yet.
     pub(crate) held: Demand,
     pub(crate) needs: Needs,
-    pub(crate) reserve: MetadataReserve,
+    pub(crate) global_reserve: GlobalReserve,
     /// Metadata may be filled up as if no kernel would ever mount the volume.
     pub(crate) forgets_global_reserve: bool,
 }
@@ -68,7 +68,7 @@ pub struct Needs {
 
 /// Bytes of metadata that stay free; they change with commits and chunks.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct MetadataReserve {
+pub(crate) struct GlobalReserve {
     /// By all but what frees space.
     pub(crate) bytes: u64,
     /// The room without which a transaction is not worth its commit. An operation that finds less

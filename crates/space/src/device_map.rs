@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use ubtrfs_format::items::MAX_STRIPES;
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevItem, RaidProfile, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
@@ -12,9 +13,7 @@ use crate::free_map::FreeMap;
 /// The start of a device is never given to chunks.
 const RESERVED: u64 = 1 << 20;
 /// No stripe of a chunk on several devices is shorter.
-const LEAST_STRIPE: u64 = 1 << 20;
-/// The most stripes of a chunk: one that a superblock can hold as a system chunk.
-const MOST_STRIPES: usize = 32;
+const MIN_STRIPE: u64 = 1 << 20;
 
 /// Whether devices are to end where their last chunks end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,7 +89,8 @@ impl DeviceMap {
     pub fn lift_limit(&mut self, devid: DeviceId) {
         if let (Some((_, behind)), Some((_, free))) = (self.limited.remove(&devid), self.devices.get_mut(&devid)) {
             for (start, len) in behind.iter() {
-                free.insert(start, len);
+                let is_new = free.insert(start, len);
+                assert!(is_new, "invariant 18: device space behind a limit, at {start}, was free before it");
             }
         }
     }
@@ -105,7 +105,8 @@ impl DeviceMap {
         match bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => {
-                free.insert(before, more);
+                let is_new = free.insert(before, more);
+                assert!(is_new, "invariant 18: device space behind the end of device {devid} was free");
                 self.set_limit(devid, before);
             }
             None => free.remove_any(bytes, before - bytes),
@@ -347,7 +348,7 @@ impl DeviceMap {
         let mut rooms: Vec<(u64, u64, DeviceId)> = Vec::new();
         for (devid, _, free) in self.open() {
             let largest = free.iter().filter_map(aligned).map(|(_, len)| len).max().unwrap_or(0);
-            if largest >= LEAST_STRIPE {
+            if largest >= MIN_STRIPE {
                 rooms.push((largest, free.total(), *devid));
             }
         }
@@ -355,12 +356,12 @@ impl DeviceMap {
         rooms.sort_by_key(|(largest, total, devid)| (lags(devid), Reverse(*largest), Reverse(*total), *devid));
         let current = rooms.iter().filter(|(.., devid)| !lags(devid)).count();
         rooms.truncate(current + raid.tolerated_losses() as usize);
-        let most = raid.most_devices.unwrap_or(MOST_STRIPES).min(rooms.len());
+        let most = raid.most_devices.unwrap_or(MAX_STRIPES).min(rooms.len());
         rooms.truncate(most - most % raid.devices_step);
         let enough = rooms.len() >= raid.least_devices;
         let bound = rooms.iter().map(|(largest, ..)| *largest).min().filter(|_| enough)?;
         let data_stripes = raid.data_stripes(rooms.len());
-        let wanted = want.div_ceil(data_stripes).next_multiple_of(STRIPE_LEN).max(LEAST_STRIPE);
+        let wanted = want.div_ceil(data_stripes).next_multiple_of(STRIPE_LEN).max(MIN_STRIPE);
         let length = wanted.min(bound);
         if length * data_stripes < least {
             return None;
@@ -390,7 +391,7 @@ impl DeviceMap {
         if raid.most_devices == Some(1) {
             return self.open().map(|(_, _, free)| room(free, raid.copies, least)).sum();
         }
-        let rooms: Vec<u64> = self.open().map(|(_, _, free)| room(free, 1, LEAST_STRIPE)).collect();
+        let rooms: Vec<u64> = self.open().map(|(_, _, free)| room(free, 1, MIN_STRIPE)).collect();
         room_of_several(&raid, rooms)
     }
 
@@ -432,7 +433,7 @@ fn room_of_several(raid: &RaidProfile, mut rooms: Vec<u64>) -> u64 {
     }
     let mut bytes = 0;
     loop {
-        rooms.retain(|room| *room >= LEAST_STRIPE);
+        rooms.retain(|room| *room >= MIN_STRIPE);
         let Some(least) = rooms.iter().copied().min().filter(|_| rooms.len() >= raid.least_devices) else {
             return bytes;
         };

@@ -38,14 +38,14 @@ impl FreeMap {
     }
 
     fn put(&mut self, start: u64, len: u64) {
-        self.by_start.insert(start, len);
-        self.by_size.insert((len, start));
+        let is_new = self.by_start.insert(start, len).is_none() && self.by_size.insert((len, start));
+        assert!(is_new, "two free ranges begin at {start}");
         self.total += len;
     }
 
     fn drop_range(&mut self, start: u64, len: u64) {
-        self.by_start.remove(&start);
-        self.by_size.remove(&(len, start));
+        let was_there = self.by_start.remove(&start) == Some(len) && self.by_size.remove(&(len, start));
+        assert!(was_there, "the free range {start}+{len} is not in both indexes");
         self.total -= len;
     }
 

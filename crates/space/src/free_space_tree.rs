@@ -1,8 +1,11 @@
 //! The free-space tree: reading a group's free ranges, and the edits that update it.
 
+use std::iter::Peekable;
+use std::sync::Arc;
+
 use ubtrfs_format::items::{BlockGroupItem, FreeSpaceInfo};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
-use ubtrfs_tree::{EditBatch, Snapshot};
+use ubtrfs_tree::{EditBatch, NodeCache, Range, Snapshot};
 
 use crate::error::{Error, Result};
 use crate::free_map::FreeMap;
@@ -12,39 +15,60 @@ use crate::space::{Space, SpaceState};
 /// Sectors of one bitmap item.
 const BITMAP_SECTORS: u64 = FreeSpaceInfo::BITMAP_BYTES as u64 * 8;
 
-/// A group's free ranges in the tree, and their form; `None` if the tree has no items of the group
-/// or inconsistent ones.
-pub(crate) fn read_group(
-    tree: &Snapshot,
-    start: Logical,
-    length: u64,
-    sector_size: u64,
-) -> Result<Option<(FreeMap, FreeSpaceForm)>> {
-    let Some(info) = tree.get(&Key::new(start.0, ItemType::FREE_SPACE_INFO, length))? else { return Ok(None) };
-    let info = FreeSpaceInfo::parse(&info)?;
-    let mut free = FreeMap::default();
-    let from = Key::new(start.0, ItemType::FREE_SPACE_EXTENT, 0);
-    let to = Key::new(start.0.saturating_add(length - 1), ItemType::FREE_SPACE_BITMAP, u64::MAX);
-    let end = start.0.saturating_add(length);
-    for item in tree.range(from..=to) {
-        let item = item?;
-        let key = item.key;
-        if key.objectid.checked_add(key.offset).is_none_or(|item_end| item_end > end) {
-            return Ok(None);
-        }
-        match key.item_type {
-            ItemType::FREE_SPACE_EXTENT if !free.insert(key.objectid, key.offset) => return Ok(None),
-            ItemType::FREE_SPACE_BITMAP => {
+/// Reads the free-space tree once, for all groups in the order of their addresses.
+pub(crate) struct FreeSpaceReader(Peekable<Range<Arc<NodeCache>>>);
+
+impl FreeSpaceReader {
+    pub(crate) fn new(tree: &Snapshot) -> Self {
+        Self(tree.range(Key::MIN..=Key::MAX).peekable())
+    }
+
+    /// A group's free ranges in the tree, and their form; `None` if the tree has no items of the
+    /// group or inconsistent ones: ranges that overlap, reach beyond it, or are not of its form, or
+    /// two items for one range, of which edits would know none. No group before it is asked for
+    /// later.
+    pub(crate) fn read_group(
+        &mut self,
+        start: Logical,
+        length: u64,
+        sector_size: u64,
+    ) -> Result<Option<(FreeMap, FreeSpaceForm)>> {
+        let end = start.0.saturating_add(length);
+        let mut info = None;
+        let mut free = FreeMap::default();
+        let (mut extents, mut bitmaps) = (0, 0);
+        while let Some(item) = self.0.next_if(|item| item.as_ref().map_or(true, |item| item.key.objectid < end)) {
+            let item = item?;
+            let key = item.key;
+            if key == Key::new(start.0, ItemType::FREE_SPACE_INFO, length) {
+                info = Some(FreeSpaceInfo::parse(&item)?);
+            }
+            // What is before the group is of none.
+            if info.is_none() || !matches!(key.item_type, ItemType::FREE_SPACE_EXTENT | ItemType::FREE_SPACE_BITMAP) {
+                continue;
+            }
+            if key.objectid.checked_add(key.offset).is_none_or(|item_end| item_end > end) {
+                return Ok(None);
+            }
+            if key.item_type == ItemType::FREE_SPACE_BITMAP {
                 // Bits beyond the range that the key gives the item mean nothing.
                 let bytes = (key.offset / sector_size).div_ceil(8).min(item.len() as u64);
                 insert_bitmap(&mut free, key.objectid, &item[..bytes as usize], sector_size);
+                bitmaps += 1;
+                continue;
             }
-            _ => {}
+            extents += 1;
+            if !free.insert(key.objectid, key.offset) {
+                return Ok(None);
+            }
         }
+        Ok(info.and_then(|info| {
+            let is_bitmaps = info.flags & FreeSpaceInfo::USING_BITMAPS != 0;
+            let form = if is_bitmaps { FreeSpaceForm::Bitmaps } else { FreeSpaceForm::Extents };
+            let is_of_form = if is_bitmaps { extents == 0 } else { bitmaps == 0 && extents == free.len() };
+            is_of_form.then_some((free, form))
+        }))
     }
-    let form =
-        if info.flags & FreeSpaceInfo::USING_BITMAPS == 0 { FreeSpaceForm::Extents } else { FreeSpaceForm::Bitmaps };
-    Ok(Some((free, form)))
 }
 
 fn insert_bitmap(free: &mut FreeMap, start: u64, bits: &[u8], sector_size: u64) {
@@ -243,5 +267,60 @@ mod tests {
         let mut back = FreeMap::default();
         insert_bitmap(&mut back, 1 << 20, &bits, 4096);
         assert_eq!(back, free);
+    }
+
+    const GROUP: u64 = 8 << 20;
+    const SECTOR: u64 = 4096;
+
+    fn info(start: u64, flags: u32) -> (Key, Vec<u8>) {
+        let info = FreeSpaceInfo { extent_count: 1, flags };
+        (Key::new(start, ItemType::FREE_SPACE_INFO, GROUP), info.to_bytes().to_vec())
+    }
+
+    fn extent(start: u64, len: u64) -> (Key, Vec<u8>) {
+        (Key::new(start, ItemType::FREE_SPACE_EXTENT, len), Vec::new())
+    }
+
+    fn bitmap(start: u64) -> (Key, Vec<u8>) {
+        (Key::new(start, ItemType::FREE_SPACE_BITMAP, GROUP), vec![0; (GROUP / SECTOR / 8) as usize])
+    }
+
+    /// The bytes that are free in four groups, one after the other.
+    fn read(items: &[(Key, Vec<u8>)]) -> [Option<u64>; 4] {
+        let tree = ubtrfs_tree::testing::tree_of(items);
+        let mut reader = FreeSpaceReader::new(&tree);
+        [1, 2, 3, 4].map(|number| {
+            let group = reader.read_group(Logical(number * GROUP), GROUP, SECTOR).unwrap();
+            group.map(|(free, _)| free.total())
+        })
+    }
+
+    #[test]
+    fn groups_behind_one_with_inconsistent_items_are_read() {
+        let (sound, next) = ([info(GROUP, 0), extent(GROUP + SECTOR, SECTOR)], 2 * GROUP);
+        let last = [info(3 * GROUP, 0), extent(3 * GROUP, GROUP)];
+        let others: [&[(Key, Vec<u8>)]; 7] = [
+            // None, or of no group of this length.
+            &[],
+            &[extent(next, SECTOR)],
+            // Beyond the end, overlapping, and two for one range.
+            &[info(next, 0), extent(next + GROUP - SECTOR, 2 * SECTOR)],
+            &[
+                info(next, 0),
+                extent(next, 2 * SECTOR),
+                extent(next + SECTOR, SECTOR),
+                extent(next + 9 * SECTOR, SECTOR),
+            ],
+            &[info(next, 0), extent(next, SECTOR), extent(next + SECTOR, SECTOR)],
+            // Not of the group's form.
+            &[info(next, 0), bitmap(next)],
+            &[info(next, FreeSpaceInfo::USING_BITMAPS), extent(next, SECTOR)],
+        ];
+        for odd in others {
+            let items = [&sound, odd, &last].concat();
+            assert_eq!(read(&items), [Some(SECTOR), None, Some(GROUP), None], "{odd:?}");
+        }
+        let bitmaps = [info(next, FreeSpaceInfo::USING_BITMAPS), bitmap(next)];
+        assert_eq!(read(&[&sound, &bitmaps[..], &last].concat()), [Some(SECTOR), Some(0), Some(GROUP), None]);
     }
 }

@@ -13,7 +13,7 @@ use crate::space::{Space, SpaceState};
 
 /// The longest time for which an operation waits for a group. A step of its emptying has to end,
 /// which copies some MiB and commits.
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// What groups that are emptied can do for an operation that finds too little space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Space {
                 .any(is_held),
             "invariant 58: who waits for a group holds nothing that emptying it needs"
         );
-        let until = Instant::now() + LONGEST_WAIT;
+        let until = Instant::now() + MAX_WAIT;
         let mut inner = self.lock();
         inner.waiting_for_groups += 1;
         let is_asked_back = |group: &BlockGroup| group.emptying == Some(Emptying::AskedBack);

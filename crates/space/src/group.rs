@@ -30,13 +30,15 @@ pub(crate) struct FreeSpaceDelta {
 impl FreeSpaceDelta {
     fn remove(&mut self, range: (u64, u64)) {
         if !self.come.remove(&range) {
-            self.gone.insert(range);
+            let is_new = self.gone.insert(range);
+            assert!(is_new, "invariant 9: the free range {range:?} goes twice");
         }
     }
 
     fn add(&mut self, range: (u64, u64)) {
         if !self.gone.remove(&range) {
-            self.come.insert(range);
+            let is_new = self.come.insert(range);
+            assert!(is_new, "invariant 9: the free range {range:?} comes twice");
         }
     }
 }

@@ -61,7 +61,7 @@ mod space;
 mod totals;
 
 pub use chunks::NewChunk;
-pub use demand::{Demand, Needs, Shortage, UseOfReserve};
+pub use demand::{Demand, Needs, Shortage, UseOfGlobalReserve};
 pub use device_changes::DeviceChanges;
 pub use device_map::{DeviceMap, stripe_length};
 pub use error::{Error, Result};

@@ -10,11 +10,12 @@ use crate::chunks::Chunks;
 use crate::device_map::DeviceMap;
 use crate::error::{Error, Result};
 use crate::free_map::FreeMap;
+use crate::free_space_tree::FreeSpaceReader;
 use crate::group::{BlockGroup, FreeSpaceForm, Giving};
 use crate::groups::Groups;
 use crate::profiles::Profiles;
 use crate::space::SpaceState;
-use crate::{free_space_tree, stripe_length};
+use crate::stripe_length;
 
 /// Where the state of space is read from.
 pub struct SpaceSources<'a> {
@@ -70,6 +71,7 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
         check_device_extents(sources.dev_tree, sources.chunks)?;
     }
     let mut groups = Groups::default();
+    let mut free_space = sources.free_space_tree.map(FreeSpaceReader::new);
     for (start, chunk) in sources.chunks {
         if !devices.occupy(chunk) {
             // What is written to the one would overwrite the other.
@@ -79,7 +81,7 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
                 what: "another chunk has some of its space on a device",
             });
         }
-        groups.insert(load_group(sources, *start, chunk)?);
+        groups.insert(load_group(sources, free_space.as_mut(), *start, chunk)?);
     }
     if sources.recount {
         devices.recount(sources.chunks);
@@ -130,7 +132,12 @@ fn check_device_extents(dev_tree: &Snapshot, chunks: &[(Logical, ChunkItem)]) ->
     missing.first_key_value().map_or(Ok(()), |(key, _)| wrong(*key, "the device extent of a chunk is missing"))
 }
 
-fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> Result<BlockGroup> {
+fn load_group(
+    sources: &SpaceSources<'_>,
+    free_space: Option<&mut FreeSpaceReader>,
+    start: Logical,
+    chunk: &ChunkItem,
+) -> Result<BlockGroup> {
     let mut group = BlockGroup::empty(start, chunk.length, chunk.flags);
     if sources.recount {
         group.recorded_free = complement_of_extents(sources, start, chunk.length)?;
@@ -153,8 +160,8 @@ fn load_group(sources: &SpaceSources<'_>, start: Logical, chunk: &ChunkItem) -> 
             what: "the block group contradicts its chunk",
         });
     }
-    let recorded = match sources.free_space_tree {
-        Some(tree) => free_space_tree::read_group(tree, start, chunk.length, sources.sector_size)?,
+    let recorded = match free_space {
+        Some(reader) => reader.read_group(start, chunk.length, sources.sector_size)?,
         None => None,
     };
     if let Some((free, form)) = recorded.filter(|(free, _)| free.total() == chunk.length - item.used) {

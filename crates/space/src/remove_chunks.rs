@@ -123,6 +123,11 @@ impl SpaceState {
                 && let Some(chunk) = volume.chunk(start)
                 && let Some(group) = self.groups.remove(start)
             {
+                assert!(
+                    is_unused(&group, volume),
+                    "invariant 18: chunk {start} goes, and not all of it may be allocated"
+                );
+                // All pins are looked at.
                 debug_assert!(
                     self.pins.bytes_in(&(start.0..group.end())) == 0,
                     "invariant 18: chunk {start} goes, and readers may see what was in it"

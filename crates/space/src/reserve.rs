@@ -13,12 +13,12 @@ use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_volume::Published;
 
 use crate::chunks::ChunksJoin;
-use crate::demand::{Demand, MetadataReserve, Needs, Shortage, UseOfReserve};
+use crate::demand::{Demand, GlobalReserve, Needs, Shortage, UseOfGlobalReserve};
 use crate::space::{Space, SpaceState};
 
 /// Nodes that even the smallest commit may write: the paths of all trees that record it. Where
 /// what it replaces comes back, these need no reservation.
-const LEAST_COMMIT: u64 = 32;
+const MIN_COMMIT: u64 = 32;
 
 /// An operation's reservation of metadata. It is held until the operation has joined a transaction,
 /// and counts in that one, even if commits begin or find nothing to do in between.
@@ -34,7 +34,7 @@ impl<'a> Reservation<'a> {
         let held = &mut inner.reserved.held;
         held.edits += demand.edits;
         held.item_bytes += demand.item_bytes;
-        held.reserve = held.reserve.max(demand.reserve);
+        held.global_reserve = held.global_reserve.max(demand.global_reserve);
         Self { space, demand }
     }
 }
@@ -45,7 +45,7 @@ impl Drop for Reservation<'_> {
         held.edits -= self.demand.edits;
         held.item_bytes -= self.demand.item_bytes;
         if held.edits == 0 {
-            held.reserve = UseOfReserve::None;
+            held.global_reserve = UseOfGlobalReserve::None;
         }
     }
 }
@@ -92,7 +92,7 @@ impl SpaceState {
     }
 
     /// The bytes that must stay free if so many bytes can become metadata.
-    fn reserve_of(&self, size: u64) -> MetadataReserve {
+    fn reserve_of(&self, size: u64) -> GlobalReserve {
         /// No transaction needs more to be worth its commit.
         const WORTH_IT: u64 = 8 << 20;
         let kernel = if self.reserved.forgets_global_reserve { 0 } else { self.kernel_needs() };
@@ -100,17 +100,17 @@ impl SpaceState {
         let unsharing =
             if self.reserved.needs.subvolumes == 0 { 0 } else { self.extent_nodes() * 3 / 2 * self.node_size };
         let of_deletions = deletions + unsharing;
-        MetadataReserve {
+        GlobalReserve {
             bytes: deletions.max(kernel) + unsharing,
             least_transaction: (of_deletions / 2).min(WORTH_IT),
-            free: self.reserved.reserve.free,
+            free: self.reserved.global_reserve.free,
         }
     }
 
     /// Takes the estimates of the volume.
     pub fn set_needs(&mut self, needs: Needs) {
         self.reserved.needs = needs;
-        self.reserved.reserve.free = self.free_metadata();
+        self.reserved.global_reserve.free = self.free_metadata();
         self.count_reserve();
     }
 
@@ -120,12 +120,12 @@ impl SpaceState {
             self.groups.check_indexes();
         }
         debug_assert!(
-            self.reserved.frozen.reserve != UseOfReserve::None
+            self.reserved.frozen.global_reserve != UseOfGlobalReserve::None
                 || self.reserved.forgets_global_reserve
-                || self.free_metadata() >= self.reserved.reserve.free.min(self.reserved.needs.global_reserve),
+                || self.free_metadata() >= self.reserved.global_reserve.free.min(self.reserved.needs.global_reserve),
             "invariant 25: {} bytes of metadata are free, {} were; the global reserve is {}",
             self.free_metadata(),
-            self.reserved.reserve.free,
+            self.reserved.global_reserve.free,
             self.reserved.needs.global_reserve,
         );
         self.reserved.frozen = Demand::default();
@@ -134,8 +134,8 @@ impl SpaceState {
     }
 
     /// The open transaction may use all of the free reserve, whatever it has reserved.
-    pub fn may_use_all_of_reserve(&mut self) {
-        self.reserved.pending.reserve = UseOfReserve::All;
+    pub fn may_use_all_of_global_reserve(&mut self) {
+        self.reserved.pending.global_reserve = UseOfGlobalReserve::All;
     }
 
     /// Fills metadata up as if no kernel would ever mount the volume.
@@ -146,13 +146,13 @@ impl SpaceState {
 
     /// Recomputes the space that must stay free, after block groups were added or removed.
     pub(crate) fn count_reserve(&mut self) {
-        self.reserved.reserve = self.reserve_of(self.groups.sums(BlockGroupFlags::METADATA).length);
+        self.reserved.global_reserve = self.reserve_of(self.groups.sums(BlockGroupFlags::METADATA).length);
     }
 
     /// Bytes of metadata space that operations can get, once nothing is pending: zero where hardly
     /// another transaction could begin. In mixed groups new chunks can add `more`.
     pub(crate) fn usable_metadata(&self, more: u64) -> u64 {
-        let mut kept = self.reserved.reserve;
+        let mut kept = self.reserved.global_reserve;
         if more > 0 {
             kept = self.reserve_of(self.groups.sums(BlockGroupFlags::METADATA).length + more);
         }
@@ -167,13 +167,13 @@ impl SpaceState {
 
     /// The shortage of metadata in bytes for operations that take so much.
     pub(crate) fn missing_metadata(&self, wanted: u64) -> u64 {
-        (wanted + self.reserved.reserve.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
+        (wanted + self.reserved.global_reserve.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
     }
 
     /// Bytes of metadata that the last transactions leave besides the reserve: none begins with
     /// less than the least.
     pub(crate) fn last_transactions(&self) -> u64 {
-        2 * self.reserved.reserve.least_transaction
+        2 * self.reserved.global_reserve.least_transaction
     }
 
     /// Free bytes of metadata block groups by the trees.
@@ -184,7 +184,7 @@ impl SpaceState {
 
     /// Reserves, or returns what is short. A shortage may be cured by a new chunk or a commit.
     pub fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
-        if demand.reserve == UseOfReserve::All {
+        if demand.global_reserve == UseOfGlobalReserve::All {
             self.unpin();
         }
         let (pending, data) = self.with_demand(demand)?;
@@ -202,20 +202,20 @@ impl SpaceState {
         let pending = Demand {
             edits: self.reserved.pending.edits + demand.edits,
             item_bytes: self.reserved.pending.item_bytes + demand.item_bytes,
-            reserve: self.reserved.pending.reserve.max(demand.reserve),
+            global_reserve: self.reserved.pending.global_reserve.max(demand.global_reserve),
             data: 0,
         };
         let mut need = self.metadata_need(pending);
-        match demand.reserve {
-            UseOfReserve::None => {
+        match demand.global_reserve {
+            UseOfGlobalReserve::None => {
                 if self.reserved.pending.edits == 0 {
-                    need = need.max(self.reserved.reserve.least_transaction);
+                    need = need.max(self.reserved.global_reserve.least_transaction);
                 }
-                need += self.reserved.reserve.bytes;
+                need += self.reserved.global_reserve.bytes;
             }
-            UseOfReserve::Half => need += self.reserved.reserve.bytes / 2,
-            UseOfReserve::All if self.is_held_back() => need += LEAST_COMMIT * self.node_size,
-            UseOfReserve::All => {}
+            UseOfGlobalReserve::Half => need += self.reserved.global_reserve.bytes / 2,
+            UseOfGlobalReserve::All if self.is_held_back() => need += MIN_COMMIT * self.node_size,
+            UseOfGlobalReserve::All => {}
         }
         need += self.metadata_need(self.reserved.frozen) + self.reserved.relocation;
         if self.profiles.is_mixed() {
@@ -238,14 +238,14 @@ impl SpaceState {
     pub fn may_free_unreserved(&mut self) -> bool {
         self.unpin();
         let need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
-        let whole = need + self.reserved.reserve.bytes + self.reserved.relocation + LEAST_COMMIT * self.node_size;
+        let whole = need + self.reserved.global_reserve.bytes + self.reserved.relocation + MIN_COMMIT * self.node_size;
         !self.is_held_back() || self.available(BlockGroupFlags::METADATA) >= whole
     }
 
     /// Bytes of metadata space that neither commits nor deletions may need.
     pub fn spare_metadata(&self) -> u64 {
         let in_flight =
-            self.metadata_need(self.reserved.frozen) + self.reserved.reserve.bytes + self.reserved.relocation;
+            self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes + self.reserved.relocation;
         let mut need = self.metadata_need(self.reserved.pending) + in_flight;
         if self.profiles.is_mixed() {
             need += self.reserved.data;
@@ -266,7 +266,8 @@ impl SpaceState {
     pub(crate) fn leaves_nodes_room(&self, data: u64) -> bool {
         !self.profiles.is_mixed()
             || self.chunks.join() == ChunksJoin::CommitInFlight
-            || self.taken_metadata() >= data + self.metadata_need(self.reserved.frozen) + self.reserved.reserve.bytes
+            || self.taken_metadata()
+                >= data + self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes
     }
 
     /// Bytes of block groups of this kind that are dispensable: reservations can be satisfied
@@ -280,7 +281,8 @@ impl SpaceState {
 
     /// Whether the commit that begins may need more metadata space than there is.
     pub fn is_metadata_short(&self) -> bool {
-        let need = self.metadata_need(self.reserved.frozen) + self.reserved.reserve.bytes + self.reserved.relocation;
+        let need =
+            self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes + self.reserved.relocation;
         need > self.available(BlockGroupFlags::METADATA)
     }
 

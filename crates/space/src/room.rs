@@ -2,19 +2,18 @@
 //! can get.
 
 use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::units::{GIB, MIB};
 
 use crate::chunks::MIN_CHUNK;
 use crate::profiles::copies;
 use crate::space::SpaceState;
 
-const MIB: u64 = 1 << 20;
 /// The approximate size of metadata chunks that are made while little is unallocated.
 const SMALL_METADATA_CHUNK: u64 = 8 * MIB;
 
 impl SpaceState {
     /// How long the next chunk of this kind should be.
     pub(crate) fn next_chunk_length(&self, kind: BlockGroupFlags) -> u64 {
-        const GIB: u64 = 1 << 30;
         /// The part of the unallocated space that a metadata chunk may take.
         const SHARE: u64 = 32;
         let flags = self.profiles.of_new_chunks(kind);

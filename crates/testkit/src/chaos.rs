@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, RenameFlags};
 use rustix::io::Errno;
 
-use crate::rng::Rng;
 use crate::walk::{Kind, Tree, walk};
+use ubtrfs_random::Rng;
 
 /// The answers that a race explains.
 const EXPECTED: [Errno; 8] =

@@ -187,7 +187,7 @@ impl Content {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Rng;
+    use ubtrfs_random::Rng;
 
     #[test]
     fn content_does_what_a_plain_vector_does() {

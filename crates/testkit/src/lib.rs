@@ -45,7 +45,6 @@ pub mod partitions;
 pub mod programs;
 pub mod progs;
 pub mod promises;
-pub mod rng;
 pub mod run;
 pub mod scratch;
 pub mod seeds;

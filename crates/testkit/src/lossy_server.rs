@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 const GREETING: &[u8; 16] = b"NBDMAGICIHAVEOPT";
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;

@@ -1,6 +1,6 @@
 //! Names that are hard on a file system.
 
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// Names in a directory whose hashes collide, pair by pair: btrfs keys a directory item by the
 /// CRC-32C of the name, begun with `!1` and not inverted at the end.

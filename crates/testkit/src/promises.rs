@@ -16,7 +16,7 @@ mod writer;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use blocks::{BLOCK, State};
+use blocks::{BLOCK, BlocksState};
 use history::History;
 pub use tops::TOPS;
 pub use writer::Writer;
@@ -39,7 +39,7 @@ struct Inode {
     /// When it was made; `None` if it was there before the session.
     born: Option<u64>,
     names: History<BTreeSet<Name>>,
-    content: History<State>,
+    content: History<BlocksState>,
     mode: History<u32>,
     mark: History<u32>,
 }
@@ -88,7 +88,7 @@ impl Promises {
         self.inodes.get_mut(&number).expect("an inode of the model")
     }
 
-    fn state(&self, number: u64) -> &State {
+    fn state(&self, number: u64) -> &BlocksState {
         self.inode(number).content.now()
     }
 
@@ -119,7 +119,7 @@ impl Promises {
             is_dir,
             born: Some(sequence),
             names: History::new(BTreeSet::new()),
-            content: History::new(State::default()),
+            content: History::new(BlocksState::default()),
             mode: History::new(mode),
             mark: History::new(0),
         };
@@ -165,7 +165,7 @@ impl Promises {
         self.set_names(sequence, second, Some(two), Some(one));
     }
 
-    fn changing(&mut self, sequence: u64, number: u64, state: State) {
+    fn changing(&mut self, sequence: u64, number: u64, state: BlocksState) {
         self.inode_mut(number).content.push(sequence, state);
     }
 

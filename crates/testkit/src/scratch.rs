@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use crate::run::{command, run};
+use ubtrfs_mounts::Mounted;
 
 const PREFIX: &str = "ubtrfs-test-";
 
@@ -33,15 +34,11 @@ pub(crate) struct MountLine {
 }
 
 pub(crate) fn mount_table() -> Vec<MountLine> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let mut fields = line.split(' ');
-            let device = fields.nth(2)?.to_owned();
-            let dir = PathBuf::from(fields.nth(1)?.replace("\\040", " "));
-            Some(MountLine { dir, device })
-        })
-        .collect()
+    let line = |mounted: Mounted| MountLine {
+        dir: mounted.point,
+        device: format!("{}:{}", mounted.device.0, mounted.device.1),
+    };
+    ubtrfs_mounts::all().unwrap_or_default().into_iter().map(line).collect()
 }
 
 /// The process that made `path`, if it is in a directory of [`scratch_dir`].

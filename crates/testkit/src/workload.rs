@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::io::Errno;
 
 use crate::model::{Body, Model, Mtime, Name, Node, NodeId, join};
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// How large a workload may grow.
 #[derive(Debug, Clone, Copy)]

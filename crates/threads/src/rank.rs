@@ -103,10 +103,8 @@ pub enum Rank {
     InactivationTurn,
     /// The commit.
     Commit,
-    /// The label that the next commit writes.
-    NewLabel,
-    /// The balance item that the next commit writes.
-    NewBalance,
+    /// What is asked of the next commit.
+    CommitRequests,
     /// The tree log.
     TreeLog,
     /// The log whose nodes are under way.

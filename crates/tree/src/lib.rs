@@ -21,6 +21,8 @@ mod range;
 mod read_ahead;
 mod seeded_hash;
 mod sentence;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod tree;
 mod walk;
 

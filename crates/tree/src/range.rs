@@ -58,7 +58,7 @@ struct Step {
 }
 
 /// Children that are read ahead of the one that is needed, at the most.
-const MOST_AHEAD: usize = 32;
+const MAX_AHEAD: usize = 32;
 
 /// Items in ascending order of their keys; see [`Tree::range`].
 #[derive(Clone)]
@@ -104,7 +104,7 @@ impl<R: Reader> Range<R> {
             return Ok(());
         }
         let Node::Internal(node) = step.block.node().map_err(|problem| step.at.bad(problem))? else { return Ok(()) };
-        let (first, count) = (ahead.max(slot + 1), (2 * window).clamp(2, MOST_AHEAD));
+        let (first, count) = (ahead.max(slot + 1), (2 * window).clamp(2, MAX_AHEAD));
         let children = (first..first + count).map_while(|slot| step.at.child(&node, slot));
         let children = children.take_while(|child| child.first_key.is_none_or(|first| first <= *end));
         tree.reader().prefetch(children);

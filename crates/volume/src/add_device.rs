@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ubtrfs_format::WIPED_AT_ENDS;
 use ubtrfs_format::items::DevItem;
 use ubtrfs_format::{DeviceId, Generation, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Uuid};
 
@@ -17,10 +18,8 @@ use crate::member::Member;
 use crate::replacing::TARGET;
 use crate::volume::Volume;
 
-/// What is wiped at either end of a new device, where other file systems have their signatures.
-const WIPE: u64 = 2 << 20;
 /// The least bytes of a device that the volume gets, or that one is made smaller to.
-pub const LEAST_DEVICE: u64 = 16 << 20;
+pub const MIN_DEVICE: u64 = 16 << 20;
 
 impl Volume {
     /// Makes a device one of the volume's, in memory: the commit that has its item is announced by
@@ -32,8 +31,8 @@ impl Volume {
         if device.is_read_only() {
             return Err(Error::ReadOnly);
         }
-        if total_bytes < LEAST_DEVICE {
-            return Err(Error::SmallDevice { have: total_bytes, need: LEAST_DEVICE });
+        if total_bytes < MIN_DEVICE {
+            return Err(Error::SmallDevice { have: total_bytes, need: MIN_DEVICE });
         }
         let _turn = self.changing_devices.lock();
         let mut set = (*self.devices.load_full()).clone();
@@ -76,7 +75,7 @@ fn number_of_new(devices: &BTreeSet<DeviceId>) -> DeviceId {
 /// takes writes. From then on others that would write to it are kept out.
 pub fn wipe(device: &dyn Device) -> Result<()> {
     let size = device.size() / SUPERBLOCK_SIZE as u64 * SUPERBLOCK_SIZE as u64;
-    let ends = [(0, WIPE), (size.saturating_sub(WIPE), WIPE)];
+    let ends = [(0, WIPED_AT_ENDS), (size.saturating_sub(WIPED_AT_ENDS), WIPED_AT_ENDS)];
     let copies = SUPERBLOCK_COPIES.iter().map(|at| (at.0, SUPERBLOCK_SIZE as u64));
     let is_within = |(at, len): &(u64, u64)| at + len <= size;
     for (at, len) in copies.chain(ends).filter(is_within) {

@@ -7,7 +7,7 @@ use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe};
 use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 
 use crate::error::{Error, Result};
-use crate::parity::MOST_STRIPES;
+use crate::parity::MAX_STRIPES;
 
 /// All chunks of a volume, by their logical start.
 #[derive(Clone, Debug, Default)]
@@ -88,8 +88,8 @@ impl Layout {
             BlockGroupFlags::RAID10 => {
                 fits(count >= 2 && count.is_multiple_of(2) && item.sub_stripes == 2, Self::Striped { copies: 2 })
             }
-            BlockGroupFlags::RAID5 => fits((2..=MOST_STRIPES).contains(&count), Self::Parity { parities: 1 }),
-            BlockGroupFlags::RAID6 => fits((3..=MOST_STRIPES).contains(&count), Self::Parity { parities: 2 }),
+            BlockGroupFlags::RAID5 => fits((2..=MAX_STRIPES).contains(&count), Self::Parity { parities: 1 }),
+            BlockGroupFlags::RAID6 => fits((3..=MAX_STRIPES).contains(&count), Self::Parity { parities: 2 }),
             _ => Err("unknown profile"),
         }
     }
@@ -266,7 +266,8 @@ impl ChunkMap {
                 return Err(bad("a stripe reaches beyond its device"));
             }
         }
-        self.chunks.insert(start.0, chunk);
+        let before = self.chunks.insert(start.0, chunk);
+        assert!(before.is_none(), "invariant 18: two chunks begin at {start}");
         Ok(())
     }
 

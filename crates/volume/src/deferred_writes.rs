@@ -77,16 +77,23 @@ struct DeferredTicket(Arc<Place>);
 
 impl PendingWrites for DeferredTicket {
     fn wait(self: Box<Self>) -> Result<(), WriteError> {
-        let mut ticket = self.0.ticket.lock();
-        loop {
-            if let Some(ticket) = ticket.take() {
-                return ticket.wait();
+        let mut place = self.0.ticket.lock();
+        let ticket = loop {
+            match place.take() {
+                Some(ticket) => break ticket,
+                None => self.0.filled.wait(&mut place),
             }
-            self.0.filled.wait(&mut ticket);
-        }
+        };
+        // The device takes locks of its own.
+        drop(place);
+        ticket.wait()
     }
 
     fn is_done(&self) -> bool {
-        self.0.ticket.lock().as_ref().is_some_and(DeviceTicket::is_done)
+        // Taken out meanwhile, since the device takes locks of its own. Nobody else waits for it.
+        let Some(ticket) = self.0.ticket.lock().take() else { return false };
+        let is_done = ticket.is_done();
+        *self.0.ticket.lock() = Some(ticket);
+        is_done
     }
 }

@@ -13,27 +13,37 @@ use crate::buffer::{ALIGNMENT, SharedBuffer};
 use crate::error::WriteError;
 
 /// A device. All methods may be called by many threads at once.
+///
+/// What each method promises is said here, and `conformance` (feature `testing`) tests exactly
+/// that: a test of each implementor runs it. A device that is away, or that has failed, keeps its
+/// size and fails requests with errors of its own instead.
 pub trait Device: Send + Sync + Debug {
     /// Bytes of the device, as far as it is known: [`Self::find_size`] may find that there are
     /// others by now.
     fn size(&self) -> u64;
 
-    /// Looks how large the device is by now, and returns that. One that can't be looked at keeps
-    /// its size.
+    /// Looks how large the device is by now, and returns that, which is its size from then on. One
+    /// that can't be looked at keeps its size.
     fn find_size(&self) -> io::Result<u64> {
         Ok(self.size())
     }
 
-    /// Whether writes are refused.
+    /// Whether writes and discards are refused, with `ReadOnlyFilesystem`. It stays as it is.
     fn is_read_only(&self) -> bool;
 
-    /// Fills `buf` from `at`; beyond the device's end this is `UnexpectedEof`. Any address and
-    /// length will do.
+    /// Fills `buf` from `at`. Any address and length will do. What a write that was waited for has
+    /// written is shown. A range that reaches beyond the device's end is `UnexpectedEof`, also
+    /// where the device has shrunk since its size was found; an empty one within the device is
+    /// read.
     fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()>;
 
     /// Starts writes, in no particular order, and returns without waiting for them (though it may
-    /// wait while the device's queue is full). Addresses and lengths are multiples of 4096. Errors
-    /// are reported by the ticket.
+    /// wait while the device's queue is full). Addresses and lengths are multiples of 4096, else
+    /// the error is `InvalidInput`; beyond the device's end it is `UnexpectedEof`. Then nothing of
+    /// the batch is written. Each 4096 bytes that several writes of the batch have in common are
+    /// those of one of them. Errors are reported by the ticket, with the address and the length of
+    /// the write, or of neighbours that were written together with it. No writes, or empty ones,
+    /// succeed.
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket;
 
     /// As [`Device::submit`], but each write is durable as it completes (FUA). Only where
@@ -58,7 +68,8 @@ pub trait Device: Send + Sync + Debug {
         0
     }
 
-    /// A barrier: when it returns, all writes that had completed when it was called are durable.
+    /// A barrier: when it returns, all writes that had completed when it was called are durable. If
+    /// it fails, what was not durable may be lost.
     fn flush(&self) -> io::Result<()>;
 
     /// The device has just become a volume's, and nothing is left of what was on it: others that
@@ -68,41 +79,47 @@ pub trait Device: Send + Sync + Debug {
     }
 
     /// Nothing is written to the device any more: others may have it, though it may still be read.
+    /// The second time it does nothing.
     fn release(&self) {}
 
     /// The caller knows that what was not durable when a flush failed may be lost, and compares or
     /// writes it again: if the device takes no writes since then, it takes them again.
     fn take_writes_again(&self) {}
 
-    /// What is on the device is compared with what should be there, until
-    /// [`Device::end_comparing`]: reads show what was read from it since then, and nothing that was
-    /// kept of reads or writes.
+    /// What is on the device is compared with what should be there, until as many calls of
+    /// [`Device::end_comparing`] as of this one: reads show what was read from it since then, and
+    /// nothing that was kept of reads or writes.
     fn begin_comparing(&self) {}
 
     /// One comparison has ended; there may be others.
     fn end_comparing(&self) {}
 
     /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
+    /// One that is there answers as before.
     fn stop_waiting(&self) {}
 
-    /// Discards a range: its content is no longer needed. It reads as anything afterwards.
-    /// `Unsupported` where the device can't.
+    /// Discards a range of whole 4096 bytes: its content is no longer needed, and it reads as
+    /// anything afterwards. All around it stays as it is. A range that reaches beyond the device's
+    /// end is `UnexpectedEof`; an empty one within it succeeds. `Unsupported` where the device
+    /// can't discard; then nothing changes.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
 
-    /// What of the device takes space of the host, in order. The rest are holes, which read as
-    /// zeros. `None` where that is not known.
+    /// What of the device takes space of the host, in order and apart from each other. The rest are
+    /// holes, which read as zeros. `None` where that is not known.
     fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
         Ok(None)
     }
 
     /// The file that the range can be read from at this address without this device's help, all of
     /// it aligned to 4096 bytes, as memory has to be; counts the read. `None`: only
-    /// [`Device::read_at`] reads it.
+    /// [`Device::read_at`] reads it, as always where the range is not aligned or not within the
+    /// device.
     fn file_to_read(&self, _at: Physical, _len: usize) -> Option<Arc<File>> {
         None
     }
 
-    /// What the device has done so far.
+    /// What the device has done so far; all of them only grow. Writes that were waited for are in
+    /// it.
     fn counters(&self) -> DeviceCounters;
 }
 
@@ -250,8 +267,9 @@ pub(crate) fn check_range(at: Physical, len: usize, size: u64) -> io::Result<()>
     }
 }
 
-/// Whether all writes keep the rules of [`Device::submit`].
-pub(crate) fn check_writes(writes: &[DeviceWrite], size: u64) -> Result<(), WriteError> {
+/// Whether all writes keep the rules of [`Device::submit`] on a device of `size` bytes; else the
+/// error of the first that doesn't.
+pub fn check_writes(writes: &[DeviceWrite], size: u64) -> Result<(), WriteError> {
     for write in writes {
         let failed = |source| WriteError { at: write.at, len: write.data.len(), source };
         if !write.at.0.is_multiple_of(ALIGNMENT as u64) || !write.data.len().is_multiple_of(ALIGNMENT) {

@@ -16,7 +16,7 @@ use ubtrfs_threads::{Mutex, Rank};
 use crate::error::DeviceFault;
 
 /// Records that are kept.
-const MOST: usize = 8;
+const MAX: usize = 8;
 /// How often the log has a line of one device and one kind.
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -114,7 +114,7 @@ impl FaultLog {
         }
         let is_same = |old: &FaultRecord| (&old.cause, old.device) == (&record.cause, record.device);
         let before = state.last.iter().position(is_same).and_then(|index| state.last.remove(index));
-        if before.is_none() && state.last.len() == MOST {
+        if before.is_none() && state.last.len() == MAX {
             state.last.pop_front();
         }
         let count = before.map_or(1, |before| before.count + 1);
@@ -294,6 +294,6 @@ mod tests {
         for number in (100..200).step_by(2) {
             log.note("bad".into(), copy(number).fault());
         }
-        assert_eq!(log.get().1.len(), MOST);
+        assert_eq!(log.get().1.len(), MAX);
     }
 }

@@ -7,13 +7,18 @@
 //!
 //! The feature `testing` adds devices that only tests want: `FaultyDevice` fails on demand,
 //! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others,
-//! `ThrottledDevice` has a limited bandwidth.
+//! `ThrottledDevice` has a limited bandwidth. `conformance` tests that a device, of any crate, does
+//! what the trait [`Device`] promises.
 
 mod absent_device;
 mod add_device;
 mod buffer;
 mod chunk_map;
 mod comparison;
+#[cfg(feature = "testing")]
+pub mod conformance;
+#[cfg(test)]
+mod conformance_tests;
 mod counted_lock;
 mod deferred_superblocks;
 mod deferred_writes;
@@ -65,8 +70,6 @@ mod scan;
 mod scrub;
 mod scrub_parity;
 mod scrubbed;
-#[cfg(feature = "testing")]
-mod split_mix;
 mod staleness;
 #[cfg(feature = "testing")]
 mod throttled_device;
@@ -79,12 +82,12 @@ mod write_pool;
 mod writer_lease;
 mod writer_mark;
 
-pub use add_device::{LEAST_DEVICE, wipe};
+pub use add_device::{MIN_DEVICE, wipe};
 pub use buffer::{ALIGNMENT, Buffer, SharedBuffer};
 pub use comparison::Comparison;
 pub use counted_lock::{CountedMutex, CountedRwLock, LockCounters};
 pub use deferred_superblocks::DeferredSuperblocks;
-pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
+pub use device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_writes};
 pub use device_part::DevicePart;
 pub use device_user::User;
 pub use direct_read::DirectRead;
@@ -119,11 +122,11 @@ pub use scan::{FoundDevice, scan_devices};
 pub use scrub_parity::ParityScrub;
 pub use scrubbed::{ScrubScope, Scrubbed};
 #[cfg(feature = "testing")]
-pub use split_mix::SplitMix64;
-#[cfg(feature = "testing")]
 pub use throttled_device::ThrottledDevice;
 #[cfg(feature = "testing")]
 pub use ubtrfs_nbd::{BootTime, Clock};
+#[cfg(feature = "testing")]
+pub use ubtrfs_random::Rng;
 pub use volume::{Volume, VolumeCounters};
 pub use window_device::WindowDevice;
 pub use write::{CompletedWrites, Data, Flushed, Nodes, Ticket, Write};

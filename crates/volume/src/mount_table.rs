@@ -1,45 +1,8 @@
 //! The mount table: who has mounted a device.
 
-use std::ffi::OsString;
-use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// A line of `/proc/self/mountinfo`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mounted {
-    /// Where.
-    pub point: PathBuf,
-    /// The device number, major and minor.
-    pub device: (u32, u32),
-    /// The type, such as `fuse.ubtrfs`.
-    pub kind: String,
-    /// What is mounted, such as `/dev/loop0`.
-    pub source: PathBuf,
-    /// Whether nothing can be changed there, through whichever mount.
-    pub read_only: bool,
-    /// The options of the mount and of what is mounted, as the table has them.
-    pub options: Vec<String>,
-    /// The user who mounted it, if it says so.
-    pub user: Option<u32>,
-    /// The user's group.
-    pub group: Option<u32>,
-}
-
-impl Mounted {
-    /// Whether ubtrfs mounted it.
-    pub fn is_ours(&self) -> bool {
-        matches!(self.kind.as_str(), "fuse.ubtrfs" | "fuseblk.ubtrfs")
-    }
-
-    /// Whether something else mounted it from `device`. An ordinary user may call a FUSE mount
-    /// whatever he likes: its source claims nothing.
-    fn is_of_others(&self, device: &Path) -> bool {
-        let is_fuse = self.kind == "fuse" || self.kind.starts_with("fuse.");
-        let is_users = is_fuse && self.user != Some(0);
-        self.source == device && !self.is_ours() && !is_users
-    }
-}
+pub use ubtrfs_mounts::{Mounted, TABLE, all};
 
 /// Whether something that is not ours is mounted from `device`, as this mount namespace tells.
 pub(crate) fn is_source_of_others(device: &Path) -> bool {
@@ -50,88 +13,4 @@ pub(crate) fn is_source_of_others(device: &Path) -> bool {
 /// of the type `fuse` claim none: any user may give them any source.
 pub(crate) fn is_source_of_ours(device: &Path) -> bool {
     all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && mounted.kind == "fuseblk.ubtrfs"))
-}
-
-/// Everything that is mounted, in the order of the table.
-pub fn all() -> io::Result<Vec<Mounted>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
-}
-
-fn parse(line: &[u8]) -> Option<Mounted> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let device = std::str::from_utf8(fields.nth(2)?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let point = unescape(fields.nth(1)?);
-    let own = fields.next()?;
-    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
-    let source = unescape(rest.next()?);
-    let options = rest.next().unwrap_or_default();
-    let number = |name: &[u8]| {
-        options
-            .split(|byte| *byte == b',')
-            .find_map(|option| option.strip_prefix(name))
-            .and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
-    };
-    let words = |list: &[u8]| String::from_utf8_lossy(list).split(',').map(Into::into).collect::<Vec<_>>();
-    Some(Mounted {
-        options: [words(own), words(options)].concat(),
-        point: PathBuf::from(OsString::from_vec(point)),
-        device: (major.parse().ok()?, minor.parse().ok()?),
-        kind,
-        source: PathBuf::from(OsString::from_vec(source)),
-        read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
-        user: number(b"user_id="),
-        group: number(b"group_id="),
-    })
-}
-
-/// Undoes the table's escapes: a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while let Some(byte) = field.get(at) {
-        let digits = field.get(at + 1..at + 4).filter(|digits| digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
-        match digits {
-            Some(digits) if *byte == b'\\' => {
-                bytes.push(digits.iter().fold(0_u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
-                at += 4;
-            }
-            _ => {
-                bytes.push(*byte);
-                at += 1;
-            }
-        }
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_read() {
-        let line = b"74 31 0:52 / /mnt/a\\040b rw,nosuid,nodev,relatime shared:38 - fuse.ubtrfs /x.img rw,user_id=7,group_id=8";
-        let mounted = parse(line).unwrap();
-        assert_eq!(mounted.point, Path::new("/mnt/a b"));
-        assert_eq!(mounted.source, Path::new("/x.img"));
-        assert_eq!((mounted.device, mounted.user, mounted.group), ((0, 52), Some(7), Some(8)));
-        assert!(mounted.is_ours() && !mounted.read_only);
-        assert!(["nodev", "user_id=7"].iter().all(|option| mounted.options.contains(&(*option).into())));
-        let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap();
-        assert!(!other.is_ours());
-        assert_eq!(other.user, None);
-        assert!(parse(b"29 1 8:1 / / rw - ext4 /dev/root ro,errors=continue").unwrap().read_only);
-        assert_eq!(parse(b"nonsense"), None);
-        assert!(other.is_of_others(Path::new("/dev/root")) && !other.is_of_others(Path::new("/dev/sda")));
-        let named = |kind: &str, user: u32| {
-            let line = format!("74 31 0:52 / /mnt rw - {kind} /dev/loop0 rw,user_id={user}");
-            parse(line.as_bytes()).unwrap().is_of_others(Path::new("/dev/loop0"))
-        };
-        assert_eq!(["fuse.foo", "fuse", "fuseblk"].map(|kind| named(kind, 1000)), [false, false, true]);
-        assert_eq!(["fuse.foo", "fuse", "fuse.ubtrfs"].map(|kind| named(kind, 0)), [true, true, false]);
-        assert_eq!(parse(b""), None);
-    }
 }

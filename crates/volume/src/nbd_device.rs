@@ -146,6 +146,9 @@ impl Device for NbdDevice {
 
     fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
         check_range(at, len as usize, self.size)?;
+        if self.is_read_only() {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
         if !self.client.can_trim() {
             return Err(io::ErrorKind::Unsupported.into());
         }

@@ -14,9 +14,9 @@ use crate::volume::Volume;
 /// Bytes that are read at once.
 const STRETCH: u64 = 1 << 20;
 /// Commits whose roots are remembered: the newest ones.
-const MOST_COMMITS: usize = 1 << 16;
+const MAX_COMMITS: usize = 1 << 16;
 /// Nodes of one commit that may be its root. An interrupted commit may have been made again.
-const MOST_ROOTS: usize = 4;
+const MAX_ROOTS: usize = 4;
 
 /// The highest nodes that were found of each commit, and their level.
 #[derive(Default)]
@@ -28,10 +28,10 @@ impl Highest {
         if header.level > *level {
             (*level, *nodes) = (header.level, Vec::new());
         }
-        if header.level == *level && nodes.len() < MOST_ROOTS {
+        if header.level == *level && nodes.len() < MAX_ROOTS {
             nodes.push(header.bytenr);
         }
-        if self.0.len() > MOST_COMMITS {
+        if self.0.len() > MAX_COMMITS {
             self.0.pop_first();
         }
     }

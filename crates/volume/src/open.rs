@@ -26,7 +26,7 @@ const FSID: std::ops::Range<usize> = 32..48;
 /// superblock holds.
 const SYS_CHUNK_ARRAY: std::ops::RangeInclusive<usize> = 97..=2048;
 /// No volume uses less than this many tree blocks.
-const LEAST_BLOCKS: u64 = 6;
+const MIN_BLOCKS: u64 = 6;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -605,7 +605,7 @@ fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatEr
     require(SYS_CHUNK_ARRAY.contains(&array), "superblock sys_chunk_array_size", array as u64)?;
     require(superblock.stripe_size.is_power_of_two(), "superblock stripesize", superblock.stripe_size.into())?;
     require(
-        superblock.bytes_used >= LEAST_BLOCKS * u64::from(superblock.node_size),
+        superblock.bytes_used >= MIN_BLOCKS * u64::from(superblock.node_size),
         "superblock bytes_used",
         superblock.bytes_used,
     )?;

@@ -7,7 +7,7 @@
 //! need not be read.
 
 /// The most stripes of a chunk with parity: there are as many different powers of 2.
-pub(crate) const MOST_STRIPES: usize = 255;
+pub(crate) const MAX_STRIPES: usize = 255;
 
 /// The powers of 2, the order of which is 255.
 const POWERS: [u8; 255] = {

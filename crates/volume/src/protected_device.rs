@@ -118,11 +118,16 @@ impl ProtectedDevice {
     fn around_mark(mark: &Range<u64>, writes: Vec<DeviceWrite>) -> Vec<DeviceWrite> {
         let split = |write: DeviceWrite| {
             let (start, len) = (write.at.0, write.data.len() as u64);
-            let parts = around(mark, start..start.saturating_add(len));
-            parts.map(move |part| DeviceWrite {
+            let end = start.saturating_add(len);
+            // One that is elsewhere is passed on as it is, also for the device to refuse it.
+            if end <= mark.start || mark.end <= start {
+                return vec![write];
+            }
+            let parts = around(mark, start..end).map(|part| DeviceWrite {
                 at: Physical(part.start),
                 data: write.data.slice((part.start - start) as usize..(part.end - start) as usize),
-            })
+            });
+            parts.collect()
         };
         writes.into_iter().flat_map(split).collect()
     }

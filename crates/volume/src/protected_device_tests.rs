@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::conformance::{Subject, assert_conforms};
 use crate::error::WriteError;
 use crate::memory_device::MemoryDevice;
 use ubtrfs_threads::Rank;
@@ -180,9 +181,9 @@ fn what_is_no_volume_or_has_a_boot_loader_there_is_not_marked() {
 
 /// A device whose reads wait as long as somebody has the lock.
 #[derive(Debug)]
-struct Late(Arc<MemoryDevice>, Arc<Mutex<()>>);
+struct LateReads(Arc<MemoryDevice>, Arc<Mutex<()>>);
 
-impl Device for Late {
+impl Device for LateReads {
     fn size(&self) -> u64 {
         self.0.size()
     }
@@ -210,7 +211,7 @@ impl Device for Late {
 #[test]
 fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
     let (device, gate) = (volume(), Arc::new(Mutex::new(Rank::TestGate, ())));
-    let protected = ProtectedDevice::new(Arc::new(Late(device.clone(), gate.clone())), 0, SLOW, None).unwrap();
+    let protected = ProtectedDevice::new(Arc::new(LateReads(device.clone(), gate.clone())), 0, SLOW, None).unwrap();
     write(&protected, 0, &[1; 4096]).unwrap();
     let closed = gate.lock();
     let data = SharedBuffer::from(Buffer::from(&[2; 4096][..]));
@@ -227,7 +228,7 @@ fn a_writer_that_is_silent_on_a_slow_device_is_watched_for_longer() {
     let device = volume();
     put(&device, PLACE, &WriterMark::elsewhere().to_bytes()).unwrap();
     let gate = Arc::new(Mutex::new(Rank::TestGate, ()));
-    let slow = Arc::new(Late(device.clone(), gate.clone()));
+    let slow = Arc::new(LateReads(device.clone(), gate.clone()));
     let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -293,4 +294,10 @@ fn of_writers_that_come_at_the_same_time_one_writes() {
         });
         assert!(writers.iter().filter(|written| **written).count() <= 1, "round {round}: {writers:?}");
     }
+}
+
+#[test]
+fn a_device_with_late_reads_conforms() {
+    let gate = Arc::new(Mutex::new(Rank::TestGate, ()));
+    assert_conforms(Subject::new(Arc::new(LateReads(Arc::new(MemoryDevice::new(2 << 20)), gate))));
 }

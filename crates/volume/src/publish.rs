@@ -80,7 +80,7 @@ impl Volume {
         let Flushed { volume, has_looked, resilvered } = proof;
         assert!(Arc::ptr_eq(&volume, &self.in_flight), "invariant 1: a flush of this volume precedes");
         for root in [superblock.root, superblock.chunk_root, superblock.log_root] {
-            debug_assert!(
+            assert!(
                 root.0 == 0 || !self.in_flight.touches(root, u64::from(self.node_size())),
                 "invariant 1: a superblock refers to {root}, which is on its way"
             );
@@ -88,6 +88,7 @@ impl Volume {
         let _under_way = self.begin()?;
         let mut left_out = self.publishing.lock();
         if self.is_read_only() {
+            // By invariant 13 what was durable before the failure stays.
             return Err(Error::ReadOnly);
         }
         if superblock.fsid != self.fsid() || superblock.generation < self.superblock.read().generation {
@@ -187,6 +188,7 @@ impl Volume {
                 self.looks.lock().note_lost();
                 self.tolerate(member, DeviceErrorKind::Corruption, error)
             }
+            // By invariant 12 the other writer's superblock stays.
             Look::Foreign(error) => Err(error),
             Look::Ours => {
                 looked = true;
@@ -257,7 +259,7 @@ impl Volume {
         let current = set.current().filter(|member| member.belongs_to(generation));
         let (joining, others): (Vec<_>, Vec<_>) = current.partition(joins);
         for member in joining.iter().chain(&others) {
-            debug_assert!(
+            assert!(
                 lagging.iter().all(|lagging| lagging.devid() != member.devid()),
                 "invariant 34: device {} lags, and gets a superblock",
                 member.devid()
@@ -457,7 +459,6 @@ fn look_at_superblock(member: &Member) -> Look {
         }
         let expected = ours.newest_generation().unwrap_or_default();
         if !ours.is_lost_by(&bytes) || faults::has(SuperblockFault::MistakeLostForForeign) {
-            // By invariant 12 the other writer's superblock stays.
             return Look::Foreign(Error::ForeignWriter { devid, expected, found });
         }
         ours.note_lost(&bytes);

@@ -100,6 +100,11 @@ impl Volume {
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
+    /// Whether a node says that it is of this address and volume.
+    pub(crate) fn has_header_of(&self, at: Logical, block: &[u8]) -> bool {
+        Header::parse(block).is_ok_and(|header| header.bytenr == at && header.fsid == self.metadata_fsid())
+    }
+
     /// Whether a node could be read at this address if it were there.
     pub(crate) fn is_node_for(&self, at: Logical, block: &[u8]) -> bool {
         let (level, generation, owner, first_key) = (None, None, None, None);
@@ -296,7 +301,7 @@ impl Volume {
         let proof = Proof::Block(expected.generation);
         self.repair((expected.bytenr, len), "a tree block", proof, |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
-                Ok(()) => State::Good,
+                Ok(()) => CopyState::Good,
                 // Whole, and newer than the caller's expectation.
                 Err(Error::Node {
                     source: FormatError::WrongGeneration { .. } | FormatError::WrongLevel { .. },
@@ -304,9 +309,9 @@ impl Volume {
                 }) if Header::parse(block)
                     .is_ok_and(|found| expected.generation.is_some_and(|expected| expected < found.generation)) =>
                 {
-                    State::Newer
+                    CopyState::Newer
                 }
-                Err(_) => State::Bad,
+                Err(_) => CopyState::Bad,
             }
         })
     }
@@ -317,8 +322,8 @@ impl Volume {
         let repaired = self.repair((at, len), "a data sector", Proof::Checksums, |pieces, copy, bytes| {
             match self.read_sector_copy(at, pieces, copy, bytes, sum) {
                 Ok(()) if sum.is_none() => self.state_without_sums(pieces, copy),
-                Ok(()) => State::Good,
-                Err(_) => State::Bad,
+                Ok(()) => CopyState::Good,
+                Err(_) => CopyState::Bad,
             }
         });
         // What is old on a device that lags would be read as right if it were current.
@@ -332,7 +337,7 @@ impl Volume {
         (at, len): (Logical, usize),
         what: &str,
         proof: Proof,
-        examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> State,
+        examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> CopyState,
     ) -> Repaired {
         // By it `release` waits for the repair, or has come before.
         let Some(_alone) = self.in_flight.begin_repair(at, len as u64) else { return Repaired::Unknown };
@@ -346,12 +351,12 @@ impl Volume {
         };
         let mut right = Buffer::for_reading(len);
         let is_good = |copy: &usize| {
-            self.is_believed(&pieces, *copy, proof) && matches!(examine(&pieces, *copy, &mut right), State::Good)
+            self.is_believed(&pieces, *copy, proof) && matches!(examine(&pieces, *copy, &mut right), CopyState::Good)
         };
         let good = (0..copies_of(&pieces)).find(is_good);
         let mut scratch = Buffer::for_reading(len);
         let Some(good) = good else {
-            let is_bad = |copy| matches!(examine(&pieces, copy, &mut scratch), State::Bad);
+            let is_bad = |copy| matches!(examine(&pieces, copy, &mut scratch), CopyState::Bad);
             // What looks right on a device that lags may be.
             return if (0..copies_of(&pieces)).all(is_bad) { Repaired::Nowhere } else { Repaired::Unknown };
         };
@@ -359,14 +364,14 @@ impl Volume {
         let right = right.share();
         for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
             let is_bad = match examine(&pieces, copy, &mut scratch) {
-                State::Bad => true,
+                CopyState::Bad => true,
                 // It has missed what the others have.
-                State::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
+                CopyState::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
                 // A device that lags has it of a history that the others don't have. They have all
                 // that was written, so the caller is right if one of them has what it expects; else
                 // it is the caller that is behind.
-                State::Newer if self.has_laggard(&pieces, copy) && !self.has_laggard(&pieces, good) => true,
-                State::Newer => {
+                CopyState::Newer if self.has_laggard(&pieces, copy) && !self.has_laggard(&pieces, good) => true,
+                CopyState::Newer => {
                     left += 1;
                     false
                 }
@@ -411,7 +416,7 @@ impl Volume {
 }
 
 /// What a copy turned out to be.
-pub(crate) enum State {
+pub(crate) enum CopyState {
     Good,
     Bad,
     Newer,

@@ -30,9 +30,9 @@ use crate::error::WriteError;
 const NEAR: u64 = 256 << 10;
 /// What is read at once, at the least and at the most, where reads follow each other.
 const FIRST: u64 = 64 << 10;
-const LARGEST: u64 = 1 << 20;
+const MAX: u64 = 1 << 20;
 /// Bytes that are kept.
-const MOST_KEPT: u64 = 32 << 20;
+const MAX_KEPT: u64 = 32 << 20;
 /// Walks that are followed at a time.
 const WALKS: usize = 16;
 
@@ -103,7 +103,7 @@ impl ReadAheadDevice {
         result?;
         buf.copy_from_slice(&data[..buf.len()]);
         if may_be_kept {
-            debug_assert!(!self.is_of_a_superblock(&range), "invariant 33: a superblock is kept");
+            assert!(!self.is_of_a_superblock(&range), "invariant 33: a superblock is kept");
             kept.insert(range.start, data);
         }
         Ok(())
@@ -246,7 +246,7 @@ impl Kept {
         if let Some(walk) = self.walks.iter_mut().find(follows) {
             (walk.end, walk.used) = (range.end, used);
             if !is_there {
-                walk.window = (2 * walk.window).clamp(FIRST, LARGEST);
+                walk.window = (2 * walk.window).clamp(FIRST, MAX);
             }
             return walk.window;
         }
@@ -265,7 +265,7 @@ impl Kept {
         self.bytes += data.len() as u64;
         self.by_use.insert((self.clock, at));
         self.pieces.insert(at, Piece { data, used: self.clock });
-        while self.bytes > MOST_KEPT {
+        while self.bytes > MAX_KEPT {
             let Some((_, oldest)) = self.by_use.first().copied() else { break };
             self.remove(oldest);
         }
@@ -358,7 +358,8 @@ impl Drop for Keeping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, SharedBuffer, SplitMix64};
+    use crate::conformance::{Subject, assert_conforms};
+    use crate::{FaultyDevice, Lasting, MemoryDevice, Operation, Rng, SharedBuffer};
 
     const SIZE: usize = 8 << 20;
 
@@ -372,15 +373,27 @@ mod tests {
     struct Late(Arc<MemoryDevice>);
 
     #[derive(Debug)]
-    struct LateWrites(Arc<MemoryDevice>, Vec<DeviceWrite>);
+    struct LateWrites(Arc<MemoryDevice>, Option<Vec<DeviceWrite>>);
+
+    impl LateWrites {
+        fn write(&mut self) -> Result<(), WriteError> {
+            self.1.take().map_or(Ok(()), |writes| self.0.submit(writes).wait())
+        }
+    }
 
     impl PendingWrites for LateWrites {
-        fn wait(self: Box<Self>) -> Result<(), WriteError> {
-            self.0.submit(self.1).wait()
+        fn wait(mut self: Box<Self>) -> Result<(), WriteError> {
+            self.write()
         }
 
         fn is_done(&self) -> bool {
             false
+        }
+    }
+
+    impl Drop for LateWrites {
+        fn drop(&mut self) {
+            let _ = self.write();
         }
     }
 
@@ -398,7 +411,7 @@ mod tests {
         }
 
         fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
-            DeviceTicket::new(LateWrites(Arc::clone(&self.0), writes))
+            DeviceTicket::new(LateWrites(Arc::clone(&self.0), Some(writes)))
         }
 
         fn flush(&self) -> io::Result<()> {
@@ -412,6 +425,11 @@ mod tests {
         fn counters(&self) -> DeviceCounters {
             self.0.counters()
         }
+    }
+
+    #[test]
+    fn a_device_with_late_writes_conforms() {
+        assert_conforms(Subject::new(Arc::new(Late(Arc::new(MemoryDevice::new(2 << 20))))));
     }
 
     fn read(device: &ReadAheadDevice, at: u64, len: usize) -> Vec<u8> {
@@ -481,7 +499,7 @@ mod tests {
     #[test]
     fn reads_that_jump_about_take_nothing_along() {
         let (memory, device) = device();
-        let mut random = SplitMix64::new(1);
+        let mut random = Rng::new(1);
         for _ in 0..4 {
             read(&device, (2 << 20) + random.next_u64() % 4 * (1 << 20), 4096);
         }
@@ -493,7 +511,7 @@ mod tests {
     fn what_was_written_is_shown_whatever_was_read_before_or_meanwhile() {
         let memory = Arc::new(MemoryDevice::new(SIZE));
         let device = ReadAheadDevice::new(Arc::new(Late(memory.clone())), 0);
-        let mut random = SplitMix64::new(7);
+        let mut random = Rng::new(7);
         let mut model = vec![0; SIZE];
         let mut asked = 0;
         for step in 0..20_000 {
@@ -561,7 +579,8 @@ mod tests {
         }
         let kept = device.kept.lock();
         assert!(
-            kept.bytes <= MOST_KEPT && kept.bytes == kept.pieces.values().map(|piece| piece.data.len() as u64).sum()
+            kept.bytes <= MAX_KEPT
+                && kept.bytes == kept.pieces.values().map(|piece| piece.data.len() as u64).sum::<u64>()
         );
         assert!(kept.walks.len() <= WALKS && kept.reading.is_empty());
     }

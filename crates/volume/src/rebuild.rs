@@ -15,7 +15,7 @@ use crate::volume::Volume;
 
 /// The most combinations that are tried for a block: of a block that lies in several rows, as
 /// blocks of hostile volumes may, there are as many as the product.
-const MOST_TRIES: usize = 1 << 10;
+const MAX_TRIES: usize = 1 << 10;
 
 /// A stripe of a row.
 enum Stripe {
@@ -111,7 +111,7 @@ impl Volume {
         };
         let mut sources: Vec<Source<'_>> = pieces.into_iter().map(source).collect();
         let all = sources.iter().fold(1_usize, |all, source| all.saturating_mul(source.choices()));
-        (0..all.min(MOST_TRIES)).any(|number| {
+        (0..all.min(MAX_TRIES)).any(|number| {
             let (mut left, mut rest) = (number, &mut *buf);
             let is_filled = sources.iter_mut().all(|source| {
                 let choices = source.choices();

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ubtrfs_format::Physical;
+use ubtrfs_random::Rng;
 use ubtrfs_threads::{Mutex, Rank};
 
 use crate::buffer::ALIGNMENT;
@@ -16,7 +17,6 @@ use crate::device::{
 };
 use crate::error::WriteError;
 use crate::overlay_device::{Image, OverlayDevice, Page, pages_of};
-use crate::split_mix::SplitMix64;
 
 /// What happened to a recording device.
 #[derive(Clone, Debug)]
@@ -250,7 +250,7 @@ fn durable(events: &[(usize, Event)], devices: usize) -> Vec<bool> {
 /// A chooser for [`RecordingDevice::crash_state`] that one seed determines: sometimes all open
 /// writes are lost or all are there, mostly each is decided on its own.
 pub fn random_fates(seed: u64) -> impl FnMut(&OpenWrite) -> Fate {
-    let mut random = SplitMix64::new(seed);
+    let mut random = Rng::new(seed);
     let temper = random.below(8);
     move |write| match (temper, random.below(4)) {
         (0, _) | (2.., 0) => Fate::Lost,

@@ -61,6 +61,13 @@ impl Volume {
         set.members.iter().chain(target).any(|member| member.lags_in_secret())
     }
 
+    /// Whether devices have something that a commit is to write though nothing else has changed:
+    /// one [lags in secret](Self::has_secret_lag), or one of several has failed, of which its
+    /// `DEV_STATS` item is to tell.
+    pub fn wants_commit(&self) -> bool {
+        self.has_secret_lag() || self.devices.load().members.len() > 1 && !self.unsaved_device_errors().is_empty()
+    }
+
     /// The devices that lack something that the others have, and are there.
     pub fn lagging_devices(&self) -> Vec<DeviceId> {
         let set = self.devices.load();

@@ -9,7 +9,7 @@ use crate::buffer::Buffer;
 use crate::chunk_map::{IoStripe, MappedRange};
 use crate::error::{Error, Result};
 use crate::open::read_copy;
-use crate::read::{State, place_of};
+use crate::read::{CopyState, place_of};
 use crate::repair_run::Run;
 use crate::scrub_parity::ParityScrub;
 use crate::scrubbed::{Repaired, ScrubScope, Scrubbed};
@@ -228,7 +228,7 @@ impl Volume {
 
     /// What makes a copy good of data that has no checksums: that its device has all that was
     /// written.
-    pub(crate) fn state_without_sums(&self, pieces: &[MappedRange], copy: usize) -> State {
-        if self.has_laggard(pieces, copy) { State::Bad } else { State::Good }
+    pub(crate) fn state_without_sums(&self, pieces: &[MappedRange], copy: usize) -> CopyState {
+        if self.has_laggard(pieces, copy) { CopyState::Bad } else { CopyState::Good }
     }
 }

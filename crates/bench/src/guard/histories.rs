@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, WriteAt};
 use ubtrfs_format::TreeId;
-use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, SplitMix64, Volume};
+use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Rng, Volume};
 
 use crate::failure::{Failure, Result};
 use crate::memory;
@@ -134,13 +134,13 @@ fn large(bed: &Bed, bytes: u64) -> Result<InodeId> {
 }
 
 /// The offset of a sector of a file of 64 MiB.
-fn random_sector(random: &mut SplitMix64) -> u64 {
+fn random_sector(random: &mut Rng) -> u64 {
     random.below(64 * MIB / SECTOR) * SECTOR
 }
 
 fn fsync_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let file = large(bed, 64 * MIB)?;
-    let mut random = SplitMix64::new(1);
+    let mut random = Rng::new(1);
     begin(bed);
     for _ in 0..100 {
         for _ in 0..16 {
@@ -192,7 +192,7 @@ fn write_in_order(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
 
 fn overwrite(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let file = large(bed, 64 * MIB)?;
-    let mut random = SplitMix64::new(2);
+    let mut random = Rng::new(2);
     begin(bed);
     for _ in 0..2000 {
         bed.write(file, random_sector(&mut random), SECTOR)?;
@@ -205,7 +205,7 @@ fn read_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     large(bed, 64 * MIB)?;
     bed.reopen()?;
     let file = bed.fs.lookup(bed.fs.root(), b"large")?;
-    let mut random = SplitMix64::new(3);
+    let mut random = Rng::new(3);
     begin(bed);
     for _ in 0..1000 {
         bed.fs.read(file, random_sector(&mut random), SECTOR as usize)?;

@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, Timespec, Timestamps};
-use ubtrfs_volume::SplitMix64;
+use ubtrfs_random::Rng;
 
 use crate::failure::Result;
 
@@ -226,7 +226,7 @@ fn read(root: &Path) -> Result<()> {
     let mut room = vec![0; 2 * SECTOR as usize];
     let start = room.as_ptr().align_offset(SECTOR as usize);
     let sector = room.get_mut(start..start + SECTOR as usize).unwrap_or_default();
-    let mut random = SplitMix64::new(4);
+    let mut random = Rng::new(4);
     for _ in 0..200 {
         file.read_exact_at(sector, random.below(16 * MIB / SECTOR) * SECTOR)?;
     }

@@ -15,7 +15,7 @@ use super::barrier::Barrier;
 use super::inodes::{Content, DAY, DIRECTORY, Inodes, LINK, New, REGULAR, now};
 
 /// The least that an entry takes in a listing; so a listing takes no more entries than can fit.
-const LEAST_ENTRY: usize = 24;
+const MIN_ENTRY: usize = 24;
 
 /// The server.
 pub struct Null {
@@ -250,7 +250,7 @@ impl Filesystem for Null {
 
     fn readdir(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectory) {
         let inodes = self.inodes.lock();
-        let names = match inodes.list(node, what.offset, what.size as usize / LEAST_ENTRY) {
+        let names = match inodes.list(node, what.offset, what.size as usize / MIN_ENTRY) {
             Ok(names) => names,
             Err(errno) => return reply.error(errno),
         };
@@ -265,7 +265,7 @@ impl Filesystem for Null {
 
     fn readdirplus(&self, _: &Caller<'_>, node: u64, what: &Read, mut reply: ReplyDirectoryPlus) {
         let mut inodes = self.inodes.lock();
-        let names = match inodes.list(node, what.offset, what.size as usize / LEAST_ENTRY) {
+        let names = match inodes.list(node, what.offset, what.size as usize / MIN_ENTRY) {
             Ok(names) => names,
             Err(errno) => return reply.error(errno),
         };

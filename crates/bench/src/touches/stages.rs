@@ -61,19 +61,19 @@ impl Stage {
 
 /// The stages of every commit.
 const COMMIT: &[Stage] = &[
-    stage("commit", "ubtrfs::commit::sequence::commit"),
-    part("writeback of large files", "ubtrfs::writeback::ordered::write_back_pending"),
-    part("writeback of the rest", "ubtrfs::writeback::ordered::write_back_all_frozen"),
-    part("edits of subvolumes", "ubtrfs::commit::merge_trees::build_subvolumes"),
-    part("subvolume's leaves", "ubtrfs::commit::merge_trees::merge_subvolume"),
-    part("edits of extents and checksums", "ubtrfs::commit::merge_trees::data_edits"),
-    part("checksum tree's leaves", "ubtrfs::commit::merge_trees::merge_checksums"),
-    part("edits of tree blocks", "ubtrfs::commit::nodes::take_extent_edits"),
+    stage("commit", "ubtrfs_fs::commit::sequence::commit"),
+    part("writeback of large files", "ubtrfs_fs::writeback::ordered::write_back_pending"),
+    part("writeback of the rest", "ubtrfs_fs::writeback::ordered::write_back_all_frozen"),
+    part("edits of subvolumes", "ubtrfs_fs::commit::merge_trees::build_subvolumes"),
+    part("subvolume's leaves", "ubtrfs_fs::commit::merge_trees::merge_subvolume"),
+    part("edits of extents and checksums", "ubtrfs_fs::commit::merge_trees::data_edits"),
+    part("checksum tree's leaves", "ubtrfs_fs::commit::merge_trees::merge_checksums"),
+    part("edits of tree blocks", "ubtrfs_fs::commit::nodes::take_extent_edits"),
     part("edits of free space", "ubtrfs_space::free_space_tree::take_group_edits"),
-    part("extent tree's leaves", "ubtrfs::commit::merge_trees::merge_extents"),
-    part("free-space tree's leaves", "ubtrfs::commit::merge_trees::merge_free_space"),
+    part("extent tree's leaves", "ubtrfs_fs::commit::merge_trees::merge_extents"),
+    part("free-space tree's leaves", "ubtrfs_fs::commit::merge_trees::merge_free_space"),
     part("checksums of nodes", "ubtrfs_tree::dirty::into_sealed"),
-    part("writes, publication", "ubtrfs::commit::write::write"),
+    part("writes, publication", "ubtrfs_fs::commit::write::write"),
 ];
 
 /// The histories, with what each changes.
@@ -82,7 +82,7 @@ pub const STAGES: &[Stages] = &[
         history: "overwrite 2,000 random sectors of 64 MiB, sync",
         unit: "changed extent",
         count: 2000,
-        operations: &[stage("write", "ubtrfs::ops::write::write")],
+        operations: &[stage("write", "ubtrfs_fs::ops::write::write")],
         commit: COMMIT,
     },
     Stages {
@@ -90,11 +90,11 @@ pub const STAGES: &[Stages] = &[
         unit: "fsynced extent",
         count: 1600,
         operations: &[
-            stage("write", "ubtrfs::ops::write::write"),
-            stage("fsync", "ubtrfs::ops::fsync::wait_for_sync"),
-            part("writeback", "ubtrfs::log::queue::write_back_for_log"),
-            part("items of the log", "ubtrfs::log::gather::gather"),
-            part("leaves of the log", "ubtrfs::log::write::merge_log"),
+            stage("write", "ubtrfs_fs::ops::write::write"),
+            stage("fsync", "ubtrfs_fs::ops::fsync::wait_for_sync"),
+            part("writeback", "ubtrfs_fs::log::queue::write_back_for_log"),
+            part("items of the log", "ubtrfs_fs::log::gather::gather"),
+            part("leaves of the log", "ubtrfs_fs::log::write::merge_log"),
         ],
         commit: &[],
     },
@@ -102,21 +102,24 @@ pub const STAGES: &[Stages] = &[
         history: "create 2,000 files, sync",
         unit: "created file",
         count: 2000,
-        operations: &[stage("create", "ubtrfs::ops::create::create"), stage("write", "ubtrfs::ops::write::write")],
+        operations: &[
+            stage("create", "ubtrfs_fs::ops::create::create"),
+            stage("write", "ubtrfs_fs::ops::write::write"),
+        ],
         commit: COMMIT,
     },
     Stages {
         history: "rename 2,000 files after an fsync, sync",
         unit: "renamed file",
         count: 2000,
-        operations: &[stage("rename", "ubtrfs::ops::rename::rename")],
+        operations: &[stage("rename", "ubtrfs_fs::ops::rename::rename")],
         commit: COMMIT,
     },
     Stages {
         history: "unlink 2,000 files, sync",
         unit: "unlinked file",
         count: 2000,
-        operations: &[stage("unlink", "ubtrfs::ops::link::remove")],
+        operations: &[stage("unlink", "ubtrfs_fs::ops::link::remove")],
         commit: COMMIT,
     },
 ];
@@ -132,7 +135,7 @@ mod tests {
         for stage in STAGES.iter().flat_map(Stages::iter) {
             let (module, name) = stage.function.rsplit_once("::").unwrap();
             let (library, module) = module.split_once("::").unwrap();
-            let library = if library == "ubtrfs" { "fs" } else { library.strip_prefix("ubtrfs_").unwrap() };
+            let library = library.strip_prefix("ubtrfs_").unwrap();
             let file = format!("{}/../{library}/src/{}.rs", env!("CARGO_MANIFEST_DIR"), module.replace("::", "/"));
             let source = std::fs::read_to_string(&file).unwrap();
             let is_there = source.contains(&format!("fn {name}(")) || source.contains(&format!("fn {name}<"));
@@ -143,9 +146,9 @@ mod tests {
     #[test]
     fn costs_are_found_by_module_and_name_whatever_they_are_methods_of() {
         let cost = Cost { instructions: 5, ..Cost::default() };
-        let name = "ubtrfs::ops::write::<impl ubtrfs::ops::operations::Operations>::write";
+        let name = "ubtrfs_fs::ops::write::<impl ubtrfs_fs::ops::operations::Operations>::write";
         let costs = Costs::from([(name.to_owned(), cost), (format!("{name}::{{{{closure}}}}"), cost)]);
-        assert_eq!(stage("write", "ubtrfs::ops::write::write").cost(&costs), Some(cost));
-        assert_eq!(stage("read", "ubtrfs::ops::read::read").cost(&costs), None);
+        assert_eq!(stage("write", "ubtrfs_fs::ops::write::write").cost(&costs), Some(cost));
+        assert_eq!(stage("read", "ubtrfs_fs::ops::read::read").cost(&costs), None);
     }
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use ubtrfs_volume::SplitMix64;
+use ubtrfs_random::Rng;
 
 use super::case::{Case, Scale};
 use crate::calls::{Calls, Handle};
@@ -126,7 +126,7 @@ fn used(root: &Path) -> Result<u64> {
 
 /// A piece of content; the same for the same number.
 fn content(what: What, number: u64, len: usize) -> Vec<u8> {
-    let mut random = SplitMix64::new(number);
+    let mut random = Rng::new(number);
     let mut bytes = Vec::with_capacity(len + PAGE);
     while bytes.len() < len {
         match what {
@@ -152,7 +152,7 @@ fn statement(bytes: &mut Vec<u8>, number: u64) {
 }
 
 /// A page of records from its end on, their places at its start, and room between.
-fn page(bytes: &mut Vec<u8>, random: &mut SplitMix64) {
+fn page(bytes: &mut Vec<u8>, random: &mut Rng) {
     const RECORD: usize = 96;
     let mut page = vec![0; PAGE];
     let records = 40 + random.next_u64() as usize % 30;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ubtrfs_volume::SplitMix64;
+use ubtrfs_random::Rng;
 
 use super::case::{Case, Scale};
 use crate::cleanup;
@@ -76,7 +76,7 @@ fn tree(yard: &Path, files: u32) -> Result<PathBuf> {
     if tree.exists() {
         return Ok(tree);
     }
-    let mut random = SplitMix64::new(1);
+    let mut random = Rng::new(1);
     for number in 0..files {
         let dir = new.join(format!("part{}/dir{}", number / FILES / 20, number / FILES));
         if number % FILES == 0 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use ubtrfs_volume::SplitMix64;
+use ubtrfs_random::Rng;
 
 use super::case::{Case, Scale};
 use crate::calls::{Calls, Handle};
@@ -128,7 +128,7 @@ impl Place {
     }
 
     /// Once.
-    fn work(&self, calls: &Calls, operation: Operation, number: usize, random: &mut SplitMix64) -> Result<()> {
+    fn work(&self, calls: &Calls, operation: Operation, number: usize, random: &mut Rng) -> Result<()> {
         let file = || self.file.as_ref().ok_or_else(|| Failure::new("no file"));
         match operation {
             Operation::Create => calls.close(calls.create(&self.dir, &self.new_names[number])?),
@@ -203,7 +203,7 @@ fn work(
     seed: u64,
     ready: &Barrier,
 ) -> Result<ThreadTimes> {
-    let mut random = SplitMix64::new(seed);
+    let mut random = Rng::new(seed);
     ready.wait();
     let before = machine::thread_times()?;
     for number in 0..each {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ubtrfs::{Filesystem, Options};
-use ubtrfs_volume::{SplitMix64, ThrottledDevice};
+use ubtrfs_volume::{Rng, ThrottledDevice};
 
 use super::case::{Case, Scale};
 use crate::calls::{Calls, Handle};
@@ -133,7 +133,7 @@ fn commit_each(interval: Duration, engine: &Filesystem, done: &AtomicBool) -> Re
 
 /// Writes anywhere in a file, with fsyncs; says how many bytes, and how long the fsyncs took.
 fn write(calls: &Calls, file: &Handle, seed: u64, end: Instant) -> Result<(u64, Histogram)> {
-    let mut random = SplitMix64::new(seed);
+    let mut random = Rng::new(seed);
     let mut fsyncs = Histogram::default();
     let mut written = 0;
     while Instant::now() < end {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use ubtrfs_volume::SplitMix64;
+use ubtrfs_random::Rng;
 
 use super::case::{Case, Scale};
 use crate::cleanup;
@@ -81,7 +81,7 @@ pub fn sources(yard: &Path, directories: u32) -> Result<(PathBuf, PathBuf)> {
     if archive.exists() {
         return Ok((archive, repository));
     }
-    let mut random = SplitMix64::new(1);
+    let mut random = Rng::new(1);
     for directory in 0..directories {
         cleanup::check()?;
         let dir = repository.join(format!("part{}/module{directory}", directory / 20));

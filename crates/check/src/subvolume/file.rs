@@ -1,6 +1,7 @@
 //! The content of one inode: its extents in order.
 
 use ubtrfs_format::items::{Compression, FileExtent, FileExtentKind, InodeFlags, InodeItem};
+use ubtrfs_format::posix::{S_IFLNK, S_IFMT, S_IFREG};
 
 use crate::fault::{FaultKind, Location};
 use crate::ranges::RangeSet;
@@ -18,14 +19,9 @@ pub(crate) struct Rules<'a> {
     pub(crate) shared: &'a RangeSet,
 }
 
-const TYPE_MASK: u32 = 0o170_000;
-pub(super) const REGULAR: u32 = 0o100_000;
-pub(super) const DIRECTORY: u32 = 0o040_000;
-const SYMLINK: u32 = 0o120_000;
-
 /// The type bits of a mode.
 pub(super) fn file_type(item: &InodeItem) -> u32 {
-    item.mode & TYPE_MASK
+    item.mode & S_IFMT
 }
 
 /// The extents of an inode so far.
@@ -102,7 +98,7 @@ impl Content {
 
     /// The end of the inode's items.
     pub(super) fn finish(self, item: &InodeItem, rules: &Rules<'_>, place: &Location, faults: &mut Faults) {
-        if file_type(item) == SYMLINK && item.nlink != 0 {
+        if file_type(item) == S_IFLNK && item.nlink != 0 {
             let mut broken = |rule| faults.add(FaultKind::SymlinkRule { rule }, place.clone());
             match self.inline {
                 Some(length) if self.extents == 1 => {
@@ -115,10 +111,10 @@ impl Content {
                 }
                 _ => broken("its target is not one inline extent"),
             }
-        } else if self.extents != 0 && ![REGULAR, SYMLINK].contains(&file_type(item)) {
+        } else if self.extents != 0 && ![S_IFREG, S_IFLNK].contains(&file_type(item)) {
             faults.add(FaultKind::UnexpectedContent { what: "extents" }, place.clone());
         }
-        if file_type(item) != REGULAR && file_type(item) != SYMLINK {
+        if file_type(item) != S_IFREG && file_type(item) != S_IFLNK {
             return;
         }
         if item.nbytes != self.nbytes {

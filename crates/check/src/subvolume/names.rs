@@ -9,9 +9,9 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use ubtrfs_format::items::{FileType, dir_entries, inode_backrefs};
+use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{Ino, ItemType, Key, Leaf, Logical, TreeId};
 
-use super::file;
 use crate::fault::{FaultKind, Location, shown};
 use crate::report::Faults;
 use crate::walk::{TreeRoot, Visitor, Walker};
@@ -252,7 +252,7 @@ pub(super) fn judge_loops(tree: TreeId, parents: &std::collections::HashMap<u64,
 
 /// Whether an inode of this mode is a directory.
 pub(super) fn is_directory(mode: u32) -> bool {
-    FileType::from_mode(mode) == FileType::Directory && mode & file::DIRECTORY != 0
+    FileType::from_mode(mode) == FileType::Directory && mode & S_IFDIR != 0
 }
 
 #[cfg(test)]

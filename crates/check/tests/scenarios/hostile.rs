@@ -6,21 +6,10 @@ use crate::common::{open, unpack};
 use ubtrfs_check::{Options, check};
 use ubtrfs_damage::Image;
 use ubtrfs_format::{Logical, Node, TreeId};
+use ubtrfs_random::Rng;
 
 /// Damages for each fixture.
 const ROUNDS: u64 = 150;
-
-/// A small generator of numbers; always the same ones.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 /// All blocks of the trees that hold the volume together.
 fn blocks(image: &Image) -> Vec<Logical> {
@@ -37,7 +26,7 @@ fn blocks(image: &Image) -> Vec<Logical> {
 #[test]
 fn random_damage_with_right_checksums_never_panics() {
     let dir = tempfile::tempdir().unwrap();
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut numbers = Rng::new(1);
     for name in ["snapshots", "holes"] {
         let images = unpack(name, dir.path());
         let image = Image::open(&images[0]);

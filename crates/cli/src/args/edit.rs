@@ -10,7 +10,7 @@ use super::compression::{Compression, parse_compression};
 use super::in_volume::InVolume;
 use super::owner::{Owners, parse_owner, parse_owners};
 use super::window::Window;
-use crate::size::{LEAST_MEMORY, parse_size};
+use crate::size::{MIN_MEMORY, parse_size};
 
 /// What can be done to an image, on the command line and in a script.
 #[derive(Debug, Subcommand)]
@@ -263,7 +263,7 @@ pub const MEMORY: usize = 64 << 20;
 /// The same by an option, no less than a mount takes.
 pub fn parse_memory(text: &str) -> Result<usize, String> {
     match parse_size(text)? {
-        bytes if bytes < LEAST_MEMORY => Err("at least 16M are needed".into()),
+        bytes if bytes < MIN_MEMORY => Err("at least 16M are needed".into()),
         bytes => usize::try_from(bytes).map_err(|_| format!("'{text}' is too much")),
     }
 }

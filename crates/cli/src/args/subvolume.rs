@@ -93,7 +93,7 @@ pub struct Delete {
 /// Put a snapshot of SOURCE in place of the subvolume TARGET, in one step.
 ///
 /// The name shows the old content or the new one at any time, and after any crash; when the command
-/// returns, the new one is durable. Files of the old one that are open fail with ESTALE.
+/// returns, the new one is durable. Programs that have files of the old one open go on with it.
 #[derive(Debug, Args)]
 pub struct Reset {
     /// The subvolume whose content is given up.

@@ -12,7 +12,7 @@ use crate::args::Diff;
 use crate::show;
 
 /// Ranges that are shown of a file.
-const MOST_RANGES: usize = 16;
+const MAX_RANGES: usize = 16;
 
 /// Shows a line for each change.
 pub struct Lines<W> {
@@ -221,7 +221,7 @@ fn ranges(change: &FileChange) -> Vec<String> {
         }
     }
     let mut shown: Vec<String> = Vec::new();
-    for (content, range) in ranges.iter().take(MOST_RANGES) {
+    for (content, range) in ranges.iter().take(MAX_RANGES) {
         let content = match content {
             Content::Data => "data",
             Content::Prealloc => "reserved",
@@ -229,8 +229,8 @@ fn ranges(change: &FileChange) -> Vec<String> {
         };
         shown.push(format!("{content} {}-{}", range.start, range.end.saturating_sub(1)));
     }
-    if ranges.len() > MOST_RANGES {
-        shown.push(format!("{} more ranges", ranges.len() - MOST_RANGES));
+    if ranges.len() > MAX_RANGES {
+        shown.push(format!("{} more ranges", ranges.len() - MAX_RANGES));
     }
     shown
 }

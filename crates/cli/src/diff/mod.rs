@@ -13,15 +13,13 @@ use ubtrfs_server::control::Question;
 
 use crate::args::Diff;
 use crate::args::subvolume::InImage;
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, Result, TROUBLE};
 use crate::json::Array;
 use crate::place::Opening;
 use crate::volume_at::{Named, open_together};
 
 /// The exit status if the subvolumes differ.
 const DIFFERENT: u8 = 1;
-/// The exit status if they could not be compared.
-const TROUBLE: u8 = 2;
 
 /// `ubtrfs diff`
 pub fn run(arguments: &Diff) -> Result<()> {

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use ubtrfs_format::posix;
 use ubtrfs_image::{CopyOptions, Editor, Error, Existing, HostFile, HostFiles, Job, ModeChange, Reflink};
 
 use super::locate::{Locate, Where};
@@ -156,9 +157,9 @@ fn host_file(path: PathBuf, recursive: bool) -> (HostFile, Option<OsString>) {
 
 fn make_node(editor: &Editor, arguments: &Mknod, path: &Path, mode: Option<&ModeChange>) -> Result<()> {
     let kind = match arguments.kind.as_str() {
-        "b" => 0o060_000,
-        "c" => 0o020_000,
-        _ => 0o010_000,
+        "b" => posix::S_IFBLK,
+        "c" => posix::S_IFCHR,
+        _ => posix::S_IFIFO,
     };
     let rdev = match (arguments.kind.as_str(), arguments.major, arguments.minor) {
         ("p", None, None) => 0,

@@ -1,55 +1,101 @@
-//! Manual pages: `ubtrfs(8)`, and one for each command. The text is that of `docs/ubtrfs.8.md`, a
-//! section for each command or for several; synopsis and options are those that the command line
-//! knows.
+//! Manual pages: one for each command, for the names by which mount(8), mkfs(8) and fsck(8) call
+//! the program, and for what belongs to no command. Each has a text in `docs/man`. Synopsis and
+//! options are those of the command line.
+//!
+//! A text is Markdown. What stands before its first section is the description. A section
+//! `Subcommands` has a part for each subcommand. A table with the head `option` says more about
+//! options than the command line's own help, and takes its place.
 
 use std::io;
 
-use clap::Command;
-use clap_mangen::Man;
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
-use roff::{Inline, Roff, bold, italic, line_break, roman};
+use clap::builder::PossibleValue;
+use clap::{Arg, ArgAction, Command, CommandFactory};
+use roff::{Inline, Roff, bold, italic, roman};
 
-const MANUAL: &str = include_str!("../../../../docs/ubtrfs.8.md");
+use super::markdown::{Explained, write};
+use crate::args::{Arguments, MkfsAlone};
+use crate::{fsck, mount};
 
-/// A page in the format of man(1).
+macro_rules! texts {
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("../../../../docs/man/", $name, ".md")))),*] };
+}
+
+/// The pages, each with its text.
+const TEXTS: &[(&str, &str)] = texts![
+    "ubtrfs.5" "ubtrfs-devices.7" "ubtrfs-images.7" "ubtrfs.8"
+    "mount.ubtrfs.8" "mkfs.ubtrfs.8" "fsck.ubtrfs.8"
+    "ubtrfs-apply.8" "ubtrfs-balance.8" "ubtrfs-cat.8" "ubtrfs-check.8" "ubtrfs-chmod.8" "ubtrfs-chown.8"
+    "ubtrfs-cp.8" "ubtrfs-device.8" "ubtrfs-diff.8" "ubtrfs-export.8" "ubtrfs-filesystem.8" "ubtrfs-history.8"
+    "ubtrfs-import.8" "ubtrfs-info.8" "ubtrfs-label.8" "ubtrfs-ln.8" "ubtrfs-ls.8" "ubtrfs-merge.8"
+    "ubtrfs-mkdir.8" "ubtrfs-mkfs.8" "ubtrfs-mknod.8" "ubtrfs-mount.8" "ubtrfs-mv.8" "ubtrfs-property.8"
+    "ubtrfs-put.8" "ubtrfs-replace.8" "ubtrfs-rescue.8" "ubtrfs-restore.8" "ubtrfs-rm.8" "ubtrfs-scrub.8"
+    "ubtrfs-setfattr.8" "ubtrfs-shell.8" "ubtrfs-stat.8" "ubtrfs-stats.8" "ubtrfs-subvolume.8" "ubtrfs-sync.8"
+    "ubtrfs-tree.8" "ubtrfs-truncate.8" "ubtrfs-umount.8"
+];
+
+/// The sections that follow the options.
+const AT_THE_END: [&str; 2] = ["Exit status", "See also"];
+
+/// The exit statuses of a page whose text has none.
+const STATUSES: &str = "0 for success, 1 for a failure, 2 for an invalid command line.";
+
+/// A page in the format of man(7).
 pub struct Page {
-    pub file_name: String,
+    /// Its name with its section: `ubtrfs-mount.8`.
+    pub name: &'static str,
     pub roff: Vec<u8>,
 }
 
-/// The pages of a command and of its subcommands.
-pub fn pages(mut command: Command) -> io::Result<Vec<Page>> {
-    command.build();
-    let sections = sections();
-    let commands: Vec<Command> = command.get_subcommands().filter(|sub| is_shown(sub)).cloned().collect();
-    let mut pages = vec![general_page(&command, &sections, &commands)?];
-    for sub in commands {
-        pages.push(command_page(&command, sub, &sections)?);
+impl Page {
+    /// The section of the manual.
+    pub fn section(&self) -> &'static str {
+        parts_of(self.name).1
     }
-    Ok(pages)
 }
 
-fn is_shown(command: &Command) -> bool {
-    !command.is_hide_set() && command.get_name() != "help"
+/// All pages.
+pub fn pages() -> io::Result<Vec<Page>> {
+    TEXTS.iter().map(|(name, text)| Ok(Page { name, roff: page(name, text)? })).collect()
 }
 
-/// A section of the manual: its heading and its text.
+/// Name and section.
+fn parts_of(name: &'static str) -> (&'static str, &'static str) {
+    name.rsplit_once('.').unwrap_or((name, "8"))
+}
+
+/// The command that a page is about, and what one types for it.
+fn command_of(page: &str) -> Option<Command> {
+    let mut command = match page {
+        "mount.ubtrfs.8" => mount::helper::command_line(),
+        "mkfs.ubtrfs.8" => MkfsAlone::command().name("mkfs.ubtrfs"),
+        "fsck.ubtrfs.8" => fsck::command_line(),
+        "ubtrfs.8" => Arguments::command(),
+        _ => {
+            let name = page.strip_prefix("ubtrfs-")?.strip_suffix(".8")?;
+            let mut all = Arguments::command();
+            all.build();
+            all.find_subcommand(name)?.clone()
+        }
+    };
+    command.build();
+    Some(command)
+}
+
+/// The subcommands that help shows, except for help itself.
+fn shown_subcommands(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+}
+
+/// A section of a text: its heading, and what follows.
 struct Section {
     heading: &'static str,
     text: &'static str,
 }
 
-impl Section {
-    fn is_about(&self, command: &str) -> bool {
-        self.heading.split(", ").any(|name| name == command)
-    }
-}
-
-/// The manual's sections; the first, without a heading, is the text before them.
-fn sections() -> Vec<Section> {
-    let mut parts = MANUAL.split("\n## ");
-    let before = parts.next().and_then(|title| title.split_once("\n\n"));
-    let first = Section { heading: "", text: before.map_or("", |(_, text)| text) };
+/// The parts of a text that begin with lines of this mark; the first part has no heading.
+fn sections(text: &'static str, mark: &'static str) -> Vec<Section> {
+    let mut parts = text.split(mark);
+    let first = Section { heading: "", text: parts.next().unwrap_or_default() };
     let rest = parts.map(|part| {
         let (heading, text) = part.split_once('\n').unwrap_or((part, ""));
         Section { heading, text }
@@ -57,186 +103,236 @@ fn sections() -> Vec<Section> {
     std::iter::once(first).chain(rest).collect()
 }
 
-fn general_page(command: &Command, sections: &[Section], commands: &[Command]) -> io::Result<Page> {
-    let man = Man::new(command.clone()).title("ubtrfs").section("8").manual("ubtrfs");
-    let mut roff = Vec::new();
-    man.render_title(&mut roff)?;
-    man.render_name_section(&mut roff)?;
-    let is_general = |section: &&Section| !commands.iter().any(|command| section.is_about(command.get_name()));
-    for section in sections.iter().filter(is_general) {
-        let heading = if section.heading.is_empty() { "DESCRIPTION".into() } else { section.heading.to_uppercase() };
-        write_section(&mut roff, &heading, section.text)?;
+fn page(name: &'static str, text: &'static str) -> io::Result<Vec<u8>> {
+    let (title, number) = parts_of(name);
+    let command = command_of(name);
+    let summary = summary(command.as_ref(), text);
+    let sections = sections(text.split_once("\n\n").map_or("", |(_, text)| text), "\n## ");
+    let mut roff = Roff::new();
+    let release = format!("ubtrfs {}", env!("CARGO_PKG_VERSION"));
+    roff.control("TH", [title, number, "", &release, "ubtrfs"]);
+    roff.control("SH", ["NAME"]).text([roman(format!("{title} - {summary}"))]);
+    if let Some(command) = &command {
+        roff.control("SH", ["SYNOPSIS"]);
+        write_synopsis(&mut roff, command, name);
     }
-    let mut others = Roff::new();
-    others.control("SH", ["SEE ALSO"]);
-    let names = commands.iter().map(|command| format!("ubtrfs-{}(8)", command.get_name()));
-    others.text([roman(names.collect::<Vec<_>>().join(", "))]);
-    others.to_writer(&mut roff)?;
-    Ok(Page { file_name: "ubtrfs.8".into(), roff })
-}
-
-fn command_page(main: &Command, command: Command, sections: &[Section]) -> io::Result<Page> {
-    let name = command.get_name().to_owned();
-    let title = format!("ubtrfs-{name}");
-    let version = main.get_version().unwrap_or_default().to_owned();
-    // The synopsis begins with what one types, the page's name has no blank.
-    let shown = command.bin_name(format!("ubtrfs {name}")).version(version);
-    let titled = shown.clone().name(title.clone()).display_name(title.clone());
-    let man = |command: Command| Man::new(command).title(title.clone()).section("8").manual("ubtrfs");
-    let (shown, titled) = (man(shown), man(titled));
-    let mut roff = Vec::new();
-    titled.render_title(&mut roff)?;
-    titled.render_name_section(&mut roff)?;
-    shown.render_synopsis_section(&mut roff)?;
-    for section in sections.iter().filter(|section| section.is_about(&name)) {
-        write_section(&mut roff, "DESCRIPTION", section.text)?;
-    }
-    shown.render_options_section(&mut roff)?;
-    let mut others = Roff::new();
-    others.control("SH", ["SEE ALSO"]);
-    others.text([roman("ubtrfs(8)")]);
-    others.to_writer(&mut roff)?;
-    Ok(Page { file_name: format!("{title}.8"), roff })
-}
-
-fn write_section(to: &mut Vec<u8>, heading: &str, text: &str) -> io::Result<()> {
-    let mut writer = Writer::default();
-    writer.roff.control("SH", [heading]);
-    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
-        writer.take(event);
-    }
-    writer.roff.to_writer(to)
-}
-
-/// Turns Markdown into what man(1) shows: tables become lists of terms.
-#[derive(Default)]
-struct Writer {
-    roff: Roff,
-    /// The text of the paragraph, item or cell that is being read.
-    inlines: Vec<Inline>,
-    /// How text is set.
-    face: Face,
-    /// The cells that have been read of a row.
-    cells: Vec<Vec<Inline>>,
-    is_code: bool,
-}
-
-#[derive(Clone, Copy, Default)]
-enum Face {
-    #[default]
-    Roman,
-    Bold,
-    Italic,
-}
-
-impl Writer {
-    fn take(&mut self, event: Event<'_>) {
-        match event {
-            Event::Start(tag) => self.start(&tag),
-            Event::End(tag) => self.end(tag),
-            Event::Text(text) if self.is_code => self.code(&text),
-            Event::Text(text) => self.inlines.push(match self.face {
-                Face::Roman => roman(text.to_string()),
-                Face::Bold => bold(text.to_string()),
-                Face::Italic => italic(text.to_string()),
-            }),
-            Event::Code(text) => self.inlines.push(bold(text.to_string())),
-            Event::SoftBreak | Event::HardBreak => self.inlines.push(roman(" ")),
-            _ => {}
+    let mut explained = Vec::new();
+    for Section { heading, text } in sections.iter().filter(|section| !AT_THE_END.contains(&section.heading)) {
+        match (*heading, &command) {
+            ("Subcommands", Some(command)) => write_subcommands(&mut roff, command, text),
+            _ => explained.extend(write_section(&mut roff, heading, text)),
         }
     }
-
-    fn start(&mut self, tag: &Tag<'_>) {
-        match tag {
-            Tag::Emphasis => self.face = Face::Italic,
-            Tag::Strong => self.face = Face::Bold,
-            Tag::CodeBlock(CodeBlockKind::Indented | CodeBlockKind::Fenced(_)) => self.is_code = true,
-            Tag::Item => self.flush("PP", &[]),
-            _ => {}
+    if let Some(command) = &command {
+        if name == "ubtrfs.8" {
+            write_commands(&mut roff, command);
+        } else if shown_subcommands(command).next().is_none() {
+            roff.control("SH", ["OPTIONS"]);
+            write_arguments(&mut roff, command, &explained);
+        }
+        if !sections.iter().any(|section| section.heading == AT_THE_END[0]) {
+            write_section(&mut roff, AT_THE_END[0], STATUSES);
         }
     }
+    for Section { heading, text } in sections.iter().filter(|section| AT_THE_END.contains(&section.heading)) {
+        write_section(&mut roff, heading, text);
+    }
+    let mut bytes = Vec::new();
+    roff.to_writer(&mut bytes)?;
+    Ok(bytes)
+}
 
-    fn end(&mut self, tag: TagEnd) {
-        match tag {
-            TagEnd::Paragraph => self.flush("PP", &[]),
-            TagEnd::Item => self.flush("IP", &["*", "2"]),
-            TagEnd::Heading(level) => self.flush(if level <= HeadingLevel::H2 { "SH" } else { "SS" }, &[]),
-            TagEnd::CodeBlock => self.is_code = false,
-            TagEnd::Emphasis | TagEnd::Strong => self.face = Face::Roman,
-            TagEnd::TableCell => self.cells.push(std::mem::take(&mut self.inlines)),
-            TagEnd::TableHead => self.cells.clear(),
-            TagEnd::TableRow => self.row(),
-            _ => {}
+/// What a page is about, in a line: what its text says after the name, or else the first sentence
+/// of the command's help.
+fn summary(command: Option<&Command>, text: &str) -> String {
+    let own = text.lines().next().and_then(|line| Some(line.split_once(": ")?.1.to_owned()));
+    let about = || command.and_then(|command| Some(command.get_about()?.to_string()));
+    let summary = own.or_else(about).unwrap_or_default();
+    summary.split(". ").next().unwrap_or_default().trim_end_matches('.').to_owned()
+}
+
+/// Writes a section, but for what it explains of options.
+fn write_section(roff: &mut Roff, heading: &str, text: &str) -> Vec<Explained> {
+    let heading = if heading.is_empty() { "DESCRIPTION".into() } else { heading.to_uppercase() };
+    roff.control("SH", [heading.as_str()]);
+    write(roff, text)
+}
+
+/// What is typed: a line for the command, or for each of its subcommands.
+fn write_synopsis(roff: &mut Roff, command: &Command, page: &str) {
+    let called = match page.strip_prefix("ubtrfs-") {
+        Some(_) => format!("ubtrfs {}", command.get_name()),
+        None => command.get_name().to_owned(),
+    };
+    let subcommands: Vec<&Command> = shown_subcommands(command).collect();
+    if page == "ubtrfs.8" {
+        roff.text([bold(&called), italic(" COMMAND "), roman("["), italic("ARGUMENT"), roman("...]")]);
+    } else if subcommands.is_empty() {
+        roff.text(synopsis(&called, command));
+    }
+    for (place, sub) in subcommands.iter().enumerate().filter(|_| page != "ubtrfs.8") {
+        if place > 0 {
+            roff.control("br", []);
+        }
+        roff.text(synopsis(&format!("{called} {}", sub.get_name()), sub));
+    }
+}
+
+/// A line of the synopsis. A command of many options has only a word for them.
+fn synopsis(called: &str, command: &Command) -> Vec<Inline> {
+    let mut line = vec![bold(called)];
+    if shown_subcommands(command).next().is_some() {
+        line.push(italic(" COMMAND ..."));
+        return line;
+    }
+    let options: Vec<&Arg> = shown_arguments(command).filter(|arg| !arg.is_positional()).collect();
+    if options.len() > 10 {
+        line.push(roman(" [OPTIONS]"));
+    } else {
+        for option in options {
+            line.push(roman(if option.is_required_set() { " " } else { " [" }));
+            line.push(bold(names(option).first().cloned().unwrap_or_default()));
+            line.extend(value(option));
+            let repeated = if matches!(option.get_action(), ArgAction::Append) { "..." } else { "" };
+            line.push(roman(format!("{}{repeated}", if option.is_required_set() { "" } else { "]" })));
         }
     }
+    for arg in shown_arguments(command).filter(|arg| arg.is_positional()) {
+        line.push(roman(" "));
+        line.extend(positional(arg));
+    }
+    line
+}
 
-    /// Writes what has been read, after a macro of man(7).
-    fn flush(&mut self, control: &str, arguments: &[&str]) {
-        let inlines = std::mem::take(&mut self.inlines);
-        if !inlines.is_empty() {
-            self.roff.control(control, arguments.iter().copied());
-            self.roff.text(inlines);
+/// The arguments that help shows, except for help itself.
+fn shown_arguments(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help")
+}
+
+/// The names of an option that help shows: `-f`, `--force`.
+fn names(option: &Arg) -> Vec<String> {
+    let short = option.get_short().into_iter().chain(option.get_visible_short_aliases().into_iter().flatten());
+    let long = option.get_long().into_iter().chain(option.get_visible_aliases().into_iter().flatten());
+    short.map(|letter| format!("-{letter}")).chain(long.map(|name| format!("--{name}"))).collect()
+}
+
+/// The value of an option, with what is before it.
+fn value(option: &Arg) -> Vec<Inline> {
+    if !option.get_action().takes_values() {
+        return Vec::new();
+    }
+    let name = option.get_value_names().into_iter().flatten().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    if option.get_num_args().is_some_and(|count| count.min_values() == 0) {
+        vec![roman("[="), italic(name), roman("]")]
+    } else {
+        vec![roman(" "), italic(name)]
+    }
+}
+
+/// An argument by its place. If there are two names, the last one is that of the last argument.
+fn positional(arg: &Arg) -> Vec<Inline> {
+    let names: Vec<String> = arg.get_value_names().into_iter().flatten().map(ToString::to_string).collect();
+    let names = if names.is_empty() { vec![arg.get_id().as_str().to_uppercase()] } else { names };
+    let count = arg.get_num_args().unwrap_or_default();
+    let many = if count.max_values() > names.len() { "..." } else { "" };
+    match names.as_slice() {
+        [first, last] if arg.is_required_set() && count.min_values() > 1 => {
+            vec![italic(first), roman(format!("{many} ")), italic(last)]
+        }
+        [first, last] if count.min_values() == 1 && many.is_empty() => {
+            vec![italic(first), roman(" ["), italic(last), roman("]")]
+        }
+        [first, last] => vec![roman("["), italic(first), roman(format!("{many}] ")), italic(last)],
+        _ if arg.is_required_set() => vec![italic(names.join(" ")), roman(many)],
+        _ => vec![roman("["), italic(names.join(" ")), roman(format!("]{many}"))],
+    }
+}
+
+/// The parts of a command, each with its text and its options.
+fn write_subcommands(roff: &mut Roff, command: &Command, text: &'static str) {
+    let texts = sections(text, "\n### ");
+    roff.control("SH", ["SUBCOMMANDS"]);
+    write(roff, texts[0].text);
+    for sub in shown_subcommands(command) {
+        roff.control("SS", [sub.get_name()]);
+        let explained = match texts.iter().find(|section| section.heading == sub.get_name()) {
+            Some(section) => write(roff, section.text),
+            None => Vec::new(),
+        };
+        if shown_subcommands(sub).next().is_none() {
+            write_arguments(roff, sub, &explained);
         }
     }
+}
 
-    fn code(&mut self, text: &str) {
-        self.roff.control("PP", []).control("RS", ["4"]).control("nf", []);
-        let lines = text.lines().flat_map(|line| [roman(line), line_break()]);
-        self.roff.text(lines.collect::<Vec<_>>());
-        self.roff.control("fi", []).control("RE", []);
-    }
-
-    /// The first cell is the term, the others explain it.
-    fn row(&mut self) {
-        let mut cells = std::mem::take(&mut self.cells).into_iter();
-        let Some(term) = cells.next() else { return };
-        self.roff.control("TP", []);
-        self.roff.text(term);
-        let mut text = Vec::new();
-        for cell in cells.filter(|cell| !cell.is_empty()) {
-            if !text.is_empty() {
-                text.push(roman("; "));
+fn write_arguments(roff: &mut Roff, command: &Command, explained: &[Explained]) {
+    let (places, options): (Vec<_>, Vec<_>) = shown_arguments(command).partition(|arg| arg.is_positional());
+    // What has no help is explained with the argument before it.
+    for arg in options.into_iter().chain(places.into_iter().filter(|arg| !help(arg).is_empty())) {
+        let names = names(arg);
+        roff.control("TP", []);
+        if arg.is_positional() {
+            roff.text(positional(arg));
+        } else {
+            let mut term = Vec::new();
+            for name in &names {
+                if !term.is_empty() {
+                    term.push(roman(", "));
+                }
+                term.push(bold(name.as_str()));
             }
-            text.extend(cell);
+            term.extend(value(arg));
+            roff.text(term);
         }
-        self.roff.text(text);
+        match explained.iter().find(|option| names.iter().any(|name| option.is_about(name))) {
+            Some(option) => roff.text(option.text()),
+            None => roff.text(marked(&help(arg))),
+        };
+    }
+}
+
+/// A text in which what stands between backquotes is set as code.
+fn marked(text: &str) -> Vec<Inline> {
+    let parts = text.split('`').enumerate().filter(|(_, part)| !part.is_empty());
+    parts.map(|(place, part)| if place % 2 == 0 { roman(part) } else { bold(part) }).collect()
+}
+
+/// The command line's own help for an argument, with its values and its default.
+fn help(arg: &Arg) -> String {
+    let mut parts = vec![arg.get_help().or(arg.get_long_help()).map(ToString::to_string).unwrap_or_default()];
+    if arg.get_action().takes_values() {
+        let values = arg.get_possible_values();
+        let values: Vec<&str> =
+            values.iter().filter(|value| !value.is_hide_set()).map(PossibleValue::get_name).collect();
+        if !values.is_empty() && !arg.is_hide_possible_values_set() {
+            parts.push(format!("[possible values: {}]", values.join(", ")));
+        }
+        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        if !default.is_empty() && !arg.is_hide_default_value_set() {
+            parts.push(format!("[default: {}]", default.join(" ")));
+        }
+    }
+    parts.join(" ").trim().to_owned()
+}
+
+/// The list of commands.
+fn write_commands(roff: &mut Roff, command: &Command) {
+    roff.control("SH", ["COMMANDS"]);
+    for sub in shown_subcommands(command) {
+        roff.control("TP", []);
+        roff.text([bold(format!("ubtrfs-{}", sub.get_name())), roman("(8)")]);
+        roff.text([roman(summary(Some(sub), ""))]);
+    }
+    roff.control("SH", ["OTHER PAGES"]);
+    let others = TEXTS.iter().filter(|(name, _)| !(name.starts_with("ubtrfs-") && name.ends_with(".8")));
+    for (name, text) in others.filter(|(name, _)| *name != "ubtrfs.8") {
+        let (title, number) = parts_of(name);
+        roff.control("TP", []);
+        roff.text([bold(title), roman(format!("({number})"))]);
+        roff.text([roman(summary(command_of(name).as_ref(), text))]);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-    use crate::args::Arguments;
-
-    fn page(name: &str) -> String {
-        let pages = pages(Arguments::command()).unwrap();
-        let page = pages.into_iter().find(|page| page.file_name == name).unwrap();
-        String::from_utf8(page.roff).unwrap()
-    }
-
-    #[test]
-    fn each_command_has_a_page_with_its_section_of_the_manual() {
-        let mut command = Arguments::command();
-        command.build();
-        for sub in command.get_subcommands().filter(|sub| is_shown(sub)) {
-            let page = page(&format!("ubtrfs-{}.8", sub.get_name()));
-            for part in [".SH NAME", ".SH SYNOPSIS", ".SH DESCRIPTION", ".SH OPTIONS"] {
-                assert!(page.contains(part), "{}: no {part}", sub.get_name());
-            }
-        }
-    }
-
-    #[test]
-    fn rows_of_tables_become_terms() {
-        let page = page("ubtrfs-mount.8");
-        assert!(page.contains(".TP\n\\fBmemory=SIZE\\fR\n"), "{page}");
-    }
-
-    #[test]
-    fn the_general_page_refers_to_the_others() {
-        let page = page("ubtrfs.8");
-        assert!(page.contains("ubtrfs\\-mount(8)") && page.contains("EXIT STATUS"), "{page}");
-    }
-}
+#[path = "manual_tests.rs"]
+mod tests;

@@ -2,6 +2,7 @@
 //! for shells.
 
 mod manual;
+mod markdown;
 pub mod values;
 
 use std::fs;
@@ -42,10 +43,10 @@ fn write_completions(share: &Path) -> std::io::Result<()> {
 }
 
 fn write_pages(share: &Path) -> std::io::Result<()> {
-    let directory = share.join("man/man8");
-    fs::create_dir_all(&directory)?;
-    for page in manual::pages(Arguments::command())? {
-        fs::write(directory.join(page.file_name), page.roff)?;
+    for page in manual::pages()? {
+        let directory = share.join(format!("man/man{}", page.section()));
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join(page.name), page.roff)?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, XattrF
 use rustix::io::Errno;
 use ubtrfs::acl;
 use ubtrfs::xattr_names::CAPABILITY;
+use ubtrfs_format::posix::SET_ID;
 use ubtrfs_mkfs::random_uuid;
 use ubtrfs_tree::sentence;
 
@@ -21,7 +22,6 @@ use super::target::Made;
 const OF_CONTENT: [&[u8]; 3] = [CAPABILITY, b"security.ima", b"security.evm"];
 /// Attributes that give rights to users by their names, and to the group of a file.
 const ACL: &[u8] = acl::ACCESS;
-const SET_ID: u32 = 0o6000;
 
 /// A name in a directory, and what becomes of it.
 #[derive(Debug)]

@@ -327,16 +327,16 @@ impl std::fmt::Display for Shown<'_> {
 
 /// A path from the top, for people. Of a very long one the middle is left out.
 fn joined(path: &LinkedPath) -> String {
-    const LONGEST: usize = 1000;
+    const MAX: usize = 1000;
     let shown = crate::show::bytes(&path.below(b""));
     if shown.is_empty() {
         return "/".into();
     }
-    if shown.len() <= LONGEST {
+    if shown.len() <= MAX {
         return shown;
     }
     let half = |is_first: bool| {
-        let mut at = if is_first { LONGEST / 2 } else { shown.len() - LONGEST / 2 };
+        let mut at = if is_first { MAX / 2 } else { shown.len() - MAX / 2 };
         while !shown.is_char_boundary(at) {
             at -= 1;
         }

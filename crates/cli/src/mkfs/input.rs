@@ -5,6 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
+use ubtrfs_format::units::MIB;
 use ubtrfs_image::{
     HostFile, HostFiles, Measured, NewSubvolume, OciImage, OciReference, OpenFile, Platform, Selection, Source,
     check_beginning, measure_compressed,
@@ -15,8 +16,6 @@ use crate::args::Mkfs;
 use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::show;
-
-const MIB: u64 = 1 << 20;
 
 /// What a volume is filled with.
 #[derive(Debug)]

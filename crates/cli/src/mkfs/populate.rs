@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ubtrfs::Options;
 use ubtrfs_format::items::BlockGroupFlags;
+use ubtrfs_format::units::MIB;
 use ubtrfs_image::{
     CopyOptions, Counts, Destination, Editor, Error, HostFile, HostFiles, ImportOptions, Job, MadeSubvolumes,
     PathFlags, Selection, Session, copy_into, import,
@@ -21,7 +22,6 @@ use crate::failure::{Failure, Result};
 use crate::host::sources::Sources;
 use crate::report::Progress;
 
-const MIB: u64 = 1 << 20;
 /// The size of a volume that is shrunk in the end, if nothing is known of what comes into it.
 const UNKNOWN: u64 = 1 << 40;
 

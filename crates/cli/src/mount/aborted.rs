@@ -35,7 +35,7 @@ pub fn show(mount: &Arc<Mount>, server: &Arc<Shared>) {
 
 fn keep_read_only(mount: &Weak<Mount>, server: &Weak<Shared>) {
     let mut said_busy = false;
-    let Ok(table) = File::open("/proc/self/mountinfo") else { return };
+    let Ok(table) = File::open(ubtrfs_mounts::TABLE) else { return };
     while let (Some(mount), Some(server)) = (mount.upgrade(), server.upgrade()) {
         if server.is_ending() || !mount.is_mounted() {
             return;

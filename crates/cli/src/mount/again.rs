@@ -29,9 +29,11 @@ use ubtrfs_fuse::mount::{Detached, MountError, MountOptions, is_dead};
 use ubtrfs_server::control::Report;
 use ubtrfs_volume::{is_remote, is_same_export};
 
-use super::ignored::is_ignored;
 use super::offers;
-use super::options::{MountRequest, each};
+use super::option::Scope;
+use super::option_table::find;
+use super::options::each;
+use super::request::MountRequest;
 use crate::args::Window;
 use crate::control;
 use crate::device::part_of;
@@ -127,7 +129,7 @@ struct Candidate {
 
 /// Mounts from what root has mounted of this volume already. Returns whether there is such a mount.
 pub fn mount(wanted: &Wanted<'_>) -> Result<bool> {
-    let table = mount_table::all().map_err(|error| Failure::about("/proc/self/mountinfo", &error))?;
+    let table = mount_table::all().map_err(|error| Failure::about(mount_table::TABLE, &error))?;
     // Servers are asked only where the kernel does not know it all.
     let offered = iter::once(()).flat_map(|()| offered(&table, wanted.devices));
     for candidate in first_mounts(&table, wanted.devices).into_iter().chain(offered) {
@@ -203,7 +205,7 @@ fn is_same_part(wanted: &Wanted<'_>, source: &Path, report: &Report) -> Result<b
 
 /// Whether an option says which part of a device the volume is in.
 fn is_of_part(option: &str) -> bool {
-    matches!(option.split('=').next(), Some("partition" | "offset" | "sizelimit"))
+    find(option).is_some_and(|given| given.row.scope == Scope::Part)
 }
 
 /// Mounts the directory of it that is wanted.
@@ -314,16 +316,7 @@ fn write_again(all: &Detached, first: &Mounted) -> Result<()> {
 
 /// Names the options that only the first mount could have set.
 fn say_what_is_ignored(given: &[String], report: &Report) {
-    /// Of each mount.
-    const OWN: [&str; 12] =
-        ["ro", "rw", "dev", "nodev", "suid", "nosuid", "exec", "noexec", "atime", "noatime", "relatime", "defaults"];
-    let is_own = |option: &str| {
-        let name = option.split('=').next().unwrap_or_default();
-        OWN.contains(&option)
-            || matches!(name, "subvol" | "subvolid" | "device")
-            || is_of_part(option)
-            || is_ignored(option)
-    };
+    let is_own = |option: &str| find(option).is_some_and(|given| given.row.scope != Scope::Volume);
     for option in each(given).filter(|option| !is_own(option) && !report.options.iter().any(|other| other == option)) {
         eprintln!(
             "ubtrfs: mount option '{option}' has no effect: the volume is mounted already, and has this from its first \

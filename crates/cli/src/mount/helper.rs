@@ -7,11 +7,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-use super::ignored::{is_ignored, refusal, remark};
-use super::options::MountRequest;
+use super::option_table::find;
+use super::options::each;
 use super::remount;
+use super::request::MountRequest;
 use crate::args;
 use crate::failure::{Failure, Result};
 
@@ -61,6 +62,11 @@ struct Arguments {
 pub fn is_called(name: Option<&OsString>) -> bool {
     let name = name.and_then(|name| Path::new(name).file_name()).and_then(|name| name.to_str());
     name.is_some_and(|name| matches!(name, "mount.ubtrfs" | "mount.fuse.ubtrfs" | "mount.fuseblk.ubtrfs"))
+}
+
+/// Its command line, for its manual page.
+pub fn command_line() -> clap::Command {
+    Arguments::command()
 }
 
 /// The program as a helper.
@@ -113,13 +119,9 @@ fn run(mut arguments: Arguments) -> Result<()> {
     })
 }
 
-/// Options that mean something, or are known to mean nothing.
+/// Options that are in the table.
 fn known(lists: &[String]) -> Vec<&str> {
-    let options = lists.iter().flat_map(|list| list.split(','));
-    let is_known = |option: &&str| {
-        is_ignored(option) || remark(option).is_some() || refusal(option).is_some() || MountRequest::knows(option)
-    };
-    options.filter(is_known).collect()
+    each(lists).filter(|option| find(option).is_some()).collect()
 }
 
 #[cfg(test)]

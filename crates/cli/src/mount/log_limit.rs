@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Context, Layer};
 const LINES: u64 = 10;
 const WINDOW: Duration = Duration::from_secs(5);
 /// The bytes of a message by which those that were left out are described.
-const LONGEST: usize = 160;
+const MAX: usize = 160;
 
 static PLACES: LazyLock<Places> = LazyLock::new(Places::default);
 
@@ -158,12 +158,12 @@ fn message(event: &Event<'_>) -> String {
     text.0
 }
 
-/// Takes no more than [`LONGEST`] bytes.
+/// Takes no more than [`MAX`] bytes.
 struct Short<'a>(&'a mut String);
 
 impl Write for Short<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = LONGEST - self.0.len().min(LONGEST);
+        let room = MAX - self.0.len().min(MAX);
         let end = (0..=room.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
         self.0.push_str(&text[..end]);
         if end < text.len() { Err(fmt::Error) } else { Ok(()) }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn long_messages_are_cut_between_characters() {
         let mut text = String::new();
-        assert!(write!(Short(&mut text), "{}é", "x".repeat(LONGEST - 1)).is_err());
-        assert_eq!(text.len(), LONGEST - 1);
+        assert!(write!(Short(&mut text), "{}é", "x".repeat(MAX - 1)).is_err());
+        assert_eq!(text.len(), MAX - 1);
     }
 }

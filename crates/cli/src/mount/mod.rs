@@ -5,17 +5,21 @@ mod again;
 mod background;
 mod ending;
 pub mod helper;
-mod ignored;
 mod log;
 mod log_limit;
-mod near;
+pub mod near;
 mod notify;
 mod offers;
+mod option;
+mod option_table;
 mod options;
 mod protect;
 mod remount;
+mod request;
 mod serve;
 mod syncs;
+#[cfg(test)]
+mod table_tests;
 mod tied;
 mod watcher;
 
@@ -28,7 +32,8 @@ use crate::device::{all_of_volume, all_that_is_there, is_seed, superblock_on};
 use crate::failure::{Failure, Result};
 use crate::members::add_of_options;
 pub use near::offered as offered_options;
-use options::{MountRequest, each};
+use options::each;
+use request::MountRequest;
 use serve::Job;
 
 /// Where the kernel shows its security module `SELinux`, if that is on.
@@ -103,8 +108,9 @@ pub fn run(arguments: &args::Mount) -> Result<()> {
         tied_to: arguments.tied_to,
     };
     if !arguments.server {
+        let is_root = rustix::process::geteuid().is_root();
         for option in &job.options {
-            if let Some(remark) = ignored::remark(option) {
+            if let Some(remark) = option_table::find(option).and_then(|given| given.remark(is_root)) {
                 eprintln!("ubtrfs: mount option '{option}' has no effect: {remark}");
             }
         }

@@ -32,7 +32,7 @@ const NEW: &str = ".";
 /// How long a server or its caller may be silent.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any server says.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// What a server serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -152,6 +152,6 @@ fn ask(path: &Path) -> io::Result<(Served, Option<OwnedFd>)> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    server.take(MOST_BYTES).read_to_end(&mut said)?;
+    server.take(MAX_BYTES).read_to_end(&mut said)?;
     Ok((serde_json::from_slice(&said)?, connection))
 }

@@ -15,10 +15,12 @@ use rustix::io::Errno;
 use ubtrfs::CompressionMode;
 use ubtrfs_fuse::Connection;
 use ubtrfs_fuse::mount::{MountFlags, Point, device_number_of, remount};
-use ubtrfs_server::control::{Report, is_of_new_files, name_of_new_files};
+use ubtrfs_server::control::{Report, name_of_new_files};
 
-use super::ignored::{is_ignored, refusal, remark};
-use super::options::{COMPRESSIONS, MountRequest, each};
+use super::option::{Remount, Wrong};
+use super::option_table::{TABLE, find};
+use super::options::each;
+use super::request::MountRequest;
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::holders::users;
@@ -180,14 +182,16 @@ fn about_aborted(point: &Path, reason: &str) -> Failure {
 fn of_data<'a>(options: impl Iterator<Item = &'a str>, present: &[String]) -> Result<Vec<String>> {
     let (mut changed, mut wanted) = (Vec::new(), Vec::new());
     for option in options {
-        match option {
-            option if is_threads(option) => changed = vec![option.to_owned()],
-            option if is_compression(option) || is_of_new_files(option) => wanted.push(option.to_owned()),
+        match remount_of(option) {
+            Some(Remount::Threads) => changed = vec![option.to_owned()],
+            Some(Remount::Compression | Remount::NewFiles) => wanted.push(option.to_owned()),
             _ => {}
         }
     }
     if !wanted.is_empty() {
-        let in_force = present.iter().filter(|option| is_compression(option) || is_of_new_files(option)).cloned();
+        let is_of_both =
+            |option: &&String| matches!(remount_of(option), Some(Remount::Compression | Remount::NewFiles));
+        let in_force = present.iter().filter(is_of_both).cloned();
         let whole = MountRequest::parse(&in_force.chain(wanted).collect::<Vec<_>>())?;
         changed.push(whole.compression.map_or_else(|| "compress=no".to_owned(), CompressionMode::to_option));
         changed.extend(name_of_new_files(whole.new_files.flags()).map(str::to_owned));
@@ -195,14 +199,9 @@ fn of_data<'a>(options: impl Iterator<Item = &'a str>, present: &[String]) -> Re
     Ok(changed)
 }
 
-/// Whether an option says how data is compressed, in a way that there is.
-fn is_compression(option: &str) -> bool {
-    CompressionMode::is_option(option) && MountRequest::parse(&[option.to_owned()]).is_ok()
-}
-
-/// Whether an option says by how many threads, in a way that there is.
-fn is_threads(option: &str) -> bool {
-    option.starts_with("thread_pool=") && MountRequest::parse(&[option.to_owned()]).is_ok()
+/// What a remount makes of an option.
+fn remount_of(option: &str) -> Option<Remount> {
+    find(option).map(|given| given.row.remount)
 }
 
 fn is_busy(error: &io::Error) -> bool {
@@ -210,50 +209,59 @@ fn is_busy(error: &io::Error) -> bool {
 }
 
 /// The flags that a mount is to have: those that it has, changed by the options.
-fn wanted_flags<'a>(options: impl Iterator<Item = &'a str>, present: &[String], report: &Report) -> Result<MountFlags> {
-    const KERNELS: [(&str, &str, MountFlags); 4] = [
-        ("ro", "rw", MountFlags::RDONLY),
-        ("nosuid", "suid", MountFlags::NOSUID),
-        ("nodev", "dev", MountFlags::NODEV),
-        ("noexec", "exec", MountFlags::NOEXEC),
-    ];
+pub fn wanted_flags<'a>(
+    options: impl Iterator<Item = &'a str>,
+    present: &[String],
+    report: &Report,
+) -> Result<MountFlags> {
     let holds = |option: &str| present.iter().any(|other| other == option);
     let mut flags = MountFlags::empty();
-    for (on, _, flag) in KERNELS {
-        flags.set(flag, holds(on));
+    for row in TABLE {
+        if let Remount::Flag(flag) = row.remount {
+            flags.set(flag, row.names.iter().any(|name| holds(name)));
+        }
     }
     flags.set(MountFlags::NOATIME, holds("noatime"));
     for option in options {
-        if let Some((on, _, flag)) = KERNELS.iter().find(|(on, off, _)| [*on, *off].contains(&option)) {
-            flags.set(*flag, option == *on);
-            continue;
-        }
-        let is_as_it_was = match option {
-            REMOUNT => true,
-            "atime" | "relatime" if holds("noatime") => false,
-            "relatime" | "nostrictatime" => !report.options.iter().any(|other| other == "strictatime"),
-            "atime" => true,
-            _ => {
-                holds(option)
-                    || is_ignored(option)
-                    || is_compression(option)
-                    || is_of_new_files(option)
-                    || is_threads(option)
-                    || report.options.iter().any(|other| other == option)
+        let is_in_force = |option: &str| holds(option) || report.options.iter().any(|other| other == option);
+        // What the mount table shows may be the kernel's alone, such as `user_id=`.
+        let Some(given) = find(option) else {
+            if holds(option) {
+                continue;
             }
+            return Err(refused(option, None));
         };
-        if !is_as_it_was {
-            let of_compression = CompressionMode::is_option(option).then_some(COMPRESSIONS);
-            let why = of_compression.or_else(|| refusal(option)).or_else(|| remark(option));
-            return Err(Failure::new(match why {
-                Some(why) => format!("mount option '{option}' can't be had by a remount: {why}"),
-                None => format!(
-                    "mount option '{option}' can't be had by a remount: unmount the volume, and mount it with that option"
-                ),
-            }));
+        given.apply(&mut MountRequest::default()).map_err(|wrong| refused(option, Some(&wrong)))?;
+        let may_be = match given.row.remount {
+            Remount::Flag(flag) => {
+                flags.set(flag, !given.is_opposite);
+                true
+            }
+            Remount::Unset(flag) => {
+                flags.remove(flag);
+                true
+            }
+            Remount::Threads | Remount::Compression | Remount::NewFiles | Remount::Nothing => true,
+            Remount::Unless(others) => !others.iter().any(|other| is_in_force(other)),
+            Remount::Stays if given.is_opposite => !given.row.names.iter().any(|name| is_in_force(name)),
+            Remount::Stays => is_in_force(option),
+        };
+        if !may_be {
+            return Err(refused(option, None));
         }
     }
     Ok(flags)
+}
+
+/// Why a remount can't give a mount this option.
+fn refused(option: &str, wrong: Option<&Wrong>) -> Failure {
+    let remark = find(option).and_then(|given| given.remark(true));
+    let why = match wrong {
+        Some(Wrong::Argument(why)) => why,
+        Some(Wrong::Option(why)) => *why,
+        None => remark.unwrap_or("unmount the volume, and mount it with that option"),
+    };
+    Failure::new(format!("mount option '{option}' can't be had by a remount: {why}"))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use ubtrfs_volume::{
 };
 
 use super::offers::{Offer, Served};
-use super::options::{self, MountRequest};
+use super::request::MountRequest;
 use super::syncs::Syncs;
 use super::tied::Tied;
 use super::watcher::{Lifeline, Watcher};
@@ -485,7 +485,7 @@ pub fn mount_options(devices: &[PathBuf], request: &MountRequest, root: bool) ->
 pub fn can_be_shared(request: &MountRequest) -> bool {
     request.given_up.is_empty()
         && request.generation.is_none()
-        && request.rescue == options::Rescue::default()
+        && !request.rescue.is_wanted()
         && request.checks_permissions()
 }
 

@@ -180,7 +180,7 @@ enum SyncWay {
 fn watch(mount: &Arc<Mount>, server: &Arc<Shared>) {
     let (mount, server) = (Arc::clone(mount), Arc::clone(server));
     let started = thread::Builder::new().name("mount-table".into()).spawn(move || {
-        let Ok(table) = File::open("/proc/self/mountinfo") else { return };
+        let Ok(table) = File::open(ubtrfs_mounts::TABLE) else { return };
         let mut was_read_only = false;
         loop {
             // The first time it is "changed".

@@ -20,7 +20,7 @@ use crate::output::say;
 use crate::trees::Trees;
 
 /// Files of one commit that are copied; more would not be found one by one any more.
-const MOST_FILES: usize = 1 << 20;
+const MAX_FILES: usize = 1 << 20;
 
 /// Copies files that a newer commit doesn't have as an older one has them, into a directory for
 /// each commit. Without a commit that was chosen each one is compared with the next, so that every
@@ -124,7 +124,7 @@ fn changed(older: &Source, newer: &Source, subvolume: TreeId) -> (Vec<Ino>, Opti
     let mut files = Vec::new();
     let mut problem = None;
     let mut consider = |key: Key, old: &[u8], new: Option<&[u8]>| {
-        if key.item_type == ItemType::INODE_ITEM && is_lost(old, new) && files.len() < MOST_FILES {
+        if key.item_type == ItemType::INODE_ITEM && is_lost(old, new) && files.len() < MAX_FILES {
             files.push(Ino(key.objectid));
         }
     };

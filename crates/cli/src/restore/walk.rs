@@ -26,13 +26,13 @@ use crate::trees::Trees;
 /// Entries that are listed at once.
 const BATCH: usize = 64;
 /// Files of several names whose other names are waited for.
-const MOST_LINKED: usize = 1 << 20;
+const MAX_LINKED: usize = 1 << 20;
 
 /// Kinds of what is left out that are named.
 const MAX_LEFT_OUT: usize = 100;
 
 /// Subvolumes that are named though nothing of them is copied.
-const MOST_OTHERS: usize = 20;
+const MAX_OTHERS: usize = 20;
 
 /// A set of inodes: a bit for each, in words of neighbours.
 #[derive(Default)]
@@ -192,13 +192,13 @@ impl<'a> Walk<'a> {
         let is_named = |other: &&ubtrfs::FoundSubvolume| self.arguments.snapshots || !other.is_snapshot;
         let named: Vec<_> = found.iter().filter(is_named).map(|other| other.id).collect();
         let trees = Trees::new(&self.source.volume);
-        for id in named.iter().take(MOST_OTHERS) {
+        for id in named.iter().take(MAX_OTHERS) {
             let path = crate::info::path(&trees, *id).map(|path| crate::show::bytes(&path));
             let path = path.unwrap_or_else(|| "whose path is unknown".into());
             self.others.push(format!("the subvolume {path} (--subvolid {id} copies it)"));
         }
-        if named.len() > MOST_OTHERS {
-            self.others.push(format!("{} more subvolumes ('ubtrfs info' lists them)", named.len() - MOST_OTHERS));
+        if named.len() > MAX_OTHERS {
+            self.others.push(format!("{} more subvolumes ('ubtrfs info' lists them)", named.len() - MAX_OTHERS));
         }
         if found.len() > named.len() {
             let count = found.len() - named.len();
@@ -349,7 +349,7 @@ impl<'a> Walk<'a> {
             _ => return Err(io::Error::other("its type is unknown")),
         };
         let left = self.linked.remove(&attributes.id).map_or(attributes.nlink, |first| first.left).saturating_sub(1);
-        if left > 0 && self.linked.len() < MOST_LINKED {
+        if left > 0 && self.linked.len() < MAX_LINKED {
             let (at, name) = (Rc::clone(dir), name.to_vec());
             self.linked.insert(attributes.id, First { at, name, known, left });
         }

@@ -13,9 +13,9 @@ use crate::show;
 use crate::volume_at::{Named, VolumeAt, open};
 
 /// Directories above a file: in more than that only damaged volumes have one.
-const DEEPEST: usize = 4096;
+const MAX: usize = 4096;
 /// Bytes of paths that are remembered.
-const MOST_REMEMBERED: usize = 8 << 20;
+const MAX_REMEMBERED: usize = 8 << 20;
 
 /// `ubtrfs subvolume find-new`
 pub fn run(arguments: &FindNew) -> Result<()> {
@@ -112,7 +112,7 @@ impl Paths<'_> {
                 break path.clone();
             }
             let Some((above, name)) = self.name(at)? else { return Ok(None) };
-            if names.len() > DEEPEST {
+            if names.len() > MAX {
                 return Err(Failure::new(format!("inode {ino} has no path: a directory is below itself")));
             }
             names.push(name);
@@ -124,7 +124,7 @@ impl Paths<'_> {
         }
         if !names.is_empty() {
             self.bytes += path.len();
-            if self.bytes > MOST_REMEMBERED {
+            if self.bytes > MAX_REMEMBERED {
                 self.remembered.clear();
                 self.bytes = path.len();
             }

@@ -83,8 +83,10 @@ impl Comparisons for Image {
 
     fn changes(&self, question: &Question, visit: &mut dyn FnMut(FileChange) -> bool) -> Result<()> {
         let done = match question {
-            Question::Changes { old, new } => self.fs.changes(*old, *new, visit),
-            Question::ChangesSince { subvolume, generation } => self.fs.changes_since(*subvolume, *generation, visit),
+            Question::Changes { old, new } => ubtrfs::changes(&self.fs, *old, *new, visit),
+            Question::ChangesSince { subvolume, generation } => {
+                ubtrfs::changes_since(&self.fs, *subvolume, *generation, visit)
+            }
         };
         done.map_err(|error| match explained(error.errno()) {
             Some(why) => Failure::new(format!("{}: {why}", self.path().display())),
@@ -94,7 +96,7 @@ impl Comparisons for Image {
 
     fn merge(&self, wanted: &WantedMerge<'_>) -> Result<Vec<MergeRecord>> {
         let WantedMerge { sides, prefer, dry_run, explained, .. } = *wanted;
-        let merged = self.fs.merge(sides, prefer, dry_run, &mut |_| ());
+        let merged = ubtrfs::merge(&self.fs, sides, prefer, dry_run, &mut |_| ());
         let merged = merged.map_err(|error| match explained(error.errno()) {
             Some(why) => Failure::new(format!("{}: {why}", self.path().display())),
             None => self.failed(&error),

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use ubtrfs_format::posix::UMASK;
 use ubtrfs_format::{TreeId, Uuid};
 use ubtrfs_server::control::Report;
 
@@ -22,8 +23,6 @@ use crate::path::failure;
 use crate::place::{Image, split};
 use crate::show;
 
-/// Permissions that a new subvolume of an image does not get, as what edits make.
-const UMASK: u32 = 0o022;
 /// The offset of the id in the answer about a subvolume.
 const RECEIVED_UUID: usize = 8 + 256 + 4 * 8 + 2 * 16;
 /// How often it is looked whether an image has got its space back.

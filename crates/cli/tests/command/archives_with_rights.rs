@@ -146,13 +146,13 @@ fn what_no_file_here_can_have_is_refused_by_name() {
 
 #[test]
 fn what_holds_for_all_entries_has_bounds() {
-    const MOST: usize = 64 << 10;
+    const MAX: usize = 64 << 10;
     let dir = scratch_dir();
     let image = new_volume(dir.path());
     let global = |key: &str, bytes: usize| entry("global", b'g', &record(key, &vec![b'x'; bytes]));
     let file = || entry("file", b'0', b"content");
     // What replaces a record of the same name does not add to it.
-    let mut archive: Vec<u8> = (0..8).flat_map(|_| global("comment", MOST - 100)).collect();
+    let mut archive: Vec<u8> = (0..8).flat_map(|_| global("comment", MAX - 100)).collect();
     archive.extend(file());
     let path = dir.path().join("x.tar").to_str().unwrap().to_owned();
     fs::write(&path, archive).unwrap();
@@ -160,8 +160,8 @@ fn what_holds_for_all_entries_has_bounds() {
     let before = listing(&image);
     let words = "more than 65536 bytes of records that hold for all entries";
     for archive in [
-        [global("comment", MOST), file()].concat(),
-        [global("SCHILY.xattr.user.one", MOST / 2), global("SCHILY.xattr.user.two", MOST / 2), file()].concat(),
+        [global("comment", MAX), file()].concat(),
+        [global("SCHILY.xattr.user.one", MAX / 2), global("SCHILY.xattr.user.two", MAX / 2), file()].concat(),
         (0..4000).flat_map(|number| global(&format!("key {number}"), 20)).chain(file()).collect(),
     ] {
         fs::write(&path, archive).unwrap();

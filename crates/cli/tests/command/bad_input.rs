@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use rustix::fs::FlockOperation;
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 
 use crate::{changed, fails, new_volume, success, ubtrfs};
 

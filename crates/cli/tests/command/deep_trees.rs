@@ -15,11 +15,11 @@ use crate::{new_volume, success};
 const DEPTH: usize = 10_000;
 
 /// Kilobytes of memory that a command may map. A path for each directory would be more.
-const MOST: &str = "400000";
+const MAX: &str = "400000";
 
 /// Runs `ubtrfs` with so much memory.
 fn within_memory(arguments: &[&str]) -> Output {
-    let limited = format!("ulimit -v {MOST}; exec \"$0\" \"$@\"");
+    let limited = format!("ulimit -v {MAX}; exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
     // What allocators map beforehand depends on the number of processors.
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_ubtrfs")]).args(arguments).env("MALLOC_ARENA_MAX", "1");

@@ -147,18 +147,19 @@ fn changed_listings_that_end_at_once_show_no_deleted_name() {
     volume.check();
 }
 
-/// Threads that sync the whole volume, each by the control interface, by syncfs(2), or both in
+/// Threads that sync the whole volume, each by the ioctl for that, by syncfs(2), or both in
 /// turn, beside others that append to files and fsync them. `$1` is the directory.
 const SYNCERS: &str = r#"
-import ctypes, os, sys, threading, time
+import ctypes, fcntl, os, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 root = sys.argv[1]
+CONTROL_SYNC = 0x7504
 end = time.monotonic() + 5
 def sync(number):
     fd = os.open(root, os.O_RDONLY)
     while time.monotonic() < end:
         if number % 2:
-            os.getxattr(root, "ubtrfs.sync")
+            fcntl.ioctl(fd, CONTROL_SYNC)
         elif libc.syncfs(fd):
             raise OSError(ctypes.get_errno(), "syncfs")
 def append(number):

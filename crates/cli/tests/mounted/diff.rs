@@ -13,6 +13,7 @@ use ubtrfs_testkit::require;
 use ubtrfs_testkit::run::{Outcome, command, run};
 
 use crate::harness::{FUSE, Volume, fails, ubtrfs};
+use crate::merge::keep_stream;
 use crate::users_mount::UsersMount;
 
 fn diff(arguments: &[&str]) -> Outcome {
@@ -123,8 +124,7 @@ fn only_who_may_read_all_of_a_volume_compares_its_subvolumes() {
     let outcome = as_nobody(&text(&program));
     assert_eq!((outcome.code(), &*outcome.stdout), (Some(2), ""), "{}", outcome.report());
     assert!(outcome.stderr.contains("only root, or the user who has mounted it"), "{}", outcome.report());
-    let absent = rustix::fs::getxattr(&*volume.point, "ubtrfs.next.77", &mut [0; 100][..]);
-    assert_eq!(absent, Err(rustix::io::Errno::NXIO));
+    assert_eq!(keep_stream(&volume.point, 77), Err(rustix::io::Errno::NXIO));
 
     let users = Volume::new();
     users.mount("");
@@ -207,9 +207,9 @@ fn a_comparison_in_a_pager_keeps_no_state_of_the_volume() {
     // The first stream of the mount: some 40 MB, of which nothing is read yet.
     let mut paged = Command::new(env!("CARGO_BIN_EXE_ubtrfs"));
     let mut paged = paged.args(["diff", "--name-only", &old, &new]).stdout(Stdio::piped()).spawn().unwrap();
-    let is_there = || rustix::fs::getxattr(&*volume.point, "ubtrfs.next.1", &mut [0; 0][..]);
+    let is_there = || keep_stream(&volume.point, 1);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while is_there() != Ok(0) {
+    while is_there() != Ok(()) {
         assert!(Instant::now() < deadline && paged.try_wait().unwrap().is_none(), "it never began");
     }
     while is_there() != Err(rustix::io::Errno::NXIO) {

@@ -1,9 +1,11 @@
-//! The commands of README.md, of the manual and of the page about images work as they are typed.
+//! The commands of README.md, of the manual and of other documents work as they are typed.
 //!
 //! A comment before each block of code says whether it is run: `<!-- run -->`, `<!-- run: COMMANDS
 //! -->` with what has to be there first, or `<!-- not run: WHY -->`.
 
+use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::Duration;
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
@@ -14,11 +16,8 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::harness::FUSE;
 
-const DOCUMENTS: [(&str, &str, usize); 3] = [
-    ("README.md", include_str!("../../../../README.md"), 1),
-    ("docs/ubtrfs.8.md", include_str!("../../../../docs/ubtrfs.8.md"), 5),
-    ("docs/images.md", include_str!("../../../../docs/images.md"), 7),
-];
+/// Documents and directories of documents, each with how many of its blocks are run at least.
+const DOCUMENTS: [(&str, usize); 4] = [("README.md", 1), ("docs/tour.md", 5), ("docs/man", 5), ("docs/images.md", 7)];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Before the commands: what is on /mnt outside stays as it is, and of diff(1)'s statuses 1 is no
@@ -29,6 +28,17 @@ const BEFORE: &str = r#"
     trap 'cd /; if [ "$(stat -f -c %T /mnt)" != tmpfs ]; then command ubtrfs umount /mnt; fi' EXIT
     ubtrfs() { command ubtrfs "$@" || { local status=$?; [ "$1 $status" = "diff 1" ]; }; }
 "#;
+
+/// The texts of a document, or of all documents in a directory.
+fn texts(name: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+    if path.is_dir() {
+        let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        files.map(|file| fs::read_to_string(file).unwrap()).collect()
+    } else {
+        vec![fs::read_to_string(path).unwrap()]
+    }
+}
 
 /// A block of code, and what the comment before it says.
 struct Block {
@@ -68,9 +78,9 @@ fn commands_of_the_documents_work_as_typed() {
         symlink(env!("CARGO_BIN_EXE_ubtrfs"), programs.path().join(name)).unwrap();
     }
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
-    for (name, document, at_least) in DOCUMENTS {
+    for (name, at_least) in DOCUMENTS {
         let mut count = 0;
-        for Block { marker, code } in blocks(document) {
+        for Block { marker, code } in texts(name).iter().flat_map(|text| blocks(text)) {
             let said =
                 marker.as_deref().map(str::trim).and_then(|text| text.strip_prefix("<!-- ")?.strip_suffix(" -->"));
             let before = match said {

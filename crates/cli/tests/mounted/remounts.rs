@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::thread;
 use std::time::Duration;
 
+use ubtrfs_format::ioctl::REMOUNT;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
@@ -123,13 +124,17 @@ fn a_remount_whose_commit_fails_says_why_and_leaves_the_mount_read_only() {
 
 #[test]
 fn only_the_kernels_permission_lets_a_caller_stop_writing() {
-    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("getfattr"));
+    require!(Need::Root, FUSE, Need::Tool("setpriv"), Need::Tool("python3"));
     let volume = Volume::new();
     volume.mount("");
     fs::set_permissions(volume.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    for name in ["ubtrfs.remount.ro", "ubtrfs.remount.rw", "ubtrfs.remount.compress=lzo"] {
-        let ask = ["--reuid=65534", "--regid=65534", "--clear-groups", "getfattr", "--absolute-names", "-n", name];
-        let outcome = run(command("setpriv", &ask).arg(&volume.point));
+    let ask = format!(
+        "import fcntl, os, sys; \
+         fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), {REMOUNT}, sys.argv[2].encode().ljust(256, bytes(1)))"
+    );
+    for change in ["", "ro", "rw", "compress=lzo"] {
+        let line = ["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", &ask];
+        let outcome = run(command("setpriv", &line).arg(&volume.point).arg(change));
         assert!(outcome.stderr.contains("Operation not permitted"), "{}", outcome.report());
     }
     fs::write(volume.point.join("file"), "content").unwrap();

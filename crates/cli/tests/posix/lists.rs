@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 
 use crate::harness::FUSE;

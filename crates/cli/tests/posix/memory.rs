@@ -15,7 +15,7 @@ const MEMORY: u64 = 32 << 20;
 /// Code, stacks, buffers of requests, and 60 bytes for each inode that the kernel remembers.
 const BESIDE: u64 = 96 << 20;
 /// Held whole, the changes of some kinds would take twice as much.
-const MOST: u64 = 2 * MEMORY + BESIDE;
+const MAX: u64 = 2 * MEMORY + BESIDE;
 
 const SECTOR: u64 = 4096;
 
@@ -67,7 +67,7 @@ impl Watched {
         work(self);
         let peak = self.peak();
         println!("{what}: {} MiB, {:?}", peak >> 20, start.elapsed());
-        if peak > MOST {
+        if peak > MAX {
             self.failures.push(format!("{} MiB: {what}", peak >> 20));
         }
     }
@@ -76,7 +76,7 @@ impl Watched {
     fn end(self) {
         self.volume.umount();
         ubtrfs(&["check".as_ref(), "--no-data".as_ref(), self.volume.image.as_os_str()]).ok();
-        assert!(self.failures.is_empty(), "more than {} MiB: {:#?}", MOST >> 20, self.failures);
+        assert!(self.failures.is_empty(), "more than {} MiB: {:#?}", MAX >> 20, self.failures);
     }
 }
 

@@ -221,31 +221,31 @@ fn a_file_of_a_million_extents_is_kept() {
 
 #[test]
 fn a_file_has_as_many_names_as_the_format_allows() {
-    const MOST: u64 = 65_535;
+    const MAX: u64 = 65_535;
     const EACH: u64 = 8000;
     require!(Need::Kernel, FUSE);
     let volume = Volume::without_image();
     ubtrfs(&["mkfs".as_ref(), "--size".as_ref(), "1G".as_ref(), volume.image.as_os_str()]).ok();
     volume.mount("");
     let name = |root: &Path, number: u64| root.join(format!("{}/{number}", number / EACH));
-    (0..=MOST / EACH).for_each(|dir| fs::create_dir(volume.point.join(dir.to_string())).unwrap());
+    (0..=MAX / EACH).for_each(|dir| fs::create_dir(volume.point.join(dir.to_string())).unwrap());
     fs::write(name(&volume.point, 0), "content").unwrap();
-    timed("link", MOST, || {
-        (1..MOST).for_each(|n| fs::hard_link(name(&volume.point, 0), name(&volume.point, n)).unwrap());
+    timed("link", MAX, || {
+        (1..MAX).for_each(|n| fs::hard_link(name(&volume.point, 0), name(&volume.point, n)).unwrap());
     });
     let one_more = fs::hard_link(name(&volume.point, 0), volume.point.join("one more")).unwrap_err();
     assert_eq!(one_more.raw_os_error(), Some(rustix::io::Errno::MLINK.raw_os_error()));
     volume.umount();
     volume.check();
     let kernel = ubtrfs_testkit::kernel::KernelMount::new(&[&volume.image], "");
-    for number in (0..MOST).step_by(997) {
-        assert_eq!(fs::metadata(name(kernel.path(), number)).unwrap().nlink(), MOST);
+    for number in (0..MAX).step_by(997) {
+        assert_eq!(fs::metadata(name(kernel.path(), number)).unwrap().nlink(), MAX);
         assert_eq!(fs::read_to_string(name(kernel.path(), number)).unwrap(), "content");
     }
     assert_eq!(kernel.unmount(), Vec::<String>::new());
     volume.mount("");
-    timed("unlink", EACH, || (MOST - EACH..MOST).for_each(|n| fs::remove_file(name(&volume.point, n)).unwrap()));
-    assert_eq!(fs::metadata(name(&volume.point, 0)).unwrap().nlink(), MOST - EACH);
+    timed("unlink", EACH, || (MAX - EACH..MAX).for_each(|n| fs::remove_file(name(&volume.point, n)).unwrap()));
+    assert_eq!(fs::metadata(name(&volume.point, 0)).unwrap().nlink(), MAX - EACH);
     volume.umount();
     volume.check();
 }

@@ -8,6 +8,8 @@ use crate::{DeviceId, Error, ItemType, Key, KeyBytes, Physical, Result, Uuid};
 
 /// Bytes of a stripe on one device before the next device's turn.
 pub const STRIPE_LEN: u64 = 64 << 10;
+/// The most stripes of a new chunk: one that a superblock can hold as a system chunk.
+pub const MAX_STRIPES: usize = 32;
 
 /// Type and profile of a chunk or block group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -4,6 +4,7 @@
 use zerocopy::IntoBytes;
 
 use super::slice;
+use crate::posix;
 use crate::{Error, Generation, Key, KeyBytes, Result};
 
 /// The longest name of an entry or an xattr.
@@ -57,15 +58,29 @@ impl FileType {
 
     /// The type of an inode with this mode.
     pub fn from_mode(mode: u32) -> Self {
-        match mode & 0o170_000 {
-            0o100_000 => Self::Regular,
-            0o040_000 => Self::Directory,
-            0o020_000 => Self::CharDevice,
-            0o060_000 => Self::BlockDevice,
-            0o010_000 => Self::Fifo,
-            0o140_000 => Self::Socket,
-            0o120_000 => Self::Symlink,
+        match mode & posix::S_IFMT {
+            posix::S_IFREG => Self::Regular,
+            posix::S_IFDIR => Self::Directory,
+            posix::S_IFCHR => Self::CharDevice,
+            posix::S_IFBLK => Self::BlockDevice,
+            posix::S_IFIFO => Self::Fifo,
+            posix::S_IFSOCK => Self::Socket,
+            posix::S_IFLNK => Self::Symlink,
             _ => Self::Unknown,
+        }
+    }
+
+    /// The type bits of a mode; none of [`Self::Unknown`] and [`Self::Xattr`].
+    pub fn type_bits(self) -> u32 {
+        match self {
+            Self::Regular => posix::S_IFREG,
+            Self::Directory => posix::S_IFDIR,
+            Self::CharDevice => posix::S_IFCHR,
+            Self::BlockDevice => posix::S_IFBLK,
+            Self::Fifo => posix::S_IFIFO,
+            Self::Socket => posix::S_IFSOCK,
+            Self::Symlink => posix::S_IFLNK,
+            Self::Unknown | Self::Xattr => 0,
         }
     }
 }

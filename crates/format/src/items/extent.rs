@@ -235,6 +235,10 @@ impl ExtentItem {
     }
 
     /// The item's bytes; references are sorted as the format requires.
+    ///
+    /// # Panics
+    ///
+    /// If they are not as many as [`Self::size`] says.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut refs = self.inline_refs.clone();
         refs.sort_by_key(|reference| {
@@ -252,7 +256,7 @@ impl ExtentItem {
         for reference in &refs {
             reference.encode(&mut item);
         }
-        debug_assert_eq!(item.len(), self.size());
+        assert_eq!(item.len(), self.size(), "an extent item has another size than there is room for");
         item
     }
 

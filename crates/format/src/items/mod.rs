@@ -14,7 +14,7 @@ mod root;
 mod small;
 
 pub use balance::{BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, SINGLE};
-pub use chunk::{BlockGroupFlags, ChunkItem, STRIPE_LEN, Stripe, encode_sys_chunk, sys_chunks};
+pub use chunk::{BlockGroupFlags, ChunkItem, MAX_STRIPES, STRIPE_LEN, Stripe, encode_sys_chunk, sys_chunks};
 pub use csum::CsumItem;
 pub use dir::{DIR_ENTRY_HEADER, DirEntry, FileType, MAX_NAME_LEN, dir_entries, encode_dir_entry};
 pub use extent::{

@@ -4,7 +4,8 @@ use ubtrfs_format::items::BalanceItem;
 use ubtrfs_format::{ItemType, Key, objectid};
 use ubtrfs_tree::EditBatch;
 
-use super::owner::{BalanceEdit, Committer};
+use super::owner::Committer;
+use super::requests::BalanceEdit;
 use crate::error::{Errno, Result};
 
 /// The item's key in the root tree.
@@ -16,7 +17,7 @@ impl Committer {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }
-        *self.new_balance.lock() = Some(match item {
+        self.requests.edit_balance(match item {
             Some(item) => BalanceEdit::Put(Box::new(*item)),
             None => BalanceEdit::Remove,
         });
@@ -25,8 +26,7 @@ impl Committer {
 
     /// The edit of the root tree for that.
     pub(super) fn take_balance_edit(&self, edits: &mut EditBatch) {
-        let edit = self.new_balance.lock().take();
-        match edit {
+        match self.requests.take_balance_edit() {
             Some(BalanceEdit::Put(item)) => edits.put(BALANCE, item.to_bytes()),
             Some(BalanceEdit::Remove) => edits.delete(BALANCE),
             None => {}

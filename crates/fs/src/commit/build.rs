@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use ubtrfs_file::{CommittedExtents, Mapped, Piece};
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, DataRef, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
 use ubtrfs_format::{Generation, Incompat, Ino, ItemType, Key, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, Patch, Snapshot};
@@ -11,12 +12,12 @@ use super::extent_refs::User;
 use crate::backrefs::NameItems;
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::committed::CommittedExtents;
-use crate::file::piece::{Mapped, Piece};
 use crate::inode::{Frozen, InodeBatch, InodeId, OrphanEdit};
+use crate::used_features::UsedFeatures;
 
 /// Builds the edits of one subvolume.
 pub(super) struct Builder<'a> {
+    pub(super) features: &'a UsedFeatures,
     pub(super) committed: &'a Committed,
     pub(super) tree: &'a Snapshot,
     pub(super) generation: Generation,
@@ -160,6 +161,7 @@ impl Builder<'_> {
             untouched_from = to;
         }
         for (start, len, piece) in layout.iter() {
+            self.features.assert_has(piece, self.generation);
             let mapped = match piece {
                 Piece::Hole if no_holes || start >= end_of_file => continue,
                 Piece::Hole => Mapped { start, len: len.min(end_of_file - start), piece: piece.clone() },

@@ -88,7 +88,7 @@ impl Merging<'_> {
         self.refs.append(self.tree.nodes.take_data_refs());
         if let Some(error) = dropped.unreadable {
             self.committer.info.deleted.leave(id);
-            self.committer.info.note_error(&error.at(Step::DropSubvolume(id)));
+            self.committer.info.writability.note_error(&error.at(Step::DropSubvolume(id)));
         }
         match progress {
             Progress::Stopped(key, level) => {

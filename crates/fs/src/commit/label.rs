@@ -1,7 +1,8 @@
 //! The volume's label: a field of the superblock, which the next commit writes.
 
-use super::owner::{Committer, LABEL_SIZE};
+use super::owner::Committer;
 use crate::error::{Errno, Result};
+use ubtrfs_format::LABEL_SIZE;
 
 impl Committer {
     /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
@@ -15,13 +16,9 @@ impl Committer {
         }
         let mut padded = [0; LABEL_SIZE];
         padded[..label.len()].copy_from_slice(label);
-        *self.new_label.lock() = Some(padded);
+        self.requests.set_label(padded);
         let done = self.commit();
-        // A concurrent caller with another label finds its own there.
-        let mut new = self.new_label.lock();
-        if *new == Some(padded) {
-            *new = None;
-        }
+        self.requests.label_ends(&padded);
         done
     }
 }

@@ -3,25 +3,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ubtrfs_file::{AdjacentSums, CsumEdits, SumMap};
 use ubtrfs_format::{Generation, ItemType, Logical, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
 
 use super::build::Builder;
 use super::chunks::{ChunkChanges, ensure_metadata};
-use super::csums::{CsumEdits, SumRun};
 use super::data_refs::{self, DataRefDeltas};
 use super::device_stats;
 use super::early::EarlyLeaves;
 use super::owner::Committer;
 use super::rebuild_tree::rebuild_tree;
 use super::relocate_trees::{relocate_trees, trees_to_relocate};
-use super::relocation::Plan;
+use super::relocation::RelocationPlan;
 use super::roots::NewRoots;
 use super::tree_merger::TreeMerger;
 use crate::committed::Committed;
 use crate::error::Result;
 use crate::faults::CommitStep;
-use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 use crate::inode::Inode;
 use crate::transaction::Transaction;
@@ -71,7 +70,7 @@ impl MergedTrees {
         committed: &Arc<Committed>,
         transaction: &Transaction,
         inodes: &[Arc<Inode>],
-        plan: Option<Plan>,
+        plan: Option<RelocationPlan>,
     ) -> Result<Self> {
         let extent_tree = committed.tree(TreeId::EXTENT)?;
         ensure_metadata(committer)?;
@@ -276,7 +275,7 @@ impl Merging<'_> {
         }
         let sums = self.refs.take_sums();
         let mut deltas = sums.extents().peekable();
-        let (mut old, mut used, mut new_sums) = (Vec::new(), Vec::new(), SumRun::default());
+        let (mut old, mut used, mut new_sums) = (Vec::new(), Vec::new(), AdjacentSums::default());
         for (start, extent) in transaction.extents().iter() {
             old.extend(std::iter::from_fn(|| deltas.next_if(|delta| delta.start < *start)));
             let is_used = match deltas.next_if(|delta| delta.start == *start) {
@@ -341,10 +340,8 @@ fn build_subvolumes(
         let state = inode.read();
         let mut bytes = state.item.nbytes;
         if let Some(frozen) = &state.frozen {
-            if cfg!(debug_assertions) {
-                frozen.batch.layout.iter().for_each(|(_, _, piece)| info.assert_feature(piece, generation));
-            }
-            bytes = Builder { committed, tree, generation, edits, refs }.inode(id, frozen, state.committed)?;
+            let mut builder = Builder { features: &info.features, committed, tree, generation, edits, refs };
+            bytes = builder.inode(id, frozen, state.committed)?;
         }
         nbytes.push(bytes);
     }

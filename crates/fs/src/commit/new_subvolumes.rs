@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use ubtrfs_format::items::InodeRef;
 use ubtrfs_format::items::{
-    DirEntry, FileType, InodeItem, RootFlags, RootItem, Timespec, encode_dir_entry, encode_inode_ref,
+    DirEntry, FileType, InodeFlags, InodeItem, RootFlags, RootItem, Timespec, encode_dir_entry, encode_inode_ref,
 };
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId, Uuid, name_hash, objectid};
 use ubtrfs_tree::{EditBatch, NodeRef, Patch, Reader, Root, WorkingTree, merge};
@@ -25,9 +25,6 @@ use crate::inode::InodeId;
 use crate::subvolume_changes::{NewContent, NewSubvolume, Received, SubvolumeChanges};
 use crate::subvolume_entries::{EntryLocation, edits_of_moved};
 use crate::tree_roots::TreeRoot;
-
-/// A flag of the inode in a root item: it was filled in.
-const ROOT_ITEM_INIT: u64 = 1 << 31;
 
 /// The later of two times.
 fn later(one: Timespec, other: Timespec) -> Timespec {
@@ -194,7 +191,7 @@ impl Merging<'_> {
                 nbytes: node_size,
                 nlink: 1,
                 mode: 0o040_755,
-                flags: ROOT_ITEM_INIT,
+                flags: InodeFlags::ROOT_ITEM_INIT,
                 ..InodeItem::default()
             },
             root_dirid: Ino::ROOT_DIR,
@@ -236,7 +233,7 @@ impl Merging<'_> {
     fn copy_root(&mut self, source: TreeId, copy: TreeId) -> Result<Root> {
         let root = self.roots.get(source)?;
         let block = self.committer.info.cache.fetch(&NodeRef::root(&root))?;
-        debug_assert!(
+        assert!(
             root.generation < self.transaction.generation || self.tree.dirty.get(root.bytenr).is_none(),
             "invariant 29: a snapshot shares nodes that may still change"
         );

@@ -104,7 +104,8 @@ impl<'a> CommitNodes<'a> {
             let key = self.key_of(bytenr, level, node_size);
             ExtentRefs::new_block(key, owner, self.generation, tree_block).emit(edits);
             allocated.push(bytenr);
-            self.applied.insert(bytenr, (owner, level));
+            let before = self.applied.insert(bytenr, (owner, level));
+            assert!(before.is_none(), "invariant 10: block {bytenr} is recorded twice");
         }
         for (mut nodes, is_allocated) in [(freed, false), (allocated, true)] {
             nodes.sort_unstable();
@@ -175,7 +176,8 @@ impl NodeAllocator for CommitNodes<'_> {
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
             // By invariant 8 operations got the error before, and this never happens.
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
-        self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });
+        let before = self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });
+        assert!(before.is_none(), "invariant 10: block {bytenr} is given out twice");
         *self.balance.entry(owner).or_default() += 1;
         Ok(bytenr)
     }

@@ -9,7 +9,6 @@
 //! shared. In between it would not.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
@@ -63,10 +62,10 @@ impl Committer {
         if !self.has_reloc_trees()? {
             return Ok(());
         }
-        self.info.space.lock().may_use_all_of_reserve();
-        self.drops_reloc_trees.store(true, Ordering::Release);
+        self.info.space.lock().may_use_all_of_global_reserve();
+        self.requests.set_drops_reloc_trees(true);
         let done = self.commit_anyway();
-        self.drops_reloc_trees.store(false, Ordering::Release);
+        self.requests.set_drops_reloc_trees(false);
         done
     }
 }
@@ -74,7 +73,7 @@ impl Committer {
 impl Merging<'_> {
     /// Drops all reloc trees and what the data reloc tree has, if this commit is for that.
     pub(super) fn drop_reloc_trees(&mut self) -> Result<()> {
-        if !self.committer.drops_reloc_trees.load(Ordering::Acquire) {
+        if !self.committer.requests.drops_reloc_trees() {
             return Ok(());
         }
         let committed: &Arc<Committed> = self.committed;

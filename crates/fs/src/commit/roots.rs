@@ -74,7 +74,8 @@ impl NewRoots {
     pub(super) fn add(&mut self, tree: TreeRoot, root: Root) {
         let id = tree.id();
         self.trees.insert(tree);
-        self.roots.insert(id, root);
+        let before = self.roots.insert(id, root);
+        assert!(before.is_none(), "tree {id} is made, and this commit has changed it");
         self.changed.insert(id);
     }
 

@@ -10,7 +10,7 @@ use ubtrfs_volume::{CompletedWrites, Data};
 use super::merge_trees::MergedTrees;
 use super::owner::Committer;
 use super::relocate_trees::trees_to_relocate;
-use super::relocation::{Plan, Step as RelocationStep};
+use super::relocation::{RelocationPlan, RelocationStep};
 use super::write::Fsyncs;
 use crate::error::{AtStep, Errno, Error, Result, Step};
 use crate::faults::CommitStep;
@@ -28,7 +28,7 @@ struct Built {
     /// Nodes of the log that it ends.
     log_nodes: Vec<Logical>,
     /// What it moves.
-    plan: Option<Plan>,
+    plan: Option<RelocationPlan>,
     /// The copies of data that moves.
     written: Option<CompletedWrites<Data>>,
 }
@@ -45,14 +45,11 @@ impl Committer {
         if let Some(error) = self.info.aborted() {
             return Err(Error::Aborted(error));
         }
-        let is_wanted = self.commit_wanted.swap(false, Ordering::AcqRel);
+        let is_asked = self.requests.take_whether_any();
         let idle = wanted.is_empty()
+            && !is_asked
             && !self.info.space.lock().has_changes()
-            && self.new_label.lock().is_none()
-            && !self.info.volume.has_secret_lag()
-            && !is_wanted
-            && !self.has_unsaved_errors()
-            && self.new_balance.lock().is_none()
+            && !self.info.volume.wants_commit()
             && !self.has_chunks_to_empty();
         // A commit ends a log even if nothing has changed.
         let has_log = self.info.committed().superblock.log_root.0 != 0;
@@ -88,7 +85,7 @@ impl Committer {
 
     /// The next commit is made even if nothing has changed.
     pub(crate) fn want_commit(&self) {
-        self.commit_wanted.store(true, Ordering::Release);
+        self.requests.ask_anyway();
     }
 
     /// Commits even if nothing has changed.
@@ -105,12 +102,6 @@ impl Committer {
             return Ok(());
         }
         self.commit()
-    }
-
-    /// Whether devices of a volume that has several have failed, of which `DEV_STATS` items are to
-    /// tell.
-    fn has_unsaved_errors(&self) -> bool {
-        self.info.volume.devices().len() > 1 && !self.info.volume.unsaved_device_errors().is_empty()
     }
 
     /// Whether commits would remove chunks though nothing else has changed, and what they take
@@ -164,7 +155,7 @@ impl Committer {
             let at_the_swap = |closed: &Arc<Transaction>| {
                 self.log.commit_begins();
                 self.info.space.lock().freeze_reservations();
-                self.info.set_frozen_transaction(closed.clone());
+                self.info.roots.set_frozen(closed.clone());
             };
             let transaction = match relocation {
                 None => self.info.gate.swap(at_the_swap),
@@ -202,7 +193,7 @@ impl Committer {
             Ok(mut plan) => {
                 // Until the maps in memory are set right they have old places and new ones.
                 plan.take_sums().into_iter().for_each(|sums| transaction.set_logged_sums(sums));
-                self.info.set_moved(Some(Arc::new(plan.moved_extents())));
+                self.info.roots.set_moved(Some(Arc::new(plan.moved_extents())));
                 Some(plan)
             }
             Err(error) => {
@@ -210,7 +201,7 @@ impl Committer {
                 None
             }
         };
-        self.info.set_frozen_transaction(transaction.clone());
+        self.info.roots.set_frozen(transaction.clone());
         let built = Built { plan, written: Some(step.written), ..Built::default() };
         self.commit_frozen(&transaction, built, Fsyncs::Free).at(Step::Commit(transaction.generation)).map(drop)
     }

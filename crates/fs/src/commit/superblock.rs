@@ -38,13 +38,8 @@ pub(super) fn next(
     if roots.has_default_subvolume {
         next.incompat = next.incompat.with(Incompat::DEFAULT_SUBVOL);
     }
-    // By invariant 30: what this commit refers to may be compressed.
-    next.incompat = next.incompat.with(committer.info.compression_features());
-    if committer.info.uses_verity() {
-        next.compat_ro = next.compat_ro.with(CompatRo::VERITY);
-    }
-    let new_label = *committer.new_label.lock();
-    if let Some(label) = new_label {
+    committer.info.features.enter_into(&mut next);
+    if let Some(label) = committer.requests.label() {
         next.label = label;
     }
     next.num_devices = chunks.devices_changed.number_after(committer.info.volume.devices_by(&committed.superblock));

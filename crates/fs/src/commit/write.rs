@@ -94,13 +94,13 @@ impl MergedTrees {
                 state.item.nbytes = nbytes;
             }
         }
-        if let Some(transaction) = committer.info.frozen_transaction() {
+        if let Some(transaction) = committer.info.roots.frozen() {
             committer.info.end_replaced(&transaction);
             if transaction.subvolumes().may_drop > 0 {
                 committer.info.deleted.dropped(&next);
             }
         }
-        committer.info.forget_frozen_transaction(&published);
+        committer.info.roots.forget_frozen(&published);
         committer.writeback.forget_ended();
         if fsyncs != Fsyncs::Waiting {
             committer.log.commit_ended(&mut tree_log);

@@ -1,9 +1,9 @@
 //! Content of files.
 
+use ubtrfs_file::{CompressionMode, VerityDigest, VerityParameters};
+
 use super::Filesystem;
-use crate::compression_mode::CompressionMode;
 use crate::error::Result;
-use crate::file::verity::{VerityDigest, VerityParameters};
 use crate::inode::InodeId;
 use crate::ops::{Defragmentation, FoundExtent, WriteAt, has_verity};
 
@@ -160,7 +160,7 @@ impl Filesystem {
     /// How data is compressed as it is written, as [`Options::compression`](crate::Options) says
     /// it at first.
     pub fn compression(&self) -> Option<CompressionMode> {
-        self.info.compression()
+        self.info.file_defaults.compression()
     }
 
     /// The most threads that compress data of one file at a time.
@@ -175,16 +175,16 @@ impl Filesystem {
 
     /// Flags that new regular files get, of `NODATACOW` and `NODATASUM`.
     pub fn new_file_flags(&self) -> u64 {
-        self.info.new_file_flags()
+        self.info.file_defaults.flags_of_new_files()
     }
 
     /// Changes those of files that are made from now on.
     pub fn set_new_file_flags(&self, flags: u64) {
-        self.info.set_new_file_flags(flags);
+        self.info.file_defaults.set_flags_of_new_files(flags);
     }
 
     /// Changes how data is compressed that is written from now on.
     pub fn set_compression(&self, mode: Option<CompressionMode>) {
-        self.info.set_compression(mode);
+        self.info.file_defaults.set_compression(mode);
     }
 }

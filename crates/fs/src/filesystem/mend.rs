@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::inode::{InodeId, OrphanEdit};
 use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM};
 use crate::options::Options;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// The attributes of an inode to correct; `None` stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ impl Filesystem {
                 Demand {
                     edits: 2,
                     item_bytes: 2 * (INODE_ITEM + ORPHAN_ITEM),
-                    reserve: UseOfReserve::All,
+                    global_reserve: UseOfGlobalReserve::All,
                     ..Demand::default()
                 },
                 || fs.mend_inode(fix),

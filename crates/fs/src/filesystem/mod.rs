@@ -2,7 +2,6 @@
 
 mod attributes;
 mod balance;
-mod changes;
 mod content;
 mod devices;
 mod durability;
@@ -126,9 +125,14 @@ impl Filesystem {
 /// An empty volume in memory.
 #[cfg(test)]
 fn new_volume() -> Arc<ubtrfs_volume::MemoryDevice> {
+    use std::os::unix::fs::FileExt as _;
+
     const SIZE: usize = 128 << 20;
-    let device = Arc::new(ubtrfs_volume::MemoryDevice::new(SIZE));
-    let options = crate::mkfs::MkfsOptions::new(SIZE as u64);
-    crate::mkfs::make(&[&*device], &options).unwrap();
-    device
+    let mut image = tempfile::tempfile().unwrap();
+    image.set_len(SIZE as u64).unwrap();
+    let layout = ubtrfs_mkfs::layout(&ubtrfs_mkfs::MkfsOptions::new(SIZE as u64)).unwrap();
+    layout.write(&mut [&mut image]).unwrap();
+    let mut bytes = vec![0; SIZE];
+    image.read_exact_at(&mut bytes, 0).unwrap();
+    Arc::new(ubtrfs_volume::MemoryDevice::from_bytes(bytes))
 }

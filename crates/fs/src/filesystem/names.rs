@@ -195,8 +195,9 @@ impl Filesystem {
         self.ops.rename((dir, name), (new_dir, new_name), flags, None)
     }
 
-    /// The same for an inode that the caller knows: `EBUSY` if the name is another's by then.
-    pub(crate) fn rename_inode(&self, id: InodeId, from: (InodeId, &[u8]), to: (InodeId, &[u8])) -> Result<()> {
+    /// As [`Self::rename`] without flags, of an inode that the caller knows: `EBUSY` if the old
+    /// name is another's by then.
+    pub fn rename_inode(&self, id: InodeId, from: (InodeId, &[u8]), to: (InodeId, &[u8])) -> Result<()> {
         self.ops.rename(from, to, RenameFlags::default(), Some(id))
     }
 }

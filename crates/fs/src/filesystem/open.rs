@@ -250,7 +250,7 @@ impl Filesystem {
         self.ops.stop_writing()?;
         self.info.space.unpin();
         if let Err(error) = self.discards.discard_freed() {
-            self.info.note_error(&error.at(Step::Discard));
+            self.info.writability.note_error(&error.at(Step::Discard));
         }
         Ok(())
     }

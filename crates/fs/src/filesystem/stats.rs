@@ -93,7 +93,8 @@ impl Filesystem {
         let locks = self.info.lock_counters().chain(self.log.lock_counters()).collect();
         let counters = &self.info.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (errors, last_errors) = with_faults(self.info.last_errors.get(), self.info.volume.last_faults());
+        let (errors, last_errors) =
+            with_faults(self.info.writability.last_errors().get(), self.info.volume.last_faults());
         let (chunks_made, chunks_given_back) = self.info.space.lock().chunk_counts();
         Stats {
             chunks_made,
@@ -128,7 +129,7 @@ impl Filesystem {
             volume: self.info.volume.counters(),
             cache: self.info.cache.counters(),
             locks,
-            aborted: self.info.abort_reason(),
+            aborted: self.info.writability.abort_reason(),
             errors,
             last_errors,
         }

@@ -125,7 +125,7 @@ mod tests {
         let open = || Filesystem::open_devices(vec![device.clone()], Options::default()).unwrap();
         let fs = open();
         let last = TreeId(Ino::LAST_FREE.0);
-        fs.info.give_tree_ids_from(last);
+        fs.info.subvolumes.give_ids_from(last);
         assert_eq!(fs.create_subvolume(fs.root(), b"last", 0o755, (0, 0)).unwrap(), last);
         let ask = |fs: &Filesystem| {
             [

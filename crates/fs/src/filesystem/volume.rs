@@ -6,7 +6,7 @@ use ubtrfs_format::{DeviceId, Generation, Ino, Key, Logical, TreeId};
 use ubtrfs_volume::Volume;
 
 use super::Filesystem;
-use crate::error::{Errno, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
 use crate::scrub::ScrubOptions;
@@ -25,14 +25,20 @@ impl Filesystem {
 
     /// Why the file system turned read-only, if it did.
     pub fn abort_reason(&self) -> Option<String> {
-        self.info.abort_reason()
+        self.info.writability.abort_reason()
+    }
+
+    /// [`Error::Aborted`] if the file system turned read-only after an error: what was changed and
+    /// not made durable before may be lost.
+    pub fn check_aborted(&self) -> Result<()> {
+        self.info.aborted().map_or(Ok(()), |error| Err(Error::Aborted(error)))
     }
 
     /// Sets what is done, once, when the file system turns read-only after an error; at once if it
     /// has. The action must neither wait nor use the file system: it is called where the error came
     /// up. Only the first action that is set counts.
     pub fn on_abort(&self, action: impl Fn() + Send + Sync + 'static) {
-        self.info.on_abort(Box::new(action));
+        self.info.writability.on_abort(Box::new(action));
     }
 
     /// Whether the volume has a subvolume that is read-only.

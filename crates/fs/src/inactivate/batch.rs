@@ -12,21 +12,21 @@ use super::Inactivator;
 use crate::error::{Error, Result, Step};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
-use ubtrfs_space::{Demand, Reservation, UseOfReserve};
+use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 
 /// The longest time for which an unlink is throttled.
-const LONGEST_THROTTLE: Duration = Duration::from_millis(50);
+const MAX_THROTTLE: Duration = Duration::from_millis(50);
 /// The pause after a step is so many times as long as the step with its commit: an fsync that meets
 /// such a commit waits for its end, and few should.
 const PAUSE: u32 = 4;
 /// The most inodes of which it is found out in one transaction that there is no space to free them.
-const MOST_STUCK: usize = 64;
+const MAX_STUCK: usize = 64;
 /// A search for orphans in a subvolume counts as so many inodes: it may read nodes from the device.
 const SEARCH: u64 = 100;
 /// The pause where nothing can be freed before readers have ended.
-const LEAST_WAIT: Duration = Duration::from_millis(100);
+const MIN_WAIT: Duration = Duration::from_millis(100);
 /// The longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The result of one transaction's inactivation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +83,7 @@ impl Inactivator {
         let last = 2 * u64::from(self.info.volume.node_size()) / POINTER;
         let mut most = most.max(1);
         loop {
-            let demand = Demand { edits: most + last, reserve: UseOfReserve::All, ..Demand::default() };
+            let demand = Demand { edits: most + last, global_reserve: UseOfGlobalReserve::All, ..Demand::default() };
             match self.info.try_reserve(demand) {
                 None if most > 1 => most /= 2,
                 reservation => return (most, reservation),
@@ -96,7 +96,7 @@ impl Inactivator {
         let mut space = self.info.space.lock();
         let may = space.may_free_unreserved() || self.info.options.faults().in_commit(CommitFault::FreeUnreserved);
         if may {
-            space.may_use_all_of_reserve();
+            space.may_use_all_of_global_reserve();
         }
         may
     }
@@ -113,7 +113,7 @@ impl Inactivator {
         loop {
             let (first, adopting) = {
                 let queue = self.queue.waiting.lock();
-                let are_all_stuck = stuck >= queue.inodes.len().min(MOST_STUCK);
+                let are_all_stuck = stuck >= queue.inodes.len().min(MAX_STUCK);
                 (queue.inodes.front().filter(|_| !are_all_stuck).cloned(), queue.has_orphans())
             };
             if first.is_none() && !adopting {
@@ -155,7 +155,7 @@ impl Inactivator {
         if self.info.is_read_only() {
             return Err(error);
         }
-        self.info.note_error(&error);
+        self.info.writability.note_error(&error);
         Ok(Some(0))
     }
 
@@ -168,7 +168,7 @@ impl Inactivator {
         ubtrfs_tree::ensure_may_block()?;
         self.queue.waits.fetch_add(1, Ordering::Relaxed);
         if self.info.options.background_commits {
-            self.queue.progress.wait_for(&mut queue, LONGEST_THROTTLE);
+            self.queue.progress.wait_for(&mut queue, MAX_THROTTLE);
             return Ok(());
         }
         drop(queue);
@@ -209,8 +209,8 @@ impl Inactivator {
             if self.committer.commit().is_err() {
                 return;
             }
-            let least = if round.freed { Duration::ZERO } else { LEAST_WAIT };
-            let until = Instant::now() + (PAUSE * start.elapsed()).clamp(least, LONGEST_PAUSE);
+            let least = if round.freed { Duration::ZERO } else { MIN_WAIT };
+            let until = Instant::now() + (PAUSE * start.elapsed()).clamp(least, MAX_PAUSE);
             let mut queue = self.queue.waiting.lock();
             while !queue.stop
                 && queue.inodes.len() <= self.info.options.freeing.queue

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::Inactivator;
 use super::queue::Waiting;
-use crate::file::piece::Piece;
 use crate::inode::{Inode, InodeBatch, InodeState, OrphanEdit};
 use crate::transaction::Transaction;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_file::Piece;
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Bytes of a file for which freeing them is assumed to change one leaf.
-const TYPICAL_EXTENT: u64 = 1 << 20;
+pub(crate) const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Inactivator {
     /// Frees an inode to which nothing refers, or enqueues it: its content, its xattrs, its items.
     /// Returns whether it did. Starts no I/O and does not block.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
-        if inode.read().item.nlink > 0 || self.info.is_read_only_for_good() {
+        if inode.read().item.nlink > 0 || self.info.writability.is_read_only_for_good() {
             return false;
         }
         // While a remount has stopped writing it waits with those that are freed in steps.
@@ -29,7 +29,8 @@ impl Inactivator {
         state.dead = true;
         self.info.gate.freeze_older(&mut *state);
         let bytes = state.item.nbytes;
-        let demand = Demand { edits: 4 + bytes / TYPICAL_EXTENT, reserve: UseOfReserve::All, ..Demand::default() };
+        let demand =
+            Demand { edits: 4 + bytes / TYPICAL_EXTENT, global_reserve: UseOfGlobalReserve::All, ..Demand::default() };
         let at_once = !is_stopped && bytes <= self.info.options.freeing.at_once;
         let reservation = if at_once { self.info.try_reserve(demand) } else { None };
         if reservation.is_some() || (!is_stopped && state.is_new()) {

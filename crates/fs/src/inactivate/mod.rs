@@ -21,6 +21,7 @@ mod orphans;
 mod queue;
 mod truncate;
 
+pub(crate) use enqueue::TYPICAL_EXTENT;
 pub use queue::InactivationStats;
 pub(crate) use truncate::Truncation;
 

@@ -15,7 +15,7 @@ use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, OrphanEdit};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::tree_roots::TreeRoot;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Orphans that are brought into memory at a time.
 const BATCH: usize = 1000;
@@ -101,7 +101,7 @@ impl Inactivator {
         let reservation = self.info.try_reserve(Demand {
             edits: 4,
             item_bytes: INODE_ITEM + ORPHAN_ITEM + 4 * FILE_EXTENT_ITEM,
-            reserve: UseOfReserve::All,
+            global_reserve: UseOfGlobalReserve::All,
             ..Demand::default()
         });
         let mut state = inode.write();

@@ -11,7 +11,7 @@ use super::Inactivator;
 use super::queue::Waiting;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
-use ubtrfs_space::{Demand, Reservation, UseOfReserve};
+use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 
 /// So few extents are freed even if no space can be reserved for it: what frees space has a
 /// reserve.
@@ -40,7 +40,7 @@ pub(crate) struct Truncation {
 impl Truncation {
     /// What freeing a few extents may take.
     pub(crate) fn least_demand() -> Demand {
-        Demand { edits: EDITS_OF_INODE + 2 * (1 + FEW), reserve: UseOfReserve::All, ..Demand::default() }
+        Demand { edits: EDITS_OF_INODE + 2 * (1 + FEW), global_reserve: UseOfGlobalReserve::All, ..Demand::default() }
     }
 
     /// What freeing it may take. Extents that are neighbours on disk are so in the trees: they
@@ -50,7 +50,7 @@ impl Truncation {
         let runs = 1 + self.places.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count() as u64;
         Demand {
             edits: EDITS_OF_INODE + 2 * runs + self.extents / 25 + (self.bytes >> 23),
-            reserve: UseOfReserve::All,
+            global_reserve: UseOfGlobalReserve::All,
             ..Demand::default()
         }
     }

@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, LazyLock};
 
+use ubtrfs_file::change_memory::{Account, DISPLACED, INODE};
+use ubtrfs_file::{Layout, VerityItems};
 use ubtrfs_format::{DirIndex, Generation, Ino};
 
 use super::Logged;
@@ -11,9 +13,6 @@ use super::entry_changes::EntryChanges;
 use super::lazy_box::{Empty, LazyBox};
 use super::name_changes::NameChanges;
 use super::xattr_changes::XattrChanges;
-use crate::change_memory::{Account, DISPLACED, INODE};
-use crate::file::layout::Layout;
-use crate::file::verity::VerityItems;
 
 /// The edits of one inode.
 #[derive(Default)]

@@ -35,7 +35,7 @@ impl DerefMut for Changing<'_> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         self.0.settle_memory();
-        debug_assert!(
+        assert!(
             ubtrfs_threads::thread::panicking() || self.0.is_listed_if_renamed(),
             "invariant 15: names of an inode changed that the log has, and the inode is not on the list"
         );

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::sync::LazyLock;
 
+use ubtrfs_file::change_memory::ENTRY;
 use ubtrfs_format::items::DIR_ENTRY_HEADER;
 use ubtrfs_format::{DirIndex, name_hash};
 
 use super::changes::{EntryChange, Name, Target};
 use super::lazy_box::Empty;
-use crate::change_memory::ENTRY;
 
 /// The changes, by name and by number.
 #[derive(Default)]

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::change_memory::LISTED;
 use ubtrfs_format::items::InodeItem;
 
 use super::changes::Name;
-use crate::change_memory::LISTED;
 use crate::fsync_group::FsyncGroup;
 
 /// How much of an inode is in the log.

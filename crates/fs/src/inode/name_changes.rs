@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use ubtrfs_file::change_memory::REFERENCE;
 use ubtrfs_format::items::EXTREF_HEADER;
 use ubtrfs_format::{Ino, extref_hash};
 
 use super::changes::{Name, RefChange};
-use crate::change_memory::REFERENCE;
 
 /// Up to so many changes are in a vector of exact size: nearly all inodes have one name, or lose
 /// one and get one, and the smallest node of a map would be ten times as large.

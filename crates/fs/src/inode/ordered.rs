@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use ubtrfs_file::change_memory::ORDERED;
 use ubtrfs_format::Logical;
 use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Ticket};
 
 use super::InodeId;
-use crate::change_memory::ORDERED;
 use crate::in_flight_bytes::Counted;
 
 /// An extent in flight to the device. Reads take its data from here until the device has it.

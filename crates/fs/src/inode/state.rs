@@ -20,13 +20,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ubtrfs_file::DirtyData;
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::{DirIndex, Generation, Logical};
 use ubtrfs_volume::Published;
 
 use super::{InodeBatch, LazyBox, Listings, Name, OrderedExtents, OrphanEdit};
 use crate::error::Error;
-use crate::file::dirty::DirtyData;
 
 /// What the commit in flight takes from an inode.
 pub(crate) struct Frozen {

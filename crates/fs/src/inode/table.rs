@@ -109,6 +109,12 @@ impl InodeTable {
         resident.inode.clone()
     }
 
+    /// Inserts an inode that was just made: the table has none of its number.
+    pub(crate) fn insert_new(&self, inode: &Arc<Inode>) {
+        let resident = self.insert(Arc::clone(inode));
+        assert!(Arc::ptr_eq(&resident, inode), "inode {:?} is made, and there is one already", inode.id);
+    }
+
     /// Removes an inode whose items have been deleted.
     pub(crate) fn remove(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
@@ -218,8 +224,8 @@ impl InodeTable {
 
 /// Shrinks a map when most of its entries are gone.
 fn shrink<T>(map: &mut HashMap<InodeId, T, SeededHash>) {
-    const LEAST: usize = 64;
-    if map.len() > LEAST && map.len() < map.capacity() / 4 {
+    const MIN: usize = 64;
+    if map.len() > MIN && map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ubtrfs_file::change_memory::XATTR;
 use ubtrfs_format::name_hash;
 
 use super::changes::Name;
-use crate::change_memory::XATTR;
 
 /// A value; `None` of an xattr that was removed.
 pub(crate) type Value = Option<Arc<[u8]>>;

@@ -21,7 +21,7 @@ pub(super) struct Arena {
 impl Arena {
     /// How many times the nodes in use the arena should have, and how many nodes at the least.
     const ROUNDS: usize = 4;
-    const LEAST: usize = 32;
+    const MIN: usize = 32;
 
     pub(super) fn take(
         &mut self,
@@ -33,7 +33,7 @@ impl Arena {
             arena.all.push(node);
             Some(node)
         };
-        let is_small = self.all.len() < Self::LEAST.max(Self::ROUNDS * (self.all.len() - self.spare.len()));
+        let is_small = self.all.len() < Self::MIN.max(Self::ROUNDS * (self.all.len() - self.spare.len()));
         let onward = self.spare.take(&self.next);
         let grown = || is_small.then(|| grow(self, Urgency::Convenience)).flatten();
         let node = onward.or_else(grown).or_else(|| self.take_spare()).or_else(|| grow(self, Urgency::Necessity))?;
@@ -51,7 +51,7 @@ impl Arena {
     pub(super) fn reuse(&mut self, nodes: impl IntoIterator<Item = Logical>) {
         for node in nodes {
             let fresh = self.spare.insert(node);
-            debug_assert!(fresh, "invariant 17: {node} is free already, and may be a node of the log again");
+            assert!(fresh, "invariant 17: {node} is free already, and may be a node of the log again");
         }
     }
 
@@ -101,7 +101,7 @@ mod tests {
             counts.push(1 + new.windows(2).filter(|pair| pair[1].0 != pair[0].0 + NODE).count());
             arena.reuse(std::mem::replace(&mut old, new));
         }
-        assert!(allocated.get() <= Arena::LEAST.max((Arena::ROUNDS + 1) * 2 * width), "the log grows without end");
+        assert!(allocated.get() <= Arena::MIN.max((Arena::ROUNDS + 1) * 2 * width), "the log grows without end");
         let mut in_use = old.clone();
         in_use.extend(&arena.spare);
         in_use.sort_unstable();

@@ -14,7 +14,7 @@ use ubtrfs_tree::EditBatch;
 /// What the first commit of a mount is assumed to write, in bytes.
 const FIRST_COMMIT: u64 = 4 << 20;
 /// The least that a commit counts as, in bytes, for its barriers.
-const LEAST_COMMIT: u64 = 1 << 20;
+const MIN_COMMIT: u64 = 1 << 20;
 
 /// What the writes of one log have cost too much.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Excess {
     /// data besides: some of them might be overwritten, or freed, before they have to be written.
     pub(super) fn add(&mut self, written: u64, least: u64, last_commit: u64, dirty: u64) -> bool {
         self.bytes += written.saturating_sub(least);
-        let commit = if last_commit == 0 { FIRST_COMMIT } else { last_commit.max(LEAST_COMMIT) };
+        let commit = if last_commit == 0 { FIRST_COMMIT } else { last_commit.max(MIN_COMMIT) };
         let is_worth = self.bytes > commit + dirty && !self.has_asked;
         self.has_asked |= is_worth;
         is_worth
@@ -77,6 +77,6 @@ mod tests {
     fn the_first_commit_and_small_ones_are_assumed_to_cost_something() {
         assert!(!Excess::default().add(FIRST_COMMIT, 0, 0, 0));
         assert!(Excess::default().add(FIRST_COMMIT + 1, 0, 0, 0));
-        assert!(!Excess::default().add(LEAST_COMMIT, 0, 16384, 0));
+        assert!(!Excess::default().add(MIN_COMMIT, 0, 16384, 0));
     }
 }

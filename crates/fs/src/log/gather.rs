@@ -42,9 +42,9 @@ use crate::transaction::Transaction;
 pub(super) type Result<T> = std::result::Result<T, Stop>;
 
 /// Inodes beside those asked for that one write of the log may take in.
-const MOST_INODES: usize = 10_000;
+const MAX_INODES: usize = 10_000;
 /// Rounds in which names that changed in the meantime are gathered again.
-const MOST_ROUNDS: usize = 100;
+const MAX_ROUNDS: usize = 100;
 
 /// How much of an inode has to be in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl<'a> Gatherer<'a> {
     #[inline(never)]
     pub(super) fn gather(mut self, inodes: &[Arc<Inode>]) -> Result<Gathered> {
         self.work.extend(inodes.iter().map(|inode| (inode.clone(), Want::Whole)));
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             while let Some((inode, want)) = self.work.pop_front() {
                 self.look_at(&inode, want)?;
             }
@@ -136,7 +136,7 @@ impl<'a> Gatherer<'a> {
                 // Checked last: it may have happened during the gathering, and be part of the
                 // result.
                 let is_complete = !self.transaction.forbids_log();
-                debug_assert!(
+                assert!(
                     self.stale.iter().all(|inode| self.is_logged_again(inode)),
                     "invariant 21: an item of an extent that grew stays as it was"
                 );
@@ -227,7 +227,7 @@ impl<'a> Gatherer<'a> {
 
     fn take_in(&mut self) -> Result<()> {
         self.taken_in += 1;
-        if self.taken_in > MOST_INODES { Err(Reason::ManyInodes.into()) } else { Ok(()) }
+        if self.taken_in > MAX_INODES { Err(Reason::ManyInodes.into()) } else { Ok(()) }
     }
 
     /// Gathers an inode that has names.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ubtrfs_file::{CommittedExtents, ExtentPiece, Mapped, Piece, Stack, SumMap};
 use ubtrfs_format::items::{self, DIR_ENTRY_HEADER, DirEntry, FileType, InodeFlags, InodeItem, encode_dir_entry};
 use ubtrfs_format::{ItemType, Key, Logical, leaf_data_size, name_hash, objectid};
 
@@ -10,10 +11,6 @@ use super::gather::{Gatherer, Result};
 use super::reason::{OrElse, Reason, Stop};
 use crate::backrefs::can_grow_in_replay;
 use crate::faults::LogFault;
-use crate::file::committed::CommittedExtents;
-use crate::file::piece::{ExtentPiece, Mapped, Piece};
-use crate::file::resolve::Stack;
-use crate::file::sum_map::SumMap;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::writeback::Packed;
 
@@ -171,7 +168,7 @@ impl Gatherer<'_> {
     }
 
     fn put_piece(&mut self, id: InodeId, mapped: &Mapped) {
-        self.log.info.assert_feature(&mapped.piece, self.transaction.generation);
+        self.log.info.features.assert_has(&mapped.piece, self.transaction.generation);
         let item = mapped.piece.to_item(mapped.len, self.transaction.generation);
         self.put(id.subvolume, Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
     }

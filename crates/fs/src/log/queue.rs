@@ -276,7 +276,7 @@ impl Log {
 
     /// Gives the log up since something could not be read that belongs into it.
     fn fall_back_after(&self, tree_log: &mut TreeLog, error: Error) -> Outcome {
-        self.info.note_error(&error.at(Step::Log(tree_log.generation)));
+        self.info.writability.note_error(&error.at(Step::Log(tree_log.generation)));
         self.fall_back(tree_log, Reason::Unreadable)
     }
 

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use ubtrfs_file::SumMap;
 use ubtrfs_format::{Generation, Logical, TreeId};
 use ubtrfs_tree::Root;
 
 use super::arena::Arena;
 use super::cost::Excess;
 use super::ranges::NumberRanges;
-use crate::file::sum_map::SumMap;
 use crate::inode::InodeId;
 
 /// The log of the open transaction on the devices; the holder of its lock may write the superblock.

@@ -97,7 +97,7 @@ impl Log {
         let ClosedGroup { group, inodes, .. } = closed;
         self.info.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
         let gathered = Gatherer::new(self, base, transaction, group, tree_log).gather(inodes)?;
-        if !base.superblock.incompat.contains(self.info.compression_features()) {
+        if !base.superblock.incompat.contains(self.info.features.compression()) {
             // By invariant 30; and a log's superblock has no copies that could name it, too.
             return Err(Reason::NewFeature.into());
         }

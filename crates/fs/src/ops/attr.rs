@@ -1,21 +1,21 @@
 //! Attributes: stat, chmod, chown, utimens, and truncation through them.
 
+use ubtrfs_file::{DirtyData, Mapped};
 use ubtrfs_format::Generation;
 use ubtrfs_format::ITEM_HEADER_SIZE;
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, FileType, InodeFlags, InodeItem, MAX_NAME_LEN, Timespec};
+use ubtrfs_format::posix::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID, S_IXGRP, SECONDS_PER_DAY};
 
 use super::flags::{check_mutable, check_no_verity, check_unrestricted};
 use super::operations::Operations;
 
 use super::checks::check_real;
 use crate::error::{Errno, Result};
-use crate::file::dirty::DirtyData;
-use crate::file::piece::Mapped;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
 use crate::xattr_names::CAPABILITY;
 use std::sync::Arc;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// What stat shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub struct SetAttributes {
 }
 
 /// See [`ModeAndXattr::plan`].
-pub type Plan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)> + 'a;
+pub type ModeAndXattrPlan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Option<Vec<u8>>)> + 'a;
 
 /// A mode and an xattr that change together.
 pub struct ModeAndXattr<'a> {
@@ -98,7 +98,7 @@ pub struct ModeAndXattr<'a> {
     pub name: &'a [u8],
     /// Returns the new mode and the new value of the xattr for the current ones; `None` is no
     /// xattr. It may be called several times.
-    pub plan: &'a Plan<'a>,
+    pub plan: &'a ModeAndXattrPlan<'a>,
 }
 
 enum XattrChange {
@@ -145,7 +145,7 @@ impl AttributePlan {
 impl AttributeChange<'_> {
     /// Its reservation, with so many bytes for the xattr.
     pub(super) fn demand(room: u64) -> Demand {
-        Demand { edits: 3, item_bytes: INODE_ITEM + room, reserve: UseOfReserve::All, ..Demand::default() }
+        Demand { edits: 3, item_bytes: INODE_ITEM + room, global_reserve: UseOfGlobalReserve::All, ..Demand::default() }
     }
 
     /// Changes an inode that has joined the transaction.
@@ -171,10 +171,10 @@ impl AttributeChange<'_> {
         let item = &mut state.item;
         if let Some(mode) = mode {
             item.mode = item.mode & !0o7777 | mode & 0o7777;
-        } else if changes.kill_privileges && item.mode & 0o170_000 != 0o040_000 {
+        } else if changes.kill_privileges && item.mode & S_IFMT != S_IFDIR {
             item.mode = without_set_id(item.mode);
         }
-        if changes.kill_group_id && item.mode & (0o170_000 | S_IXGRP) == 0o100_000 {
+        if changes.kill_group_id && item.mode & (S_IFMT | S_IXGRP) == S_IFREG {
             item.mode &= !S_ISGID;
         }
         item.uid = changes.uid.unwrap_or(item.uid);
@@ -199,9 +199,6 @@ enum Attempt {
 
 /// Bytes of an xattr's item beside the value, at the most.
 const XATTR_ROOM: usize = ITEM_HEADER_SIZE + DIR_ENTRY_HEADER + MAX_NAME_LEN;
-const S_ISUID: u32 = 0o4000;
-const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o0010;
 
 /// A mode without the bits that an unprivileged write or a change of owner clears: set-user-id
 /// always, set-group-id where the group may execute (without that it means mandatory locking).
@@ -364,7 +361,6 @@ impl Operations {
     /// Records an access, as `relatime` does: when the last one is before the last change or a day
     /// ago. In non-blocking mode it fails, and has changed nothing, where others hold the inode.
     pub(crate) fn touch_atime(&self, inode: &Arc<Inode>) -> Result<()> {
-        const DAY: i64 = 24 * 60 * 60;
         if self.info.options.no_atime || self.info.check_writable(inode.id.subvolume).is_err() {
             return Ok(());
         }
@@ -378,7 +374,7 @@ impl Operations {
             is_strict && (item.atime.sec, item.atime.nsec) != (time.sec, time.nsec)
                 || before(item.atime, item.mtime)
                 || before(item.atime, item.ctime)
-                || (item.atime.sec as i64).saturating_add(DAY) <= time.sec as i64
+                || (item.atime.sec as i64).saturating_add(SECONDS_PER_DAY) <= time.sec as i64
         };
         if !stale(&inode.read().item) {
             return Ok(());
@@ -446,15 +442,15 @@ impl Operations {
     /// takes too long to compute, or can't be computed.
     fn added_bytes(&self, id: InodeId, state: &InodeState) -> Option<u64> {
         /// More dirty ranges than this are not examined.
-        const MOST_RANGES: usize = 16;
+        const MAX_RANGES: usize = 16;
         let frozen = state.frozen.as_ref().map(|frozen| &frozen.dirty);
-        let mut dirty: Vec<_> = state.dirty.ranges().take(MOST_RANGES + 1).collect();
-        for (start, len) in frozen.into_iter().flat_map(DirtyData::ranges).take(MOST_RANGES + 1) {
+        let mut dirty: Vec<_> = state.dirty.ranges().take(MAX_RANGES + 1).collect();
+        for (start, len) in frozen.into_iter().flat_map(DirtyData::ranges).take(MAX_RANGES + 1) {
             // Parts that were truncated or replaced since are not read from there.
             let shown = state.pending.layout.get(start..start + len).filter(|(_, _, piece)| piece.is_none());
             dirty.extend(shown.map(|(start, len, _)| (start, len)));
         }
-        if dirty.len() > MOST_RANGES {
+        if dirty.len() > MAX_RANGES {
             return None;
         }
         dirty.sort_unstable();

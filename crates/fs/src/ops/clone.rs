@@ -7,6 +7,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::{DirtyData, Mapped, Piece, extents_of};
 use ubtrfs_format::items::FileType;
 
 use super::LockedInodes;
@@ -14,9 +15,6 @@ use super::flags::{check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
-use crate::file::dirty::DirtyData;
-use crate::file::piece::extents_of;
-use crate::file::piece::{Mapped, Piece};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState, OrderedExtent};
 use crate::item_sizes::FILE_EXTENT_ITEM;
@@ -27,7 +25,7 @@ use ubtrfs_space::Demand;
 /// Pieces that are shared in one passage of the gate.
 const AT_ONCE: usize = 64;
 /// Pieces of the destination that one step may displace.
-const MOST_DISPLACED: usize = 2048;
+const MAX_DISPLACED: usize = 2048;
 /// Bytes of files of which each may be shared whole without taking long.
 const SHORT: u64 = 128 << 10;
 /// Bytes of a file extent item, of one that it may be split from, and of the reference to its
@@ -305,7 +303,7 @@ impl Operations {
         let map = self.info.view(target, state).map()?;
         let range = ends.to..(ends.to + len).next_multiple_of(sector);
         let displaced = map.with_stack(state, |stack| {
-            stack.pieces(range.clone()).take(MOST_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
+            stack.pieces(range.clone()).take(MAX_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
         })?;
         // The extents that one step frees are bounded, too (invariant 26).
         let len = match displaced.last().map(Mapped::end).filter(|end| *end < range.end) {
@@ -384,7 +382,7 @@ impl Operations {
             for Mapped { start, len, piece } in plan.pieces {
                 let piece = match piece {
                     Piece::Extent(extent) if !extent.prealloc => {
-                        let extent = self.info.follow(extent);
+                        let extent = self.info.roots.follow(extent);
                         transaction.add_shared(extent.disk_bytenr);
                         state.item.nbytes = state.item.nbytes.saturating_add(len);
                         Piece::Extent(extent)

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::{InlinePiece, Piece};
 use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
+use ubtrfs_format::posix::{S_IFCHR, S_ISGID};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
 use super::checks::{check_name, check_real};
 use super::flags::{SETTABLE_FLAGS, check_mutable};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::file::piece::{InlinePiece, Piece};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
 use crate::transaction::Transaction;
@@ -35,7 +36,6 @@ pub struct NewInode {
     pub flags: Option<u64>,
 }
 
-const S_ISGID: u32 = 0o2000;
 /// Flags that new inodes inherit from their directory.
 const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
@@ -60,6 +60,9 @@ impl Operations {
         let child = Arc::new(Inode::new(id, child_state));
         {
             let mut child_state = child.write();
+            // As soon as a commit has its item, who asks for its number finds it there.
+            self.info.inodes.reference(id);
+            self.info.inodes.insert_new(&child);
             let transaction = self.info.gate.enter();
             parent_state.join(&parent, &transaction);
             self.be_born(&child, &mut child_state, new, &transaction);
@@ -67,8 +70,6 @@ impl Operations {
             child_state.pending.add_ref(dir.ino, name.clone(), index);
             add_entry(&mut parent_state, name, index, inode_target(id, file_type), time);
         }
-        self.info.inodes.reference(id);
-        self.info.inodes.insert(child);
         Ok(id)
     }
 
@@ -94,7 +95,7 @@ impl Operations {
         // Who frees orphans that a crash has left finds by the table that this one is none of them,
         // as soon as a commit has its item.
         self.info.inodes.reference(id);
-        self.info.inodes.insert(child.clone());
+        self.info.inodes.insert_new(&child);
         let transaction = self.info.gate.enter();
         self.be_born(&child, &mut child_state, new, &transaction);
         child_state.pending.orphan = OrphanEdit::Add;
@@ -118,7 +119,7 @@ impl Operations {
             flags = 0;
         }
         if file_type == FileType::Regular {
-            flags |= self.info.new_file_flags();
+            flags |= self.info.file_defaults.flags_of_new_files();
         }
         if let Some(wanted) = new.flags.filter(|_| matches!(file_type, FileType::Regular | FileType::Directory)) {
             flags = wanted & (SETTABLE_FLAGS | InodeFlags::NODATASUM);
@@ -224,7 +225,7 @@ impl Operations {
 
     /// The whiteout that a rename leaves in a directory.
     pub(super) fn new_whiteout(&self, id: InodeId, (uid, gid): (u32, u32), parent: &InodeState) -> Arc<Inode> {
-        let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
+        let new = NewInode { mode: S_IFCHR, uid, gid, ..NewInode::default() };
         Arc::new(Inode::new(id, self.new_state(parent, &new, self.info.now())))
     }
 
@@ -239,6 +240,6 @@ impl Operations {
     ) {
         self.be_born(child, state, &NewInode::default(), transaction);
         state.pending.add_ref(dir.ino, name.clone(), index);
-        self.info.inodes.insert(child.clone());
+        self.info.inodes.insert_new(child);
     }
 }

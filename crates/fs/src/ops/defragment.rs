@@ -6,14 +6,11 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use ubtrfs_file::{CompressionMethod, DefragmentPolicy, DefragmentRun, Fragments, MAX_PACKED, Piece, Recompression};
 use ubtrfs_format::items::{Compression, FileType};
 
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::file::committed::MAX_PACKED;
-use crate::file::compress::Method;
-use crate::file::fragments::{Fragments, Policy, Recompression, Run};
-use crate::file::piece::Piece;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
 use crate::writeback::{Cause, Packed};
@@ -55,7 +52,7 @@ impl Default for Defragmentation {
 /// What a look at a file found.
 struct Found {
     /// What is to be rewritten.
-    run: Option<Run>,
+    run: Option<DefragmentRun>,
     /// Where to look next if there is nothing.
     next: u64,
 }
@@ -111,11 +108,11 @@ impl Operations {
         state: &InodeState,
         how: &Defragmentation,
         at: u64,
-        before: Option<&Run>,
+        before: Option<&DefragmentRun>,
     ) -> Result<Found> {
         let sector = u64::from(self.info.volume.sector_size());
         let end = how.range.end.min(state.item.size).checked_next_multiple_of(sector).unwrap_or(u64::MAX);
-        let policy = Policy { extent_threshold: how.extent_threshold, compression: how.compression };
+        let policy = DefragmentPolicy { extent_threshold: how.extent_threshold, compression: how.compression };
         let mut fragments = Fragments::new(policy);
         let mut sharing = self.writeback.sharing(id);
         let step = if matches!(how.compression, Recompression::With { .. }) { STEP_COMPRESSING } else { STEP };
@@ -156,9 +153,9 @@ impl Operations {
         inode: &Arc<Inode>,
         how: &Defragmentation,
         at: u64,
-        before: Option<&Run>,
-        run: &Run,
-    ) -> Result<Option<Run>> {
+        before: Option<&DefragmentRun>,
+        run: &DefragmentRun,
+    ) -> Result<Option<DefragmentRun>> {
         let len = run.range.end - run.range.start;
         let sectors = len / u64::from(self.info.volume.sector_size());
         let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
@@ -179,9 +176,9 @@ impl Operations {
         &self,
         inode: &Arc<Inode>,
         how: &Defragmentation,
-        (at, before): (u64, Option<&Run>),
+        (at, before): (u64, Option<&DefragmentRun>),
         surplus: &mut u64,
-    ) -> Result<Option<Run>> {
+    ) -> Result<Option<DefragmentRun>> {
         let reserved = *surplus;
         let mut state = inode.write();
         if state.dead {
@@ -213,10 +210,12 @@ impl Operations {
             Recompression::Keep if run.compression == Compression::None => {
                 self.writeback.pack_pending(inode.id, &state, Cause::Defragmentation)?
             }
-            Recompression::Keep => self.writeback.pack_pending_by(inode.id, &state, Method::new(run.compression, 0))?,
+            Recompression::Keep => {
+                self.writeback.pack_pending_by(inode.id, &state, CompressionMethod::new(run.compression, 0))?
+            }
             Recompression::Remove => Packed::default(),
             Recompression::With { algorithm, level } => {
-                let method = Method::new(algorithm, level.unwrap_or_default());
+                let method = CompressionMethod::new(algorithm, level.unwrap_or_default());
                 self.writeback.pack_pending_by(inode.id, &state, method)?
             }
         };

@@ -3,13 +3,13 @@
 //! Its descriptor, its tree of hashes and the flag that says so are one change of one transaction,
 //! so a crash leaves all of them or a file like others. No log is written of it.
 
+use ubtrfs_file::{VerityBuilder, VerityItems, VerityParameters};
 use ubtrfs_format::items::{FileType, InodeFlags};
 
 use super::checks::check_real;
 use super::flags::has_verity;
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::file::verity::{VerityBuilder, VerityItems, VerityParameters};
 use crate::inode::{InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
 use ubtrfs_space::Demand;
@@ -53,7 +53,7 @@ impl Operations {
         state.join(&inode, &transaction);
         state.item.flags |= InodeFlags::RO_VERITY;
         state.pending.verity = Some(Box::new(items));
-        self.info.note_verity();
+        self.info.features.note_verity();
         Ok(())
     }
 

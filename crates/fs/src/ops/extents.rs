@@ -1,11 +1,11 @@
 //! Where the content of files is on the volume, and what they share.
 
+use ubtrfs_file::Piece;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, FileType};
 
 use super::operations::Operations;
 use crate::error::Result;
-use crate::file::piece::Piece;
 use crate::inode::InodeId;
 
 /// A part of a file whose content is in one place.

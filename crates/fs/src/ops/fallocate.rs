@@ -8,6 +8,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::{ExtentPiece, Piece};
 use ubtrfs_format::items::{Compression, FileType, InodeFlags};
 use ubtrfs_format::{Generation, Logical};
 
@@ -15,7 +16,6 @@ use super::flags::{check_mutable, check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
-use crate::file::piece::{ExtentPiece, Piece};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{DATA_EXTENT_ITEMS, FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};

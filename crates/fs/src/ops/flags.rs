@@ -8,7 +8,7 @@ use super::write_at::WriteAt;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{INODE_ITEM, xattr_item};
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// The flags that programs may set.
 pub const SETTABLE_FLAGS: u64 = InodeFlags::SYNC
@@ -97,7 +97,8 @@ impl Operations {
     pub(crate) fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
-        let demand = Demand { edits: 1, item_bytes: INODE_ITEM, reserve: UseOfReserve::All, ..Demand::default() };
+        let demand =
+            Demand { edits: 1, item_bytes: INODE_ITEM, global_reserve: UseOfGlobalReserve::All, ..Demand::default() };
         self.reserver.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
     }
 
@@ -113,8 +114,8 @@ impl Operations {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = xattr_item(name, room);
-        let reserve = if room == 0 { UseOfReserve::All } else { UseOfReserve::None };
-        let demand = Demand { edits: 3, item_bytes: INODE_ITEM + bytes, reserve, ..Demand::default() };
+        let global_reserve = if room == 0 { UseOfGlobalReserve::All } else { UseOfGlobalReserve::None };
+        let demand = Demand { edits: 3, item_bytes: INODE_ITEM + bytes, global_reserve, ..Demand::default() };
         self.reserver.with_reserved(demand, || self.set_flags_reserved(id, Some(Companion { name, room }), plan))
     }
 

@@ -15,7 +15,7 @@ use crate::inode::EMPTY_SUBVOLUME_INO;
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
 use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM, name_items};
 use crate::names::{Found, LookupResult};
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// What a name edit takes at the worst: entry by hash and by number, reference, two inode items, an
 /// orphan item.
@@ -142,7 +142,7 @@ impl Operations {
     fn remove(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         self.info.check_writable(dir.subvolume)?;
         self.inactivator.let_inactivation_catch_up()?;
-        let demand = Demand { reserve: UseOfReserve::All, ..name_demand(b"") };
+        let demand = Demand { global_reserve: UseOfGlobalReserve::All, ..name_demand(b"") };
         self.reserver.with_reserved(demand, || self.remove_reserved(dir, name, directory))
     }
 

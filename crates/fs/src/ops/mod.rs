@@ -35,7 +35,7 @@ mod write;
 mod write_at;
 mod xattr;
 
-pub use attr::{Attributes, ModeAndXattr, Plan, SetAttributes, TimeChange};
+pub use attr::{Attributes, ModeAndXattr, ModeAndXattrPlan, SetAttributes, TimeChange};
 pub use create::NewInode;
 pub use defragment::Defragmentation;
 pub use extents::FoundExtent;

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use ubtrfs_file::Verity;
 use ubtrfs_threads::Mutex;
 
 use crate::commit::Committer;
-use crate::file::verity::Verity;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;

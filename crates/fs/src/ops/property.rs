@@ -3,13 +3,13 @@
 
 use std::borrow::Cow;
 
+use ubtrfs_file::CompressionMode;
 use ubtrfs_format::items::{FileType, InodeFlags};
 
 use super::create::NewInode;
 use super::flags::Flagged;
 use super::operations::Operations;
 use super::xattr::XattrMode;
-use crate::compression_mode::CompressionMode;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::xattr_names::COMPRESSION;

@@ -3,19 +3,17 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use ubtrfs_file::{Mapped, Piece, extents_of};
 use ubtrfs_format::items::FileType;
 
 use super::flags::{check_no_verity, check_unrestricted};
 use super::operations::Operations;
 use super::resize::fill_sector;
 use crate::error::{Errno, Result};
-use crate::file::piece::Mapped;
-use crate::file::piece::Piece;
-use crate::file::piece::extents_of;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::transaction::Transaction;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Pieces of a file that are emptied at once.
 const AT_ONCE: usize = 2048;
@@ -79,7 +77,7 @@ impl Operations {
             self.writeback.inline_bytes(&state, state.item.size, self.writeback.may_compress(state.item.flags))
         };
         let item_bytes = INODE_ITEM + ORPHAN_ITEM + 7 * FILE_EXTENT_ITEM + inline_bytes;
-        let demand = Demand { data: 2 * sector, edits: 6, item_bytes, reserve: UseOfReserve::Half };
+        let demand = Demand { data: 2 * sector, edits: 6, item_bytes, global_reserve: UseOfGlobalReserve::Half };
         let _reservation = self.reserver.reserve_to_free(&inode, demand)?;
         let mut surplus = 2 * sector;
         let result = self.punch_reserved(id, offset..end, inline_bytes, &mut surplus);

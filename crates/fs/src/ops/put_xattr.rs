@@ -3,8 +3,9 @@
 //! what the kernel would have stored, for every caller (invariant 27).
 
 use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::{S_IFDIR, S_ISGID};
 
-use super::attr::{Attributes, ModeAndXattr, Plan, SetAttributes};
+use super::attr::{Attributes, ModeAndXattr, ModeAndXattrPlan, SetAttributes};
 use super::create::NewInode;
 use super::operations::Operations;
 use super::xattr::XattrMode;
@@ -12,9 +13,6 @@ use crate::acl::{self, Acl};
 use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 use crate::xattr_names::{CAPABILITY, COMPRESSION, PROPERTIES, USER, in_plain_namespace};
-
-const S_IFDIR: u32 = 0o040_000;
-const S_ISGID: u32 = 0o2000;
 
 /// The forms of the capabilities of a program that there are (`linux/capability.h`): the bytes, and
 /// the revision in the first word.
@@ -156,7 +154,13 @@ impl Operations {
         self.with_acl(id, acl::ACCESS, changes, &plan)
     }
 
-    fn with_acl(&self, id: InodeId, name: &[u8], changes: &SetAttributes, plan: &Plan<'_>) -> Result<Attributes> {
+    fn with_acl(
+        &self,
+        id: InodeId,
+        name: &[u8],
+        changes: &SetAttributes,
+        plan: &ModeAndXattrPlan<'_>,
+    ) -> Result<Attributes> {
         self.set_attributes_with(id, changes, &ModeAndXattr { name, plan })
     }
 

@@ -3,21 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::{Result as DataResult, Seek, Verity, VerityDigest, VeritySource};
 use ubtrfs_format::items::FileType;
 
 use super::flags::has_verity;
 use super::operations::Operations;
 use crate::deferred_reads::BegunRead;
 use crate::error::{Errno, Error, Result, Step};
-use crate::file::error::Result as DataResult;
-use crate::file::seek::Seek;
-use crate::file::verity::{Verity, VerityDigest, VeritySource};
 use crate::inode::{InodeId, InodeState};
 
 /// Bytes that are read and proved at once.
-const MOST_PROVED: u64 = 1 << 20;
+const MAX_PROVED: u64 = 1 << 20;
 /// Files whose proofs are kept.
-const MOST_VERITIES: usize = 16;
+const MAX_VERITIES: usize = 16;
 
 impl Operations {
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
@@ -87,7 +85,7 @@ impl Operations {
         while done < buf.len() {
             let at = offset + done as u64;
             let start = at - at % unit;
-            let end = (offset + buf.len() as u64).min(start + MOST_PROVED).next_multiple_of(unit);
+            let end = (offset + buf.len() as u64).min(start + MAX_PROVED).next_multiple_of(unit);
             let mut content = vec![0; (end - start) as usize];
             self.reader.read_sectors(id, state, start, &mut content)?;
             let size = state.item.size.saturating_sub(start) as usize;
@@ -114,7 +112,7 @@ impl Operations {
         }
         let verity = Arc::new(Verity::load(source, id.ino, state.item.size)?);
         let mut kept = self.verities.lock();
-        kept.truncate(MOST_VERITIES - 1);
+        kept.truncate(MAX_VERITIES - 1);
         kept.push_front((id, Arc::clone(&verity)));
         Ok(verity)
     }
@@ -165,7 +163,7 @@ impl Operations {
     fn unreadable(&self, id: InodeId, error: impl Into<Error>) -> Error {
         let error = error.into().at(Step::ReadData { subvolume: id.subvolume, ino: id.ino });
         if error.errno() == Errno::IO {
-            self.info.last_errors.note(&error);
+            self.info.writability.last_errors().note(&error);
         }
         error
     }

@@ -18,13 +18,13 @@ impl Operations {
             }
             let _turn = self.inactivator.pause();
             self.committer.commit()?;
-            self.info.set_read_only();
+            self.info.writability.set_read_only();
             if self.info.is_all_committed() {
                 return Ok(());
             }
             // An operation still changes files, or has, and its commit is under way: what it has
             // acknowledged must not be lost.
-            self.info.set_writable()?;
+            self.info.writability.set_writable()?;
         }
         Err(Errno::BUSY.into())
     }
@@ -32,7 +32,7 @@ impl Operations {
     /// Ends the effect of [`Self::stop_writing`]. A volume that was opened read-only stays so, and
     /// so does one after an error.
     pub(crate) fn write_again(&self) -> Result<()> {
-        self.info.set_writable()?;
+        self.info.writability.set_writable()?;
         self.inactivator.go_on();
         Ok(())
     }

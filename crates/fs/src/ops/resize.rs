@@ -3,17 +3,17 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use ubtrfs_file::Piece;
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
 use super::attr::{AttributeChange, AttributePlan};
 use super::operations::Operations;
 use crate::error::{Errno, Result};
-use crate::file::piece::Piece;
 use crate::inactivate::Truncation;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Bytes of items that a change of the size may put: the inode, an orphan item, and what splits
 /// pieces at the new end and makes holes.
@@ -59,7 +59,7 @@ struct Resize {
 }
 
 /// How often room is made for a step of a truncation: others may take it.
-const MOST_TRIES: u32 = 3;
+const MAX_TRIES: u32 = 3;
 
 /// What a change of the size finds out before it enters the transaction.
 struct ResizePlan {
@@ -104,7 +104,7 @@ impl Operations {
             let room = self.room_of_change(id, change)?;
             let attributes = AttributeChange::demand(room);
             let (edits, item_bytes) = (4 + attributes.edits, RESIZE_BYTES + inline_bytes + attributes.item_bytes);
-            let demand = Demand { data, edits, item_bytes, reserve: UseOfReserve::All };
+            let demand = Demand { data, edits, item_bytes, global_reserve: UseOfGlobalReserve::All };
             let _reservation =
                 if grows { self.reserver.reserve(demand)? } else { self.reserver.reserve_to_free(&inode, demand)? };
             let mut surplus = data;
@@ -144,7 +144,7 @@ impl Operations {
             let Some((truncation, reservation)) = reserved else {
                 drop(turn);
                 tries += 1;
-                if tries > MOST_TRIES {
+                if tries > MAX_TRIES {
                     return Err(Errno::NOSPC.into());
                 }
                 // Whatever else makes room is tried.

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use ubtrfs_format::items::{InodeFlags, RootFlags, Timespec};
+use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{Generation, ItemType, Key, TreeId, Uuid};
 
 use super::LockedInodes;
@@ -26,7 +27,7 @@ use crate::subvolume_changes::{NewContent, NewSubvolume};
 use crate::subvolume_entries::EntryLocation;
 use crate::transaction::Transaction;
 use crate::tree_roots::TreeRoot;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// Bytes of a root item, the references in both directions and the UUID item, without the name.
 const ROOT_ITEMS: u64 = 464 + 2 * 43 + 33;
@@ -77,7 +78,7 @@ impl Operations {
         } else {
             self.info.inode(InodeId::root_of(dir.subvolume))?.read().item.flags & INHERITED
         };
-        let content = NewContent::Empty { mode: 0o040_000 | (root.mode & 0o7777), uid: root.uid, gid: root.gid, flags };
+        let content = NewContent::Empty { mode: S_IFDIR | (root.mode & 0o7777), uid: root.uid, gid: root.gid, flags };
         self.make_subvolume(dir, name, content, &root.xattrs, false)
     }
 
@@ -171,7 +172,7 @@ impl Operations {
     /// subvolume, `EAGAIN` for another than the `expected` one.
     pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
         self.info.check_writable(dir.subvolume)?;
-        let demand = Demand { reserve: UseOfReserve::All, ..name_demand(name) };
+        let demand = Demand { global_reserve: UseOfGlobalReserve::All, ..name_demand(name) };
         let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, expected, false))?;
         self.release_if_unused(id);
         Ok(id)

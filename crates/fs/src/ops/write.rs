@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ubtrfs_file::MAX_PACKED;
 use ubtrfs_format::items::FileType;
 
 use super::attr::without_set_id;
@@ -12,7 +13,6 @@ use super::operations::Operations;
 use super::resize::{GrowthPlan, fill_sector};
 use super::write_at::WriteAt;
 use crate::error::{Errno, Error, Result};
-use crate::file::committed::MAX_PACKED;
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};

@@ -8,7 +8,7 @@ use super::operations::Operations;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::item_sizes::{INODE_ITEM, xattr_item};
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// What setting an xattr may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Operations {
         let demand = Demand {
             edits: 2,
             item_bytes: INODE_ITEM + bytes,
-            reserve: if value.is_none() { UseOfReserve::All } else { UseOfReserve::None },
+            global_reserve: if value.is_none() { UseOfGlobalReserve::All } else { UseOfGlobalReserve::None },
             ..Demand::default()
         };
         self.reserver.with_reserved(demand, || self.change_xattr_reserved(id, name, value, check))

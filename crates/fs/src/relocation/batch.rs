@@ -7,17 +7,17 @@ use ubtrfs_format::items::{ExtentFlags, ExtentItem};
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 
 use super::Relocator;
-use crate::commit::Plan;
+use crate::commit::RelocationPlan;
 use crate::committed::Committed;
 use crate::error::Result;
 
 /// The most bytes of data of a step, unless one extent has more.
-const MOST_DATA: u64 = 32 << 20;
+const MAX_DATA: u64 = 32 << 20;
 /// The most extents of a step.
-pub(super) const MOST_EXTENTS: usize = 512;
+pub(super) const MAX_EXTENTS: usize = 512;
 /// The most nodes of a step, unless one extent needs more.
-const MOST_NODES: u64 = 1000;
-const LEAST_NODES: u64 = 16;
+const MAX_NODES: u64 = 1000;
+const MIN_NODES: u64 = 16;
 /// The part of the spare metadata that a step may take for nodes: it changes the extent tree, too.
 const PART_FOR_NODES: u64 = 8;
 
@@ -71,9 +71,9 @@ impl Relocator {
         most_extents: usize,
     ) -> Result<Batch> {
         let spare = self.info.space.lock().spare_metadata() / self.info.space.node_size();
-        let most_nodes = (spare / PART_FOR_NODES).clamp(LEAST_NODES, MOST_NODES) as usize;
-        let most_data = self.rate.step(MOST_DATA);
-        let mut plan = Plan::new(&self.info, committed)?;
+        let most_nodes = (spare / PART_FOR_NODES).clamp(MIN_NODES, MAX_NODES) as usize;
+        let most_data = self.rate.step(MAX_DATA);
+        let mut plan = RelocationPlan::new(&self.info, committed)?;
         let (mut data, mut nodes, mut bytes) = (Vec::new(), Vec::new(), 0);
         let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType(u8::MAX), u64::MAX);
         for item in committed.tree(TreeId::EXTENT)?.range(range) {

@@ -1,5 +1,6 @@
 //! The room for a step, and the copies of its data.
 
+use ubtrfs_file::sum_runs;
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 use ubtrfs_volume::{Buffer, CompletedWrites, Data, Write};
@@ -8,7 +9,6 @@ use super::Relocator;
 use super::batch::Batch;
 use crate::commit::DataTarget;
 use crate::error::{Errno, Result};
-use crate::file::csums::sum_runs;
 use ubtrfs_space::Demand;
 
 /// Bytes that are read and written at a time.

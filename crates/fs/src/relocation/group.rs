@@ -7,7 +7,7 @@ use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 
 use super::Relocator;
-use super::batch::MOST_EXTENTS;
+use super::batch::MAX_EXTENTS;
 use super::pace::Pace;
 use crate::commit::RelocationStep;
 use crate::committed::Committed;
@@ -59,7 +59,7 @@ impl Relocator {
         // Whatever is on its way to a place in the group is there then.
         self.committer.commit()?;
         let end = start.plus(chunk.length);
-        let (mut last, mut tries, mut most_extents) = (None, 0, MOST_EXTENTS);
+        let (mut last, mut tries, mut most_extents) = (None, 0, MAX_EXTENTS);
         loop {
             let is_asked_back = || self.info.space.lock().is_asked_back(start);
             if !pace.may_go_on(&|| !is_asked_back() && goes_on()) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ubtrfs_format::{DeviceId, Logical};
 use ubtrfs_threads::time::Instant;
-use ubtrfs_volume::LEAST_DEVICE;
+use ubtrfs_volume::MIN_DEVICE;
 
 use super::Relocator;
 use super::group::Emptied;
@@ -99,7 +99,7 @@ impl Relocator {
         if volume.seed_devices().contains(&devid) {
             return Err(Errno::PERM.into());
         }
-        if bytes < LEAST_DEVICE {
+        if bytes < MIN_DEVICE {
             return Err(Errno::INVAL.into());
         }
         // It gets no superblock, and so would not have the size at the next mount.

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::read::FoundLog;
 use super::subvolume::Replay;
 use crate::error::{Error, Refusal, Result};
-use crate::file::sum_map::SumMap;
 use crate::ops::Operations;
-use ubtrfs_space::{Demand, UseOfReserve};
+use ubtrfs_file::SumMap;
+use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
 /// `FoundLog` blocks and new extents are not in the trees: their size in the trees is estimated
 /// from the log's.
@@ -63,10 +63,14 @@ impl Operations {
         let node_size = self.info.space.node_size();
         let blocks = log.blocks.len() as u64;
         let edits = self.info.gate.current().changes() * 2 + blocks * EDITS_PER_LOG_BLOCK;
-        let demand =
-            Demand { edits, item_bytes: 2 * blocks * node_size, reserve: UseOfReserve::All, ..Demand::default() };
+        let demand = Demand {
+            edits,
+            item_bytes: 2 * blocks * node_size,
+            global_reserve: UseOfGlobalReserve::All,
+            ..Demand::default()
+        };
         let mut space = self.info.space.lock();
-        space.may_use_all_of_reserve();
+        space.may_use_all_of_global_reserve();
         while space.reserve(demand).is_err() {
             let kind = ubtrfs_format::items::BlockGroupFlags::METADATA;
             if space.add_chunk(kind, &self.info.volume)?.is_none() {

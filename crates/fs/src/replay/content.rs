@@ -2,22 +2,24 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::{DataError, Mapped, Piece, checked_piece};
 use ubtrfs_format::items::{Compression, CsumItem, FileExtent, FileExtentKind};
 use ubtrfs_format::{Ino, ItemType, Key, Logical, objectid};
 use ubtrfs_tree::Item;
 
 use super::subvolume::Replay;
 use crate::error::Result;
-use crate::file::committed::check;
-use crate::file::error::DataError;
-use crate::file::piece::{Mapped, Piece};
 use crate::file_map::FileMap;
 use crate::inode::Inode;
 
 /// The piece of a file in an item of a log.
 pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<Mapped> {
     let ino = Ino(key.objectid);
-    Ok(check(key.offset, extent, sector).map_err(|problem| DataError::Extent { ino, offset: key.offset, problem })?)
+    Ok(checked_piece(key.offset, extent, sector).map_err(|problem| DataError::Extent {
+        ino,
+        offset: key.offset,
+        problem,
+    })?)
 }
 
 impl Replay<'_> {
@@ -34,7 +36,7 @@ impl Replay<'_> {
         let extent = FileExtent::parse(item)?;
         let Mapped { start, len, piece } = mapped(&item.key, &extent, self.sector())?;
         // A kernel's log may have it before its superblock names the feature.
-        self.fs.info.note_compressed(extent.compression);
+        self.fs.info.features.note_compressed(extent.compression);
         self.change(&inode, |state| drop(state.pending.layout.replace(start, len, piece)));
         self.files.insert(inode.id.ino);
         match extent.kind {

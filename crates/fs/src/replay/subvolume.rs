@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ubtrfs_file::SumMap;
 use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::{Item, NodeCache, Snapshot};
 
 use super::found::{damaged, is_without_links, last_key_of_inodes};
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
-use crate::file::sum_map::SumMap;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::ops::Operations;
 use crate::transaction::Transaction;

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | `cause` | why it is written back |
 //! | `ordered` | dirty data becomes ordered extents |
+//! | `place` | where it goes |
+//! | `submission` | writes that are submitted together |
 //! | `packing` | dirty data is compressed before |
 //! | `packers` | the threads and contexts for that |
 //! | `nocow` | what may be written over its old extents |
@@ -19,8 +21,10 @@ mod ordered;
 mod owner;
 mod packers;
 mod packing;
+mod place;
 mod shared_nodes;
 mod sharing;
+mod submission;
 
 pub(crate) use cause::Cause;
 pub(crate) use nocow::{is_nodatacow, may_be_nocow};

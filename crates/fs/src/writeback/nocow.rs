@@ -10,14 +10,12 @@
 
 use std::ops::Range;
 
+use ubtrfs_file::{ExtentPiece, Layout, Mapped, Piece, Stack};
 use ubtrfs_format::Generation;
 use ubtrfs_format::items::{Compression, InodeFlags};
 
 use super::owner::Writeback;
 use crate::error::Result;
-use crate::file::layout::Layout;
-use crate::file::piece::{ExtentPiece, Mapped, Piece};
-use crate::file::resolve::Stack;
 use crate::inode::{InodeId, InodeState};
 
 /// A part of the range to write.

@@ -1,143 +1,31 @@
-//! Dirty data of an inode becomes extents: where it goes, and the writes that take it there.
-//! Waiting for it gives the proof without which no log and no commit that refers to it is published
-//! (invariant 1). It becomes nothing for which no metadata was reserved (invariant 50).
+//! Dirty data of an inode becomes extents, in the open transaction and in the one that is being
+//! committed. Waiting for it gives the proof without which no log and no commit that refers to it
+//! is published (invariant 1).
 
-use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use ubtrfs_format::Logical;
-use ubtrfs_format::items::{Compression, InodeFlags, InodeItem};
-use ubtrfs_volume::{CompletedWrites, Data, SharedBuffer, Volume, Write};
+use ubtrfs_file::{DirtyData, Layout, Mapped, Piece, Stack, extents_of};
+use ubtrfs_format::items::{InodeFlags, InodeItem};
+use ubtrfs_volume::{CompletedWrites, Data};
 
 use super::cause::Cause;
-use super::in_flight::InFlight;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
-use super::packers::{Packed, PackedPiece};
+use super::packers::Packed;
 use super::packing::Packing;
-use crate::error::{AtStep, Errno, Error, Result, Step};
+use super::place::{Layer, MAX_EXTENT, Placer};
+use super::submission::Submission;
+use crate::error::{Errno, Error, Result, Step};
 use crate::faults::CommitFault;
-use crate::file::committed::MAX_PACKED;
-use crate::file::dirty::{DirtyData, DirtyRun};
-use crate::file::layout::Layout;
-use crate::file::piece::{ExtentPiece, InlinePiece, Mapped, Piece, extents_of};
-use crate::file::resolve::Stack;
-use crate::file::sum_map::SumMap;
-use crate::inode::{
-    DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent, OrderedExtents, SharedTicket, has_checksums,
-    new_ticket,
-};
-use crate::transaction::{NewExtent, Transaction};
+use crate::inode::{DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent};
+use crate::transaction::Transaction;
 
 /// Data of one file that may be in flight at a time.
 const MAX_IN_FLIGHT: u64 = 32 << 20;
 
-/// The largest extent.
-const MAX_EXTENT: u64 = 128 << 20;
-
-/// Data that is submitted at a time.
-const SUBMITTED_AT_ONCE: u64 = 4 << 20;
-
 /// Data of small files that a commit submits together, and the files that are locked meanwhile.
 const GATHERED: u64 = 1 << 20;
 const LOCKED_AT_ONCE: usize = 64;
-
-/// Writes that are submitted together: neighbours on the device become one write, and all have one
-/// ticket.
-struct Submission<'a> {
-    /// The file whose data is added.
-    id: InodeId,
-    volume: &'a Volume,
-    in_flight: &'a InFlight,
-    writes: Vec<Write>,
-    bytes: u64,
-    ticket: SharedTicket,
-}
-
-impl<'a> Submission<'a> {
-    fn new(writeback: &'a Writeback, id: InodeId) -> Self {
-        let (volume, in_flight) = (&*writeback.info.volume, &writeback.in_flight);
-        Self { id, volume, in_flight, writes: Vec::new(), bytes: 0, ticket: new_ticket() }
-    }
-
-    /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
-    fn of(writeback: &'a Writeback, id: InodeId, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let mut submission = Self::new(writeback, id);
-        let added = add(&mut submission);
-        submission.end(added)
-    }
-
-    /// Submits what was added, of which the last file's data ended so.
-    fn end(mut self, added: Result<()>) -> Result<()> {
-        let InodeId { subvolume, ino } = self.id;
-        added.and(self.submit()).at(Step::Writeback { subvolume, ino })
-    }
-
-    /// Adds the data of an extent.
-    fn add(&mut self, start: Logical, data: Vec<SharedBuffer>) -> Arc<OrderedExtent> {
-        let mut at = start;
-        for part in &data {
-            self.writes.push(Write { at, data: part.clone() });
-            at = at.plus(part.len() as u64);
-        }
-        self.bytes += at.0 - start.0;
-        let counted = self.in_flight.count(at.0 - start.0);
-        Arc::new(OrderedExtent::new(self.id, start, data, self.ticket.clone(), counted))
-    }
-
-    /// Submits the added writes; must be called before the extents are visible to others.
-    fn submit(&mut self) -> Result<()> {
-        if self.writes.is_empty() {
-            return Ok(());
-        }
-        self.bytes = 0;
-        let submitted = self.volume.submit(std::mem::take(&mut self.writes));
-        let ticket = std::mem::replace(&mut self.ticket, new_ticket());
-        let mut writes = ticket.lock();
-        let (state, result) = match submitted {
-            Ok(ticket) => (DataWrites::UnderWay(ticket), Ok(())),
-            Err(error) => (DataWrites::Failed, Err(error.into())),
-        };
-        *writes = state;
-        result
-    }
-}
-
-/// A placed part of a run.
-struct Placed {
-    offset: u64,
-    len: u64,
-    /// What the file has there now; `None` if it is what it had.
-    piece: Option<Piece>,
-    ordered: Option<Arc<OrderedExtent>>,
-}
-
-impl Placed {
-    /// Enters it into a layout.
-    fn enter(self, layout: &mut Layout, ordered: &mut OrderedExtents) {
-        match self.piece {
-            Some(piece) => drop(layout.replace(self.offset, self.len, piece)),
-            // The log needs the checksums all the same.
-            None => layout.note_changed(self.offset, self.offset + self.len),
-        }
-        if let Some(extent) = self.ordered {
-            ordered.insert(extent);
-        }
-    }
-}
-
-/// The data to write back, and its transaction.
-#[derive(Clone, Copy)]
-struct Layer<'a> {
-    id: InodeId,
-    transaction: &'a Transaction,
-    /// The inode's flags in the transaction.
-    flags: u64,
-    /// The transaction's layout of the file, if that is not the newest.
-    layout: Option<&'a Layout>,
-}
 
 impl Writeback {
     /// Writes back the data that is dirty in the open transaction, which the inode has joined; the
@@ -190,7 +78,7 @@ impl Writeback {
             let placed = if inline {
                 vec![self.place_inline(&run, (state.item.size, room), transaction, packed.inline.take())]
             } else {
-                self.place(run, state, layer, submission, &mut packed)?
+                Placer { writeback: self, layer, submission }.place(run, state, &mut packed)?
             };
             state.reserved -= len;
             self.info.unreserve_data(len);
@@ -215,7 +103,7 @@ impl Writeback {
         if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
             return Ok(());
         }
-        let transaction = self.info.frozen_transaction();
+        let transaction = self.info.roots.frozen();
         match transaction {
             Some(transaction) => {
                 let written = self.write_back_frozen(id, state, &transaction);
@@ -249,14 +137,13 @@ impl Writeback {
         let mut next = Some((first.id, first.write()));
         let mut added = Ok(());
         while let Some((id, mut state)) = next.take() {
-            submission.id = id;
+            submission.begin_file(id);
             state.freeze_before(transaction.generation.next());
             added = self.add_frozen(&mut submission, id, &mut state, transaction);
-            let is_gathered = |extent: &Arc<OrderedExtent>| Arc::ptr_eq(&extent.ticket, &submission.ticket);
-            if state.ordered.iter().any(is_gathered) {
+            if state.ordered.iter().any(|extent| submission.has(extent)) {
                 locked.push(state);
             }
-            let is_full = submission.bytes >= GATHERED || locked.len() >= LOCKED_AT_ONCE;
+            let is_full = submission.bytes() >= GATHERED || locked.len() >= LOCKED_AT_ONCE;
             // By invariant 7 no lock is waited for here: their numbers are in no order.
             if let [inode, rest @ ..] = others
                 && !is_full
@@ -350,7 +237,7 @@ impl Writeback {
                 vec![self.place_inline(&run, (item.size, dirty.inline_room()), transaction, packed.inline.take())]
             } else {
                 let layer = Layer { id, transaction, flags, layout: Some(layout) };
-                self.place(run, state, layer, submission, &mut packed)?
+                Placer { writeback: self, layer, submission }.place(run, state, &mut packed)?
             };
             self.info.unreserve_data(len);
             for part in placed {
@@ -396,229 +283,6 @@ impl Writeback {
         let only_sector = ranges.next() == Some((0, sector)) && ranges.next().is_none();
         let prealloc = item.flags & InodeFlags::PREALLOC != 0;
         only_sector && item.size > 0 && item.size <= sector && !prealloc
-    }
-
-    /// The only sector of a file of `size` bytes as content of its metadata, in which so much room
-    /// is reserved.
-    fn place_inline(
-        &self,
-        run: &DirtyRun,
-        (size, room): (u64, u64),
-        transaction: &Transaction,
-        packed: Option<(Compression, Vec<u8>)>,
-    ) -> Placed {
-        let data = Arc::from(&run.buffers[0][..size as usize]);
-        let plain = InlinePiece::plain(data, transaction.generation);
-        let piece = match packed {
-            Some((compression, bytes)) => {
-                self.info.note_compressed(compression);
-                InlinePiece { data: bytes.into(), compression, ..plain }
-            }
-            None => plain,
-        };
-        assert!(
-            piece.data.len() as u64 <= room,
-            "invariant 50: {} bytes become inline, {room} are reserved",
-            piece.data.len()
-        );
-        let piece = Piece::Inline(piece);
-        Placed { offset: 0, len: run.len(), piece: Some(piece), ordered: None }
-    }
-
-    /// Allocates extents for a run, and adds its writes to `submission`.
-    fn place(
-        &self,
-        run: DirtyRun,
-        state: &mut InodeState,
-        layer: Layer<'_>,
-        submission: &mut Submission<'_>,
-        packed: &mut Packed,
-    ) -> Result<Vec<Placed>> {
-        let mut placed = Vec::new();
-        let mut offset = run.offset;
-        let parts = self.parts_to_write(
-            layer.id,
-            state,
-            layer.flags,
-            (layer.transaction.generation, layer.layout),
-            offset..offset + run.len(),
-        )?;
-        let mut buffers = run.buffers.into();
-        for part in parts {
-            let end = offset + part.len;
-            if let Some(place) = part.place {
-                let data = split_front(&mut buffers, part.len);
-                placed.push(self.place_over(offset, data, place, state, layer, submission)?);
-                offset = end;
-            }
-            while offset < end {
-                let whole = packed.pieces.remove(&offset).filter(|piece| piece.len <= end - offset);
-                let whole = whole.and_then(|piece| self.place_packed(offset, piece, state, layer, submission));
-                let new = if let Some(whole) = whole {
-                    split_front(&mut buffers, whole.len);
-                    whole
-                } else {
-                    let next = packed.pieces.range(offset..).next().map_or(end, |(next, _)| end.min(*next));
-                    self.place_new(offset, next - offset, &mut buffers, state, layer, submission)?
-                };
-                offset = new.offset + new.len;
-                placed.push(new);
-                if submission.bytes >= SUBMITTED_AT_ONCE {
-                    submission.submit()?;
-                }
-            }
-        }
-        Ok(placed)
-    }
-
-    /// Allocates an extent for the front of `buffers`, up to `want` bytes. Data that continues an
-    /// extent of the same transaction, in the file and on disk, extends that one: a file that grows
-    /// from one fsync to the next has few extents, and its log few items.
-    fn place_new(
-        &self,
-        offset: u64,
-        want: u64,
-        buffers: &mut VecDeque<SharedBuffer>,
-        state: &mut InodeState,
-        layer: Layer<'_>,
-        submission: &mut Submission<'_>,
-    ) -> Result<Placed> {
-        let transaction = layer.transaction;
-        let (start, len) =
-            self.info.space.allocate_data(want, state.allocation_hint).ok_or(Error::Posix(Errno::NOSPC))?;
-        state.allocation_hint = Logical(start.0 + len);
-        let data = split_front(buffers, len);
-        let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, len));
-        let ordered = submission.add(start, data);
-        // Into what a commit is about to write the open transaction may have pieces of the same
-        // extents.
-        if layer.layout.is_none()
-            && let Some(grown) =
-                self.grow_extent(layer.id, offset..offset + len, start, sums.as_deref(), state, transaction)
-        {
-            let (offset, len) = (grown.start, grown.len);
-            return Ok(Placed { offset, len, piece: Some(grown.piece), ordered: Some(ordered) });
-        }
-        transaction.add_extent(start, NewExtent::new(len, sums));
-        let piece = Piece::Extent(ExtentPiece {
-            disk_bytenr: start,
-            disk_num_bytes: len,
-            offset: 0,
-            ram_bytes: len,
-            compression: Compression::None,
-            prealloc: false,
-            generation: transaction.generation,
-        });
-        Ok(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
-    }
-
-    /// Allocates an extent for a compressed piece, whose data has to be in one place. `None` if
-    /// there is no such place.
-    fn place_packed(
-        &self,
-        offset: u64,
-        piece: PackedPiece,
-        state: &mut InodeState,
-        layer: Layer<'_>,
-        submission: &mut Submission<'_>,
-    ) -> Option<Placed> {
-        let PackedPiece { len, compression, data } = piece;
-        let disk_num_bytes = data.len() as u64;
-        let sector = u64::from(self.info.volume.sector_size());
-        assert!(
-            disk_num_bytes.is_multiple_of(sector) && disk_num_bytes < len && len <= MAX_PACKED,
-            "invariant 31: {len} bytes are compressed to {disk_num_bytes}"
-        );
-        let start = self.info.space.allocate_whole_data(disk_num_bytes, state.allocation_hint)?;
-        state.allocation_hint = start.plus(disk_num_bytes);
-        self.info.note_compressed(compression);
-        let data = vec![data];
-        let sums = has_checksums(layer.flags).then(|| self.sums_of(&data, disk_num_bytes));
-        let ordered = submission.add(start, data);
-        layer.transaction.add_extent(start, NewExtent::new(disk_num_bytes, sums));
-        let piece = Piece::Extent(ExtentPiece {
-            disk_bytenr: start,
-            disk_num_bytes,
-            offset: 0,
-            ram_bytes: len,
-            compression,
-            prealloc: false,
-            generation: layer.transaction.generation,
-        });
-        Some(Placed { offset, len, piece: Some(piece), ordered: Some(ordered) })
-    }
-
-    /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by
-    /// that range. It must be the file's own, and whole. Returns the piece that the file has then,
-    /// if there is such an extent.
-    fn grow_extent(
-        &self,
-        id: InodeId,
-        range: Range<u64>,
-        start: Logical,
-        sums: Option<&[u8]>,
-        state: &InodeState,
-        transaction: &Transaction,
-    ) -> Option<Mapped> {
-        let len = range.end - range.start;
-        let before = state.pending.layout.ending_at(range.start)?;
-        let Piece::Extent(extent) = before.piece else { return None };
-        let is_whole = extent.offset == 0 && extent.disk_num_bytes == before.len && extent.ram_bytes == before.len;
-        let continues = extent.disk_bytenr.plus(before.len) == start && before.len + len <= MAX_EXTENT;
-        let is_plain = extent.compression == Compression::None && !extent.prealloc;
-        let may_grow = is_whole && continues && is_plain && self.info.space.are_in_one_chunk(extent.disk_bytenr, start);
-        if !may_grow || !transaction.grow_extent(extent.disk_bytenr, before.len, id, len, sums) {
-            return None;
-        }
-        let len = before.len + len;
-        let piece = Piece::Extent(ExtentPiece { disk_num_bytes: len, ram_bytes: len, ..extent });
-        Some(Mapped { start: before.start, len, piece })
-    }
-
-    /// Overwrites an extent: reserved space becomes data, and data of nodatacow files is replaced.
-    fn place_over(
-        &self,
-        offset: u64,
-        data: Vec<SharedBuffer>,
-        place: ExtentPiece,
-        state: &mut InodeState,
-        layer: Layer<'_>,
-        submission: &mut Submission<'_>,
-    ) -> Result<Placed> {
-        let len: u64 = data.iter().map(|part| part.len() as u64).sum();
-        let start = place.disk_bytenr.plus(place.offset);
-        if !place.prealloc {
-            // Two writes of one place must not pass each other.
-            // What is gathered with it is of other places of the file, or of other files: it shares
-            // none on disk.
-            let is_other = |extent: &&Arc<OrderedExtent>| !Arc::ptr_eq(&extent.ticket, &submission.ticket);
-            let before = state.ordered.in_range(start..start.plus(len)).filter(is_other);
-            let _written = self.wait_for_all(before).map_err(Error::Shared)?;
-        }
-        if has_checksums(layer.flags) {
-            let sums = self.sums_of(&data, len);
-            let (sector, size) = (self.info.volume.sector_size(), self.info.volume.checksum().size());
-            layer.transaction.put_sums(start, &sums, || SumMap::new(sector, size));
-        }
-        self.info.counters.bytes_placed.fetch_add(len, Ordering::Relaxed);
-        let ordered = submission.add(start, data);
-        let piece = place.prealloc.then_some(Piece::Extent(ExtentPiece {
-            prealloc: false,
-            generation: layer.transaction.generation,
-            ..place
-        }));
-        Ok(Placed { offset, len, piece, ordered: Some(ordered) })
-    }
-
-    /// The checksums of `len` bytes of data, one sector's after the other.
-    fn sums_of(&self, data: &[SharedBuffer], len: u64) -> Vec<u8> {
-        let checksum = self.info.volume.checksum();
-        let sector = self.info.volume.sector_size() as usize;
-        let mut sums = Vec::with_capacity(len as usize / sector * checksum.size());
-        for bytes in data.iter().flat_map(|part| part.chunks(sector)) {
-            sums.extend_from_slice(&checksum.compute(bytes).0[..checksum.size()]);
-        }
-        sums
     }
 
     /// Drops data that the device has, and waits for the oldest if too much is in flight.
@@ -731,22 +395,4 @@ fn assert_reserved(packed: &Packed, may_be_packed: bool) {
 /// Bytes on disk that the pieces of a file count in its inode.
 fn bytes_of(pieces: &[Mapped]) -> u64 {
     pieces.iter().map(Mapped::allocated).sum()
-}
-
-/// Takes `len` bytes from the front of a list of buffers.
-fn split_front(buffers: &mut VecDeque<SharedBuffer>, mut len: u64) -> Vec<SharedBuffer> {
-    let mut taken = Vec::new();
-    while len > 0 {
-        let Some(front) = buffers.pop_front() else { break };
-        let size = front.len() as u64;
-        if size <= len {
-            len -= size;
-            taken.push(front);
-        } else {
-            taken.push(front.slice(0..len as usize));
-            buffers.push_front(front.slice(len as usize..front.len()));
-            len = 0;
-        }
-    }
-    taken
 }

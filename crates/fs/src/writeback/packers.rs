@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ubtrfs_file::Packer;
 use ubtrfs_format::items::Compression;
 use ubtrfs_threads::atomic::{AtomicUsize, Ordering};
 use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::SharedBuffer;
-
-use crate::file::compress::Packer;
 
 /// A piece of a file that takes less space packed.
 pub(super) struct PackedPiece {

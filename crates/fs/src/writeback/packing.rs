@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use ubtrfs_file::{CompressionMethod, CompressionMode, DirtyData, Layout, MAX_PACKED, Packer, seems_compressible};
 use ubtrfs_format::Generation;
 use ubtrfs_format::items::{Compression, InodeFlags};
 use ubtrfs_volume::{Buffer, SharedBuffer};
@@ -15,12 +16,7 @@ use super::cause::Cause;
 use super::nocow::may_be_nocow;
 use super::owner::Writeback;
 use super::packers::{Packed, PackedPiece};
-use crate::compression_mode::CompressionMode;
 use crate::error::Result;
-use crate::file::committed::MAX_PACKED;
-use crate::file::compress::{Method, Packer, seems_compressible};
-use crate::file::dirty::DirtyData;
-use crate::file::layout::Layout;
 use crate::inode::{InodeId, InodeState};
 use crate::xattr_names::COMPRESSION;
 
@@ -31,7 +27,7 @@ const WAVE: usize = 32;
 pub(super) struct Packing {
     /// The inode flags by which it is written.
     flags: u64,
-    method: Method,
+    method: CompressionMethod,
     /// Content is packed that does not seem worth it.
     forced: bool,
     /// A vain attempt is noted in the inode.
@@ -46,7 +42,7 @@ fn may_be_compressed(flags: u64) -> bool {
 impl Writeback {
     /// Whether data of a file with these inode flags may be compressed as it is written.
     pub(crate) fn may_compress(&self, flags: u64) -> bool {
-        let mode = self.info.compression();
+        let mode = self.info.file_defaults.compression();
         if !may_be_compressed(flags) {
             return false;
         }
@@ -63,7 +59,7 @@ impl Writeback {
         if !self.may_compress(flags) || !ubtrfs_tree::may_block() || self.info.is_being_dropped(id.subvolume) {
             return Ok(None);
         }
-        let mode = self.info.compression();
+        let mode = self.info.file_defaults.compression();
         let property =
             if flags & InodeFlags::COMPRESS == 0 { None } else { self.info.view(id, state).xattr(COMPRESSION)? };
         let own = property.as_deref().and_then(CompressionMode::algorithm_of);
@@ -71,7 +67,7 @@ impl Writeback {
         let forced = mode.is_some_and(|mode| mode.force);
         Ok(Some(Packing {
             flags,
-            method: Method::new(algorithm, mode.map_or(0, |mode| mode.level)),
+            method: CompressionMethod::new(algorithm, mode.map_or(0, |mode| mode.level)),
             forced,
             notes_failure: !forced && own.is_none(),
         }))
@@ -86,7 +82,7 @@ impl Writeback {
 
     /// Packs the data that is dirty in the open transaction by this method, as far as the file may
     /// have compressed data at all.
-    pub(crate) fn pack_pending_by(&self, id: InodeId, state: &InodeState, method: Method) -> Result<Packed> {
+    pub(crate) fn pack_pending_by(&self, id: InodeId, state: &InodeState, method: CompressionMethod) -> Result<Packed> {
         let flags = Cause::Defragmentation.flags(state.item.flags);
         let may_pack = may_be_compressed(state.item.flags) && ubtrfs_tree::may_block();
         let packing = may_pack.then_some(Packing { flags, method, forced: true, notes_failure: false });

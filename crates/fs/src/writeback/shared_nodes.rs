@@ -22,7 +22,7 @@ impl Default for SharedNodes {
 
 impl SharedNodes {
     /// More nodes than these are not remembered.
-    const MOST: usize = 1 << 16;
+    const MAX: usize = 1 << 16;
 
     /// Whether several trees or nodes refer to a node.
     pub(super) fn is_shared(&self, committed: &Committed, node: &NodeRef) -> Result<bool> {
@@ -43,7 +43,7 @@ impl SharedNodes {
             },
         };
         let mut known = self.0.lock();
-        if known.0 != committed.generation || known.1.len() >= Self::MOST {
+        if known.0 != committed.generation || known.1.len() >= Self::MAX {
             *known = (committed.generation, HashMap::new());
         }
         known.1.insert(node.bytenr, refs > 1);

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use ubtrfs_file::{CommittedExtents, ExtentPiece, Piece};
 use ubtrfs_format::items::{DataRef, ExtentItem, InlineRef, decode_data_ref, decode_shared_data_ref};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::Snapshot;
@@ -10,8 +11,6 @@ use ubtrfs_tree::Snapshot;
 use super::owner::Writeback;
 use crate::committed::Committed;
 use crate::error::Result;
-use crate::file::committed::CommittedExtents;
-use crate::file::piece::{ExtentPiece, Piece};
 use crate::inode::InodeId;
 
 impl Writeback {

@@ -14,7 +14,7 @@ pub const COMMIT_AND_FETCH: u32 = 2;
 /// How many areas an entry has: [`Headers`] and payload.
 pub const AREAS: u32 = 2;
 /// The least length of a payload's area.
-pub const LEAST_PAYLOAD: usize = 8192;
+pub const MIN_PAYLOAD: usize = 8192;
 
 /// `fuse_uring_req_header`: the contents of an entry besides its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

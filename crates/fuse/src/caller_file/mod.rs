@@ -13,6 +13,7 @@ mod statmount;
 pub use durability::copies_durably;
 pub use id_map::IdMaps;
 pub use mount::{Asked, CallerMount, mount_of};
+pub(crate) use statmount::UNIQUE_ID;
 
 /// The arguments in a line of `/proc/PID/syscall`.
 fn arguments(line: &str) -> impl Iterator<Item = u64> {

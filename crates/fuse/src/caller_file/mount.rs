@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 
 use super::id_map::IdMaps;
 use super::{arguments, statmount};
+use ubtrfs_mounts::Mounted;
 
 /// What a mount allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -79,54 +80,32 @@ fn descriptor_in(line: &str, command: u32) -> Option<u32> {
 fn mount_of_open(asked: &Asked<'_>, open: &OwnedFd) -> Option<CallerMount> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let number = rustix::fs::statx(open, "", flags, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
-    let is_it = |mount: &Listed| mount.number == number;
+    let is_it = |mount: &Mounted| mount.number == number;
     // A caller that has changed its root does not see the mounts that are not below that.
     let listed = [asked.pid.to_string(), "self".to_owned()]
         .iter()
-        .find_map(|process| table(process)?.into_iter().find(is_it))?;
-    let ids = if listed.is_idmapped { statmount::id_maps(open.as_fd(), asked.pid)? } else { IdMaps::default() };
-    Some(CallerMount { read_only: listed.read_only, ids })
+        .find_map(|process| ubtrfs_mounts::seen_by(process).ok()?.into_iter().find(is_it))?;
+    let ids = if is_idmapped(&listed) { statmount::id_maps(open.as_fd(), asked.pid)? } else { IdMaps::default() };
+    Some(CallerMount { read_only: is_read_only(&listed), ids })
 }
 
 /// What the mounts of the filesystem allow that the caller sees.
 fn all_mounts(asked: &Asked<'_>) -> Option<Vec<CallerMount>> {
-    let of_device = table(&asked.pid.to_string())?.into_iter().filter(|mount| mount.device == asked.device);
-    let plain = |mount: Listed| {
-        (!mount.is_idmapped).then(|| CallerMount { read_only: mount.read_only, ..CallerMount::default() })
+    let all = ubtrfs_mounts::seen_by(&asked.pid.to_string()).ok()?;
+    let of_device = all.into_iter().filter(|mount| mount.device == asked.device);
+    let plain = |mount: Mounted| {
+        (!is_idmapped(&mount)).then(|| CallerMount { read_only: is_read_only(&mount), ..CallerMount::default() })
     };
     of_device.map(plain).collect()
 }
 
-/// A line of a table of mounts.
-#[derive(Debug, PartialEq, Eq)]
-struct Listed {
-    number: u64,
-    device: (u32, u32),
-    read_only: bool,
-    is_idmapped: bool,
+/// Whether nothing can be changed by this mount: by itself, or by any of the file system.
+fn is_read_only(mount: &Mounted) -> bool {
+    mount.has_own("ro") || mount.read_only
 }
 
-/// The mounts that a process sees.
-fn table(process: &str) -> Option<Vec<Listed>> {
-    let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
-    Some(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
-}
-
-fn parse(line: &[u8]) -> Option<Listed> {
-    let line = String::from_utf8_lossy(line);
-    let (own, rest) = line.split_once(" - ")?;
-    let mut fields = own.split(' ');
-    let number = fields.next()?.parse().ok()?;
-    let (major, minor) = fields.nth(1)?.split_once(':')?;
-    let options = fields.nth(2)?;
-    let of_filesystem = rest.split(' ').nth(2).unwrap_or_default();
-    let has = |options: &str, wanted: &str| options.split(',').any(|option| option == wanted);
-    Some(Listed {
-        number,
-        device: (major.parse().ok()?, minor.parse().ok()?),
-        read_only: has(options, "ro") || has(of_filesystem, "ro"),
-        is_idmapped: has(options, "idmapped"),
-    })
+fn is_idmapped(mount: &Mounted) -> bool {
+    mount.has_own("idmapped")
 }
 
 #[cfg(test)]
@@ -135,17 +114,6 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-
-    #[test]
-    fn lines_of_the_table_are_read() {
-        let line = b"74 31 0:52 / /mnt/a\\040b ro,nosuid,idmapped shared:38 - fuse.ubtrfs /x.img rw,user_id=7";
-        let listed = parse(line).unwrap();
-        assert_eq!(listed, Listed { number: 74, device: (0, 52), read_only: true, is_idmapped: true });
-        let other = parse(b"29 1 8:1 / / rw - ext4 /dev/root ro,errors=continue").unwrap();
-        assert!(other.read_only && !other.is_idmapped);
-        assert!(!parse(b"29 1 8:1 / / rw - ext4 /dev/root rw").unwrap().read_only);
-        assert_eq!((parse(b""), parse(b"nonsense"), parse(b"1 2 3 - x")), (None, None, None));
-    }
 
     #[test]
     fn the_descriptor_of_an_ioctl_is_read() {

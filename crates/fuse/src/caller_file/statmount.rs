@@ -8,8 +8,8 @@ use rustix::ioctl::{Getter, ioctl};
 
 use super::id_map::IdMaps;
 
-/// `STATX_MNT_ID_UNIQUE`.
-const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+/// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): a number that no later mount gets.
+pub(crate) const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// `NS_GET_MNTNS_ID`.
 const NS_GET_MNTNS_ID: u32 = 0x8008_b705;
 /// The system call's number, the same on all architectures that came to Linux by the usual table.

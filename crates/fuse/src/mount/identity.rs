@@ -1,14 +1,11 @@
 //! Which mount is visible at a path.
 
-use std::ffi::OsString;
+use crate::caller_file::UNIQUE_ID;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use ubtrfs_mounts::Mounted;
 
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
-
-/// `STATX_MNT_ID_UNIQUE` (since Linux 6.8): a number that no later mount gets.
-const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// The identity of the mount that is visible at `path`, by statx(2). It sends no request to the
 /// filesystem, so it works without a server.
@@ -43,9 +40,7 @@ pub fn listed_as(path: &Path) -> Option<u64> {
 /// Whether the table of mounts lists one by this number. A lookup of its path would keep the mount
 /// busy for a moment, in which nobody can unmount it; this does not.
 pub fn is_listed(number: u64) -> bool {
-    let table = std::fs::read_to_string("/proc/self/mountinfo");
-    let beginning = format!("{number} ");
-    table.map_or(true, |table| table.lines().any(|line| line.starts_with(&beginning)))
+    ubtrfs_mounts::all().map_or(true, |all| all.iter().any(|mounted| mounted.number == number))
 }
 
 /// The device number of the mounted filesystem, major and minor. Nothing else is asked for: of what
@@ -71,54 +66,25 @@ pub struct Listed<'a> {
 impl Listed<'_> {
     /// All places at which this mount namespace shows it, the last mounted first.
     pub fn points(&self) -> Vec<PathBuf> {
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let lines = table.split(|byte| *byte == b'\n').rev().filter(|line| self.is_of(line));
-        let point = |line: &[u8]| Some(PathBuf::from(OsString::from_vec(unescape(fields(line).nth(4)?))));
-        lines.filter_map(point).collect()
+        self.mounts().map(|mounted| mounted.point).collect()
     }
 
     /// Whether it is shown, and is read-only wherever it is mounted.
     pub fn is_read_only(&self) -> bool {
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let line = table.split(|byte| *byte == b'\n').find(|line| self.is_of(line));
-        let options = line.and_then(|line| fields(line).last());
-        options.is_some_and(|options| options.split(|byte| *byte == b',').any(|option| option == b"ro"))
+        self.mounts().next_back().is_some_and(|mounted| mounted.read_only)
     }
 
-    fn is_of(&self, line: &[u8]) -> bool {
-        let (major, minor) = self.number;
-        if fields(line).nth(2) != Some(format!("{major}:{minor}").as_bytes()) {
-            return false;
-        }
-        let Some(source) = self.source else { return true };
-        let mut rest = fields(line).skip_while(|field| *field != b"-").skip(1);
-        rest.next().is_some_and(|kind| kind == b"fuse" || kind.starts_with(b"fuse."))
-            && rest.next().is_some_and(|shown| unescape(shown) == source.as_bytes())
+    /// Where it is mounted, the last first.
+    fn mounts(&self) -> impl DoubleEndedIterator<Item = Mounted> {
+        let all = ubtrfs_mounts::all().unwrap_or_default();
+        all.into_iter().rev().filter(|mounted| self.is_of(mounted))
     }
-}
 
-fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    line.split(|byte| *byte == b' ')
-}
-
-/// Undoes the table's escapes: a backslash and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..3).filter(|digits| digits.iter().all(|digit| (b'0'..b'8').contains(digit)));
-        match digits {
-            Some(digits) if *first == b'\\' => {
-                bytes.push(digits.iter().fold(0_u8, |value, digit| value.wrapping_mul(8).wrapping_add(digit - b'0')));
-                rest = &after[3..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
+    fn is_of(&self, mounted: &Mounted) -> bool {
+        let is_fuse = || mounted.kind == "fuse" || mounted.kind.starts_with("fuse.");
+        mounted.device == self.number
+            && self.source.is_none_or(|source| is_fuse() && mounted.source.as_os_str() == source)
     }
-    bytes
 }
 
 #[cfg(test)]
@@ -136,6 +102,5 @@ mod tests {
         assert!(proc.points().contains(&"/proc".into()) && !proc.is_read_only());
         let fuse = super::Listed { number, source: Some("proc") };
         assert!(fuse.points().is_empty(), "its type is another");
-        assert_eq!(super::unescape(b"/mnt/a\\040b\\134"), b"/mnt/a b\\");
     }
 }

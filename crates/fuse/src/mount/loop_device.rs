@@ -76,8 +76,8 @@ impl LoopDevice {
     /// Attaches memory with nothing in it, where the kernel has no device of what is mounted.
     /// losetup(8) shows the name, as far as memory may have one so long.
     pub fn attach_nothing(name: &str) -> io::Result<Self> {
-        const LONGEST: usize = 249;
-        let shown = &name.as_bytes()[..name.len().min(LONGEST)];
+        const MAX: usize = 249;
+        let shown = &name.as_bytes()[..name.len().min(MAX)];
         let memory = File::from(rustix::fs::memfd_create(shown, MemfdFlags::CLOEXEC)?);
         memory.set_len(SIZE_OF_NOTHING)?;
         Self::attach_file(&memory, name.as_ref(), false)

@@ -7,7 +7,7 @@ const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// More rings than this are too many threads.
-const MOST_PROCESSORS: usize = 512;
+const MAX_PROCESSORS: usize = 512;
 
 /// Why requests don't come over rings.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ fn parse(list: &str) -> Option<Vec<usize>> {
         }
         numbers.extend(first..=last);
     }
-    (numbers.len() <= MOST_PROCESSORS).then_some(numbers)
+    (numbers.len() <= MAX_PROCESSORS).then_some(numbers)
 }
 
 #[cfg(test)]

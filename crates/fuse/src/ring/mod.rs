@@ -42,20 +42,20 @@ mod workers;
 
 use std::sync::Arc;
 
-use crate::abi::ring::LEAST_PAYLOAD;
+use crate::abi::ring::MIN_PAYLOAD;
 use crate::device::Device;
 pub use available::NoRing;
 pub use hops::{HopCounters, Hops};
 use queue::Queue;
 pub(crate) use serve::{Handler, serve};
-pub use spread::MOST_LONG;
+pub use spread::MAX_LONG;
 
 /// Entries of a ring, where there are few processors.
 const DEPTH: usize = 32;
-/// Entries of all rings, where there are many, but never fewer than [`LEAST_DEPTH`] each: their
+/// Entries of all rings, where there are many, but never fewer than [`MIN_DEPTH`] each: their
 /// payloads may take memory.
 const ENTRIES: usize = 256;
-const LEAST_DEPTH: usize = 8;
+const MIN_DEPTH: usize = 8;
 /// Entries of a processor that is not online: it might be some day. One is left where one request
 /// of each kind waits for others.
 const OFFLINE_DEPTH: usize = 4;
@@ -71,10 +71,10 @@ impl Rings {
     pub fn prepare(device: &Arc<Device>, max_write: usize) -> Result<Self, NoRing> {
         let processors = available::processors()?;
         let online = processors.iter().filter(|online| **online).count().max(1);
-        let depth = (ENTRIES / online).clamp(LEAST_DEPTH, DEPTH);
+        let depth = (ENTRIES / online).clamp(MIN_DEPTH, DEPTH);
         let queue = |(number, online): (usize, &bool)| {
             let depth = if *online { depth } else { OFFLINE_DEPTH };
-            Queue::new(number as u16, depth as u16, max_write.max(LEAST_PAYLOAD), Arc::clone(device))
+            Queue::new(number as u16, depth as u16, max_write.max(MIN_PAYLOAD), Arc::clone(device))
         };
         let queues = processors.iter().enumerate().map(queue).collect::<Result<_, _>>()?;
         Ok(Self { queues })

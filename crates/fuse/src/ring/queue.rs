@@ -29,7 +29,7 @@ const ENTRY_BITS: u32 = u16::BITS;
 /// Completions that there is room for, for each submission.
 const COMPLETIONS: u32 = 8;
 /// How often the kernel may say that the mount has not begun, a millisecond apart.
-const MOST_RETRIES: u32 = 1000;
+const MAX_RETRIES: u32 = 1000;
 
 /// A request off the ring.
 pub struct Work {
@@ -96,7 +96,7 @@ impl Queue {
             depth: depth.into(),
             room,
             waits,
-            retries_left: MOST_RETRIES,
+            retries_left: MAX_RETRIES,
             ended: false,
         };
         queue.add(depth)?;

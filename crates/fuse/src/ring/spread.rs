@@ -6,12 +6,12 @@
 //!
 //! The kernel delivers any request in any entry, so each takes the memory of a payload at the most,
 //! and never gives it back. So there is a bound, which is that of one user's long requests
-//! ([`MOST_LONG`]).
+//! ([`MAX_LONG`]).
 
 use crate::abi::opcode;
 
 /// How many requests of one user may take long at a time.
-pub const MOST_LONG: usize = 64;
+pub const MAX_LONG: usize = 64;
 
 /// Which entries of a ring hold requests that may take long.
 pub struct Spread {
@@ -26,7 +26,7 @@ pub struct Spread {
 impl Spread {
     /// Of a ring that has to have `depth` entries besides those that long requests hold.
     pub fn new(depth: u16) -> Self {
-        Self { depth, most: depth + MOST_LONG as u16, lasts: Vec::new(), lasting: 0 }
+        Self { depth, most: depth + MAX_LONG as u16, lasts: Vec::new(), lasting: 0 }
     }
 
     /// The ring has so many entries now.
@@ -74,7 +74,7 @@ mod tests {
         spread.has(8);
         assert_eq!(spread.missing(), 0);
         let mut entries = 8;
-        for index in 0..MOST_LONG as u16 {
+        for index in 0..MAX_LONG as u16 {
             spread.arrived(index, opcode::SETATTR);
             entries += spread.missing();
             spread.has(entries.into());
@@ -83,7 +83,7 @@ mod tests {
         for index in 0..entries {
             spread.arrived(index, opcode::IOCTL);
         }
-        assert_eq!((entries, spread.missing()), (8 + MOST_LONG as u16, 0), "each takes memory");
+        assert_eq!((entries, spread.missing()), (8 + MAX_LONG as u16, 0), "each takes memory");
         for index in 0..entries {
             spread.answered(index);
         }

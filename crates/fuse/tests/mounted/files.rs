@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use ubtrfs_fuse::{MOST_LONG, ROOT};
+use ubtrfs_fuse::{MAX_LONG, ROOT};
 
 use crate::harness::{Mounted, possible, possible_as_root};
 use crate::memfs::HELD;
@@ -362,12 +362,12 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
     let mounted = Mounted::plain();
     let processor = sched_getcpu();
     let path = |number: usize| mounted.path(&number.to_string());
-    for number in 0..MOST_LONG {
+    for number in 0..MAX_LONG {
         fs::write(path(number), "content").unwrap();
     }
     let held = || mounted.fs().held.lock().len();
     let others_come = std::thread::scope(|scope| {
-        for number in 0..MOST_LONG {
+        for number in 0..MAX_LONG {
             let path = path(number);
             scope.spawn(move || {
                 keep_on(processor);
@@ -375,7 +375,7 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
             });
         }
         let deadline = Instant::now() + TIMEOUT;
-        while held() < MOST_LONG && Instant::now() < deadline {
+        while held() < MAX_LONG && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         let (sender, receiver) = channel();
@@ -387,7 +387,7 @@ fn many_requests_that_take_long_keep_no_other_from_coming() {
         let come = receiver.recv_timeout(TIMEOUT).is_ok();
         // Those that come when there is room are held, too.
         let mut answered = 0;
-        while answered < MOST_LONG {
+        while answered < MAX_LONG {
             let held = std::mem::take(&mut *mounted.fs().held.lock());
             answered += held.len();
             for reply in held {

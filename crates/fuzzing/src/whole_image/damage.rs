@@ -26,7 +26,7 @@ use ubtrfs_volume::{Device, DeviceWrite, OverlayDevice, SharedBuffer};
 use super::base::{Base, base, read, superblock_checksum};
 
 /// More damages than this are not applied.
-const MOST: usize = 64;
+const MAX: usize = 64;
 /// The unit of writing to a device.
 const PAGE: u64 = 4096;
 /// The offset of a block's own address.
@@ -37,7 +37,7 @@ pub(crate) fn apply(data: &[u8], bases: fn(usize) -> &'static Base) -> Option<Ar
     let mut program = Program(data);
     let base = bases(program.byte()?.into());
     let device = OverlayDevice::new(base.image.clone());
-    for _ in 0..MOST {
+    for _ in 0..MAX {
         if one(&mut program, base, &device).is_none() {
             break;
         }

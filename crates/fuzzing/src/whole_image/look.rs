@@ -7,12 +7,12 @@ use ubtrfs_format::items::FileType;
 use ubtrfs_format::{DirIndex, Generation};
 
 /// Entries and bytes that are read; loops in a directory tree end here.
-const MOST_ENTRIES: usize = 1500;
-const MOST_BYTES: usize = 8 << 20;
+const MAX_ENTRIES: usize = 1500;
+const MAX_BYTES: usize = 8 << 20;
 /// Bytes of a read.
 const READ: usize = 64 << 10;
 /// Starts of data in a file that are read.
-const MOST_SEEKS: usize = 12;
+const MAX_SEEKS: usize = 12;
 /// Entries that are listed at a time.
 const LIST: usize = 50;
 
@@ -38,7 +38,7 @@ pub(crate) fn walk(fs: &Filesystem) -> usize {
             after = end;
             for entry in listed {
                 entries += 1;
-                if entries > MOST_ENTRIES {
+                if entries > MAX_ENTRIES {
                     return seen.len();
                 }
                 if let Ok(found) = fs.lookup(dir, &entry.name) {
@@ -58,21 +58,21 @@ pub(crate) fn walk(fs: &Filesystem) -> usize {
 
 /// Compares each subvolume with the next one, and the mounted one with nothing.
 fn compare(fs: &Filesystem) {
-    let mut left = MOST_ENTRIES;
+    let mut left = MAX_ENTRIES;
     let mut visit = |change: FileChange| {
         assert!(change.old.is_some() || change.new.is_some(), "a change of nothing");
         left = left.saturating_sub(1);
         left > 0
     };
-    for pair in fs.subvolumes().windows(2).take(MOST_SEEKS) {
-        drop(fs.changes(pair[0], pair[1], &mut visit));
+    for pair in fs.subvolumes().windows(2).take(MAX_SEEKS) {
+        drop(ubtrfs::changes(fs, pair[0], pair[1], &mut visit));
     }
     // Only planned.
-    for three in fs.subvolumes().windows(3).take(MOST_SEEKS) {
+    for three in fs.subvolumes().windows(3).take(MAX_SEEKS) {
         let sides = MergeSides { base: three[0], changed: three[1], target: three[2] };
-        drop(fs.merge(sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));
+        drop(ubtrfs::merge(fs, sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));
     }
-    drop(fs.changes_since(fs.root().subvolume, Generation(0), &mut visit));
+    drop(ubtrfs::changes_since(fs, fs.root().subvolume, Generation(0), &mut visit));
 }
 
 fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
@@ -83,7 +83,7 @@ fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
     drop(fs.get_xattr(id, b"system.posix_acl_access"));
     drop(fs.read_link(id));
     let mut read = |offset, len| {
-        if *bytes < MOST_BYTES
+        if *bytes < MAX_BYTES
             && let Ok(content) = fs.read(id, offset, len)
         {
             assert!(content.len() <= len, "more bytes than were asked for");
@@ -93,7 +93,7 @@ fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
     read(0, READ);
     read(attributes.size.saturating_sub(100), 200);
     let mut from = 0;
-    for _ in 0..MOST_SEEKS {
+    for _ in 0..MAX_SEEKS {
         let Ok(data) = fs.seek_data(id, from) else { break };
         assert!(data >= from && data < attributes.size, "data outside the file");
         read(data, READ);

@@ -63,7 +63,7 @@ pub fn use_image(data: &[u8]) -> Reached {
 }
 
 /// Old commits that are opened.
-const MOST_COMMITS: usize = 4;
+const MAX_COMMITS: usize = 4;
 
 fn devices(image: &Arc<OverlayDevice>) -> Vec<Arc<dyn Device>> {
     vec![Arc::clone(image) as Arc<dyn Device>]
@@ -77,7 +77,7 @@ fn is_clean(image: &Arc<OverlayDevice>) -> bool {
 fn open(image: &Arc<OverlayDevice>, read_only: bool) -> Option<Arc<Filesystem>> {
     let volume = Volume::open(devices(image), OpenOptions { read_only }).ok()?;
     if read_only {
-        for commit in volume.find_old_roots().iter().take(MOST_COMMITS) {
+        for commit in volume.find_old_roots().iter().take(MAX_COMMITS) {
             drop(Volume::open_candidate(devices(image), commit));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ubtrfs_testkit::rng::Rng;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::seeds::many_seeds;
 
 use crate::{BLOCK, client, read, server, write, write_fua};

@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use ubtrfs_nbd::{Client, Options, Uri};
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::lossy_server::{FLUSH, FUA, READ_ONLY, TRIM, WRITE_ZEROES};
-use ubtrfs_testkit::rng::Rng;
 
 use crate::{BLOCK, client, read, server, write, write_fua};
 

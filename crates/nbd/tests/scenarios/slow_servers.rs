@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::lossy_server::{LossyServer, Refusing};
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::slow_link::SlowLink;
 
 use crate::{BLOCK, client, client_of, read, server, write};
@@ -57,7 +57,7 @@ fn a_slow_link_is_kept_while_what_was_lost_is_written_again() {
     for block in [1, 257] {
         write(&client, block, 256, 7).unwrap();
     }
-    server.crash(&mut ubtrfs_testkit::rng::Rng::new(1));
+    server.crash(&mut ubtrfs_random::Rng::new(1));
     assert_eq!(read(&client, 1).unwrap(), 7);
     client.flush().unwrap();
     assert!(server.durable()[BLOCK as usize..513 * BLOCK as usize].iter().all(|byte| *byte == 7));
@@ -229,7 +229,7 @@ fn a_server_that_was_away_for_too_long_takes_writes_again_where_that_is_asked_fo
     assert!(write(&client, 4, 1, 3).is_err());
     client.write_again();
     assert!(write(&client, 4, 1, 3).is_err(), "it is still away");
-    server.crash(&mut ubtrfs_testkit::rng::Rng::new(1));
+    server.crash(&mut ubtrfs_random::Rng::new(1));
     link.resume();
     while read(&client, 1).is_err() {
         std::thread::yield_now();

@@ -11,7 +11,7 @@ use crate::{Body, Content, Random};
 /// How many files of a subvolume stay open.
 const FILES: usize = 3;
 /// For at most so many operations.
-const LONGEST: u64 = 24;
+const MAX: u64 = 24;
 
 impl OpenOfDeleted {
     fn inodes(&self) -> impl Iterator<Item = InodeId> {
@@ -37,7 +37,7 @@ impl Worker {
             read_only: self.model.read_only.contains(&subvolume),
             files: files.take(FILES).collect(),
             dir: dir.map(|(id, _)| *id),
-            left: 1 + (inside().count() as u64 * 7 + subvolume.0) % LONGEST,
+            left: 1 + (inside().count() as u64 * 7 + subvolume.0) % MAX,
         };
         open.inodes().for_each(|id| self.fs.reference(id));
         Some(open)

@@ -191,11 +191,11 @@ struct Watch {
 
 impl Watch {
     fn over(runs: Arc<AtomicU64>) -> Self {
-        const LONGEST_RUN: Duration = Duration::from_secs(300);
+        const MAX_RUN: Duration = Duration::from_secs(300);
         let (end, ended) = mpsc::channel();
         std::thread::spawn(move || {
             let mut last = u64::MAX;
-            while ended.recv_timeout(LONGEST_RUN) == Err(mpsc::RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(MAX_RUN) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let now = runs.load(Ordering::Relaxed);
                 if now == last {
                     eprintln!("run {now} hangs");

@@ -242,7 +242,7 @@ pub enum Features {
 
 /// A call, who makes it, and through which mount.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct CallStep {
     /// Who.
     pub actor: Actor,
     /// Through which mount.
@@ -251,7 +251,7 @@ pub struct Step {
     pub call: Call,
 }
 
-impl fmt::Debug for Step {
+impl fmt::Debug for CallStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.actor)?;
         if self.view != View::Plain {

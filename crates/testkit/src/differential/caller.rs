@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use super::actors;
-use super::call::{Actor, Call, On, Step, Syncing, Time, View};
+use super::call::{Actor, Call, CallStep, On, Syncing, Time, View};
 use super::seen::Seen;
 use super::sys::{self, Handle, Mapping, Outcome, XattrOn};
 
@@ -175,7 +175,7 @@ impl Caller {
     }
 
     /// Makes a call.
-    pub fn make(&mut self, step: &Step) -> String {
+    pub fn make(&mut self, step: &CallStep) -> String {
         self.become_actor(step.actor);
         let dir = self.dirs[View::ALL.iter().position(|view| *view == step.view).unwrap_or(0)].as_raw_fd();
         self.call(dir, &step.call).unwrap_or_else(name_of)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::call::Step;
+use super::call::CallStep;
 use super::compare::{Comparison, Difference, compare, of_trees};
 use super::generate::sequence;
 use super::shrink::shrink;
@@ -113,7 +113,7 @@ impl Campaign {
     }
 
     /// Runs a sequence on both sides.
-    fn run_both(&mut self, name: &Path, steps: &[Step]) -> (Record, Record) {
+    fn run_both(&mut self, name: &Path, steps: &[CallStep]) -> (Record, Record) {
         let lost =
             |side: &str, lost: super::process::Lost| -> Record { panic!("{side}: {} in\n{}", lost.0, describe(steps)) };
         let ours = self.ours.run(name, steps).unwrap_or_else(|what| lost("ubtrfs", what));
@@ -121,7 +121,7 @@ impl Campaign {
         (ours, theirs)
     }
 
-    fn compare_now(&mut self, steps: &[Step], remounts: bool) -> Comparison {
+    fn compare_now(&mut self, steps: &[CallStep], remounts: bool) -> Comparison {
         let name = self.new_name();
         let (ours, theirs) = self.run_both(&name, steps);
         let mut comparison = compare(steps, &ours, &theirs, self.checks_opens);
@@ -134,7 +134,7 @@ impl Campaign {
     }
 
     /// What a remount has changed: on the two sides differently, or on ours alone.
-    fn after_remount(&mut self, name: &Path, steps: &[Step], ours: &Record, theirs: &Record) -> Option<Difference> {
+    fn after_remount(&mut self, name: &Path, steps: &[CallStep], ours: &Record, theirs: &Record) -> Option<Difference> {
         let (our_tree, their_tree) = (self.ours.look(name), self.theirs.look(name));
         of_trees(steps, &our_tree, &their_tree, true).or_else(|| {
             let options = Options { data: false, ..Options::SAME_VOLUME };
@@ -151,7 +151,7 @@ impl Campaign {
 
     /// Runs the sequences of these seeds on the mounted volumes, and compares.
     pub fn batch(&mut self, seeds: &[u64]) {
-        let work: Vec<(PathBuf, u64, Vec<Step>)> =
+        let work: Vec<(PathBuf, u64, Vec<CallStep>)> =
             seeds.iter().map(|seed| (self.new_name(), *seed, sequence(*seed))).collect();
         let (ours, theirs) = (&mut self.ours, &mut self.theirs);
         let run = |side: &mut Side, what: &str| -> (Vec<Record>, Duration) {
@@ -198,7 +198,7 @@ impl Campaign {
     }
 
     /// Counts a difference, and shrinks the first of its kind.
-    fn note(&mut self, seed: u64, steps: &[Step], difference: &Difference) {
+    fn note(&mut self, seed: u64, steps: &[CallStep], difference: &Difference) {
         self.is_clean = false;
         let kind = difference.kind(steps);
         if let Some((count, _)) = self.findings.differences.get_mut(&kind) {
@@ -207,7 +207,7 @@ impl Campaign {
         }
         let remounts = difference.is_after_remount;
         let mut last = None;
-        let mut shows = |campaign: &mut Self, candidate: &[Step]| {
+        let mut shows = |campaign: &mut Self, candidate: &[CallStep]| {
             let found = campaign.compare_now(candidate, remounts).difference;
             let is_it = found.as_ref().is_some_and(|found| found.kind(candidate) == kind);
             if is_it {
@@ -232,7 +232,7 @@ impl Campaign {
     }
 
     /// Runs one sequence on both sides, and says what each call returned.
-    pub fn show(&mut self, steps: &[Step]) -> String {
+    pub fn show(&mut self, steps: &[CallStep]) -> String {
         let name = self.new_name();
         let (ours, theirs) = self.run_both(&name, steps);
         let mut text = String::new();
@@ -301,7 +301,7 @@ pub fn run(
 }
 
 /// A sequence, a call a line.
-fn describe(steps: &[Step]) -> String {
+fn describe(steps: &[CallStep]) -> String {
     steps.iter().fold(String::new(), |mut text, step| {
         let _ = writeln!(text, "    {step:?}");
         text

@@ -1,7 +1,7 @@
 //! Where two records of one sequence part.
 
 use super::answers::is_error;
-use super::call::Step;
+use super::call::CallStep;
 use super::known::{self, Known};
 use super::seen::SET_BEFORE;
 use super::side::Record;
@@ -26,7 +26,7 @@ pub struct Difference {
 
 impl Difference {
     /// What tells its kind from others': the call, and both answers.
-    pub fn kind(&self, steps: &[Step]) -> String {
+    pub fn kind(&self, steps: &[CallStep]) -> String {
         let call = self.at.map_or("state".into(), |at| steps[at].call.name());
         // Of a state the end is what differs; the path of it is before.
         let short = |text: &str| {
@@ -67,7 +67,7 @@ pub struct Comparison {
 
 /// Compares two records of `steps`. `checks_opens` says whether the kernel asks ubtrfs about each
 /// open(2).
-pub fn compare(steps: &[Step], ours: &Record, theirs: &Record, checks_opens: bool) -> Comparison {
+pub fn compare(steps: &[CallStep], ours: &Record, theirs: &Record, checks_opens: bool) -> Comparison {
     let mut comparison = Comparison { difference: None, known: Vec::new(), is_cut: false };
     for (at, (step, (our, their))) in steps.iter().zip(ours.answers.iter().zip(&theirs.answers)).enumerate() {
         if our == their {
@@ -90,7 +90,7 @@ pub fn compare(steps: &[Step], ours: &Record, theirs: &Record, checks_opens: boo
 }
 
 /// Compares what is there after `steps`.
-pub fn of_trees(steps: &[Step], ours: &Tree, theirs: &Tree, is_after_remount: bool) -> Option<Difference> {
+pub fn of_trees(steps: &[CallStep], ours: &Tree, theirs: &Tree, is_after_remount: bool) -> Option<Difference> {
     const OPTIONS: Options = Options {
         ino: false,
         mtime: true,

@@ -8,8 +8,8 @@ mod data;
 mod volume;
 
 use super::actors::CAPABILITIES;
-use super::call::{Actor, Call, Hex, Octal, On, OpenFlags, Step, View};
-use crate::rng::Rng;
+use super::call::{Actor, Call, CallStep, Hex, Octal, On, OpenFlags, View};
+use ubtrfs_random::Rng;
 
 const FILES: &[&str] = &["f0", "f1", "f2", "d0/f0", "d0/f1", "d1/f0", "s0/f0", "s0/f1", "s1/f0", "d0/d2/f0", "s2/f0"];
 const DIRS: &[&str] = &["d0", "d1", "d0/d2", "s0/d0", "d3", "s0", "."];
@@ -37,7 +37,7 @@ const ODD: &[&str] = &[
 const LENGTH: u64 = 40;
 
 /// The sequence of a seed.
-pub fn sequence(seed: u64) -> Vec<Step> {
+pub fn sequence(seed: u64) -> Vec<CallStep> {
     let mut generator = Generator { rng: Rng::new(seed ^ 0xd1ff), has_space: false, views: 1 };
     // What is rare would be in each sequence otherwise, and few would be made of usual calls.
     generator.has_space = generator.rng.one_in(6);
@@ -49,7 +49,7 @@ pub fn sequence(seed: u64) -> Vec<Step> {
         let actor = if many_actors { generator.actor() } else { Actor::Root };
         let view = generator.view();
         let call = generator.call();
-        steps.push(Step { actor, view, call });
+        steps.push(CallStep { actor, view, call });
     }
     // The kernel defragments a file of exabytes for minutes, though all of it is a hole.
     if steps.iter().any(|step| matches!(step.call, Call::Defragment { .. } | Call::DefragmentRange { .. })) {
@@ -78,7 +78,7 @@ struct Generator {
 
 impl Generator {
     /// Something to work with.
-    fn beginning(&mut self) -> Vec<Step> {
+    fn beginning(&mut self) -> Vec<CallStep> {
         let dir = |path: &str, mode| Call::MakeDirectory { path: path.into(), mode: Octal(mode) };
         let flags = OpenFlags(libc::O_RDWR | libc::O_CREAT);
         let file = |slot, path: &str, mode| Call::Open { slot, path: path.into(), flags, mode: Octal(mode) };
@@ -102,7 +102,7 @@ impl Generator {
         if self.rng.one_in(2) {
             calls.push(Call::Umask { mask: Octal(0o022) });
         }
-        calls.into_iter().map(|call| Step { actor: Actor::Root, view: View::Plain, call }).collect()
+        calls.into_iter().map(|call| CallStep { actor: Actor::Root, view: View::Plain, call }).collect()
     }
 
     fn actor(&mut self) -> Actor {

@@ -4,7 +4,7 @@
 //! of the same call is found.
 
 use super::answers::{differing_words, is_error};
-use super::call::{Actor, Bytes, Call, Features, Hex, On, Step, View};
+use super::call::{Actor, Bytes, Call, CallStep, Features, Hex, On, View};
 use crate::walk::{Kind, Tree};
 
 /// A difference that is meant.
@@ -18,8 +18,8 @@ pub struct Known {
 /// A call and its answers.
 struct Case<'a> {
     /// The calls before it.
-    before: &'a [Step],
-    step: &'a Step,
+    before: &'a [CallStep],
+    step: &'a CallStep,
     ours: &'a str,
     theirs: &'a str,
     /// Whether the kernel asks ubtrfs about each open(2).
@@ -332,7 +332,7 @@ const KNOWN: &[Known] = &[
                 Call::ReadOn { slot, .. } if (case.ours, case.theirs) == ("EISDIR", "EINVAL") => slot,
                 _ => return false,
             };
-            let lists = |step: &Step| matches!(step.call, Call::List { on: On::Slot(listed) } if listed == slot);
+            let lists = |step: &CallStep| matches!(step.call, Call::List { on: On::Slot(listed) } if listed == slot);
             (!is_error(case.theirs) || case.theirs == "EINVAL") && case.before.iter().any(lists)
         },
     },
@@ -558,8 +558,8 @@ fn is_ioctl(call: &Call) -> bool {
 
 /// The entry for a difference.
 pub(super) fn of(
-    before: &[Step],
-    step: &Step,
+    before: &[CallStep],
+    step: &CallStep,
     (ours, theirs): (&str, &str),
     checks_opens: bool,
 ) -> Option<&'static Known> {
@@ -580,7 +580,7 @@ pub(super) fn even_placeholders(ours: &mut Tree, theirs: &mut Tree) {
 }
 
 /// Whether a line of a comparison of states speaks of a difference that is meant.
-pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
+pub(super) fn is_known_state(steps: &[CallStep], line: &str) -> bool {
     let is_after = |is_it: fn(&Call) -> bool| steps.iter().any(|step| is_it(&step.call));
     KNOWN_STATES.iter().any(|(words, _)| words.iter().all(|word| line.contains(word)))
         || differs_in_set_id(steps, line)
@@ -610,7 +610,7 @@ pub(super) fn is_known_state(steps: &[Step], line: &str) -> bool {
 }
 
 /// Whether the modes of a line differ in set-id bits in a way that is meant.
-fn differs_in_set_id(steps: &[Step], line: &str) -> bool {
+fn differs_in_set_id(steps: &[CallStep], line: &str) -> bool {
     let Some((_, modes)) = line.split_once(": mode: left \"") else { return false };
     let Some((ours, theirs)) = modes.trim_end_matches('"').split_once("\", right \"") else { return false };
     lacks_set_id(steps, ours, theirs) || keeps_set_id(steps, ours, theirs)
@@ -620,9 +620,9 @@ const SET_ID: u32 = 0o6000;
 
 /// Whether ours alone has set-id bits, after a chown(2) of nobody to nobody by an idmapped mount,
 /// or by a file that was opened there: the server can't know whose it is.
-fn keeps_set_id(steps: &[Step], ours: &str, theirs: &str) -> bool {
+fn keeps_set_id(steps: &[CallStep], ours: &str, theirs: &str) -> bool {
     let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };
-    let is_of_nobody = |step: &Step| matches!(step.call, Call::Chown { user: None, group: None, .. });
+    let is_of_nobody = |step: &CallStep| matches!(step.call, Call::Chown { user: None, group: None, .. });
     ours & !SET_ID == theirs & !SET_ID
         && theirs & !ours == 0
         && steps.iter().any(is_of_nobody)
@@ -634,7 +634,7 @@ fn keeps_set_id(steps: &[Step], ours: &str, theirs: &str) -> bool {
 /// nobody, too, which clears the bits. Or whether they differ in that of the group where the group
 /// may not execute the file: the kernel clears it if the writer is not in the group, which FUSE
 /// does not report.
-fn lacks_set_id(steps: &[Step], ours: &str, theirs: &str) -> bool {
+fn lacks_set_id(steps: &[CallStep], ours: &str, theirs: &str) -> bool {
     const SET_GROUP: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;
     let (Ok(ours), Ok(theirs)) = (u32::from_str_radix(ours, 8), u32::from_str_radix(theirs, 8)) else { return false };

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use serde::{Deserialize, Serialize};
 
-use super::call::Step;
+use super::call::CallStep;
 use super::caller::Caller;
 
 /// How long a run of calls may take before it counts as hanging.
@@ -21,7 +21,7 @@ const IN_SPACE: &str = "--in-user-namespace";
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     Begin(PathBuf),
-    Make(Vec<Step>),
+    Make(Vec<CallStep>),
     End,
 }
 
@@ -110,7 +110,7 @@ impl Process {
     }
 
     /// Makes calls, and returns their answers.
-    pub fn make(&mut self, steps: &[Step]) -> Result<Vec<String>, Lost> {
+    pub fn make(&mut self, steps: &[CallStep]) -> Result<Vec<String>, Lost> {
         self.ask(&Request::Make(steps.to_vec()))
     }
 

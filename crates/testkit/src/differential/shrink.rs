@@ -1,12 +1,12 @@
 //! The shortest sequence that still shows a difference.
 
-use super::call::{Actor, Step, View};
+use super::call::{Actor, CallStep, View};
 
 /// Takes steps away from `steps`, and makes users root and mounts plain, as long as `shows` says
 /// that the difference is still there. Asks at most `tries` times.
-pub fn shrink(steps: &[Step], tries: usize, mut shows: impl FnMut(&[Step]) -> bool) -> Vec<Step> {
+pub fn shrink(steps: &[CallStep], tries: usize, mut shows: impl FnMut(&[CallStep]) -> bool) -> Vec<CallStep> {
     let mut left = tries;
-    let mut shows = |candidate: &[Step]| {
+    let mut shows = |candidate: &[CallStep]| {
         left > 0 && {
             left -= 1;
             shows(candidate)
@@ -19,7 +19,7 @@ pub fn shrink(steps: &[Step], tries: usize, mut shows: impl FnMut(&[Step]) -> bo
         let mut has_shrunk = false;
         while at < steps.len() {
             let end = (at + size).min(steps.len());
-            let candidate: Vec<Step> = steps[..at].iter().chain(&steps[end..]).cloned().collect();
+            let candidate: Vec<CallStep> = steps[..at].iter().chain(&steps[end..]).cloned().collect();
             if !candidate.is_empty() && shows(&candidate) {
                 steps = candidate;
                 has_shrunk = true;
@@ -34,7 +34,7 @@ pub fn shrink(steps: &[Step], tries: usize, mut shows: impl FnMut(&[Step]) -> bo
         }
     }
     for at in 0..steps.len() {
-        let usual: [fn(&mut Step); 2] = [|step| step.actor = Actor::Root, |step| step.view = View::Plain];
+        let usual: [fn(&mut CallStep); 2] = [|step| step.actor = Actor::Root, |step| step.view = View::Plain];
         for change in usual {
             let mut candidate = steps.clone();
             change(&mut candidate[at]);
@@ -55,11 +55,11 @@ mod tests {
     #[test]
     fn what_a_difference_does_not_need_is_taken_away() {
         let mut steps = sequence(7);
-        steps.insert(3, Step { actor: Actor::Owner, view: View::Idmapped, call: Call::Close { slot: 9 } });
-        steps.insert(9, Step { actor: Actor::Other, view: View::Plain, call: Call::Close { slot: 8 } });
-        let closes = |steps: &[Step], slot| steps.iter().any(|step| step.call == Call::Close { slot });
+        steps.insert(3, CallStep { actor: Actor::Owner, view: View::Idmapped, call: Call::Close { slot: 9 } });
+        steps.insert(9, CallStep { actor: Actor::Other, view: View::Plain, call: Call::Close { slot: 8 } });
+        let closes = |steps: &[CallStep], slot| steps.iter().any(|step| step.call == Call::Close { slot });
         let shrunk = shrink(&steps, 1000, |steps| closes(steps, 9) && closes(steps, 8));
-        let wanted = [9, 8].map(|slot| Step { actor: Actor::Root, view: View::Plain, call: Call::Close { slot } });
+        let wanted = [9, 8].map(|slot| CallStep { actor: Actor::Root, view: View::Plain, call: Call::Close { slot } });
         assert_eq!(shrunk, wanted);
     }
 }

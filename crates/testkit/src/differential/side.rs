@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::actors::{SPACE_GROUPS, SPACE_USERS};
-use super::call::{Actor, Call, On, Step, View};
+use super::call::{Actor, Call, CallStep, On, View};
 use super::process::{Lost, Process};
 use super::views::Views;
 use crate::subject::{Mount, Subject};
@@ -99,7 +99,7 @@ impl Side {
     }
 
     /// Runs a sequence in a new directory of this name.
-    pub fn run(&mut self, name: &Path, steps: &[Step]) -> Result<Record, Lost> {
+    pub fn run(&mut self, name: &Path, steps: &[CallStep]) -> Result<Record, Lost> {
         let dir = self.top().join(name);
         std::fs::create_dir(&dir)
             .and_then(|()| std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o777)))
@@ -134,14 +134,14 @@ impl Side {
 /// What is below a directory. That there is something in a hole is an anomaly.
 fn look_at(dir: &Path) -> Tree {
     /// How much of the holes of a file is read.
-    const MOST: u64 = 1 << 20;
+    const MAX: u64 = 1 << 20;
     let mut tree = walk(dir);
     let mut found = Vec::new();
     for (path, entry) in &tree.entries {
         let (Some(ranges), Some(size)) = (&entry.data, entry.size) else { continue };
         let ends = ranges.iter().map(|(start, _)| *start).chain([size]);
         let starts = [0].into_iter().chain(ranges.iter().map(|(start, length)| start + length));
-        let mut left = MOST;
+        let mut left = MAX;
         for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
             let mut bytes = vec![0; (end - start).min(left) as usize];
             left -= bytes.len() as u64;
@@ -157,7 +157,7 @@ fn look_at(dir: &Path) -> Tree {
 }
 
 /// What puts in order what sequences have in common, before and after a sequence that uses it.
-fn common_state(steps: &[Step]) -> Vec<Step> {
+fn common_state(steps: &[CallStep]) -> Vec<CallStep> {
     let mut calls = Vec::new();
     let on = || On::Path("..".into());
     if steps.iter().any(|step| matches!(step.call, Call::SetLabel { .. } | Call::GetLabel { .. })) {
@@ -169,5 +169,5 @@ fn common_state(steps: &[Step]) -> Vec<Step> {
     if steps.iter().any(|step| matches!(step.call, Call::DeviceErrors { .. })) {
         calls.push(Call::DeviceErrors { on: on(), device: 1, reset: true });
     }
-    calls.into_iter().map(|call| Step { actor: Actor::Root, view: View::Plain, call }).collect()
+    calls.into_iter().map(|call| CallStep { actor: Actor::Root, view: View::Plain, call }).collect()
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::Programs;
-use crate::rng::Rng;
 use crate::run::command;
+use ubtrfs_random::Rng;
 
 /// Starts dbench with two clients, or fio with an fsync after every write or every sixteenth, in a
 /// new directory `dir`. Returns its name.

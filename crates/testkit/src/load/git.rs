@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::programs::git_in;
-use crate::rng::Rng;
 use crate::run::{Outcome, run};
+use ubtrfs_random::Rng;
 
 const BRANCH: &str = ".git/refs/heads/main";
 

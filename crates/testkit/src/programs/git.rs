@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::workplace;
-use crate::rng::Rng;
 use crate::run::{Outcome, command, run};
 use crate::scratch::scratch_dir;
+use ubtrfs_random::Rng;
 
 /// git in `dir`, without anybody's configuration.
 pub(crate) fn git_in(dir: &Path) -> Command {

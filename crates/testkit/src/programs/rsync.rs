@@ -10,10 +10,10 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags}
 use super::workplace;
 use crate::diff::{Options, assert_same};
 use crate::names::COLLIDING;
-use crate::rng::Rng;
 use crate::run::{command, run};
 use crate::scratch::scratch_dir;
 use crate::walk::walk;
+use ubtrfs_random::Rng;
 
 /// Copies a tree with links, extended attributes, access control lists, holes and special files
 /// into `dir` and back out, and lets rsync find no difference, content compared; then the harness

@@ -1,7 +1,7 @@
 //! Contents that identify themselves: each block has its file, its number and its version, and all
 //! other bytes are derived from these.
 
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// The size of a block.
 pub const BLOCK: u64 = 4096;
@@ -13,14 +13,14 @@ const MAGIC: &[u8; 8] = b"promised";
 
 /// A version of a file's content: its size, and the version of each block (0: a hole).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct BlocksState {
     /// Bytes.
     pub size: u64,
     /// Versions of the blocks, as many as begin below the size.
     pub versions: Vec<u32>,
 }
 
-impl State {
+impl BlocksState {
     /// The state after `versions` were written from block `first` on, the last of them `last` bytes
     /// long.
     pub fn written(&self, first: usize, versions: &[u32], last: u64) -> Self {
@@ -98,10 +98,10 @@ mod tests {
 
     #[test]
     fn states_follow_writes_and_truncations() {
-        let state = State::default().written(0, &[1, 2], 100);
-        assert_eq!(state, State { size: 4196, versions: vec![1, 2] });
-        assert_eq!(state.written(3, &[4], 4096), State { size: 16384, versions: vec![1, 2, 0, 4] });
-        assert_eq!(state.resized(50), State { size: 50, versions: vec![1] });
-        assert_eq!(state.written(0, &[9], 4096), State { size: 4196, versions: vec![9, 2] });
+        let state = BlocksState::default().written(0, &[1, 2], 100);
+        assert_eq!(state, BlocksState { size: 4196, versions: vec![1, 2] });
+        assert_eq!(state.written(3, &[4], 4096), BlocksState { size: 16384, versions: vec![1, 2, 0, 4] });
+        assert_eq!(state.resized(50), BlocksState { size: 50, versions: vec![1] });
+        assert_eq!(state.written(0, &[9], 4096), BlocksState { size: 4196, versions: vec![9, 2] });
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::blocks::version_of;
 use super::history::History;
 use super::read_back::{ReadBack, ReadBackInode};
-use super::{BLOCK, Inode, Name, Promises, State, UNKNOWN};
+use super::{BLOCK, BlocksState, Inode, Name, Promises, UNKNOWN};
 
 impl Promises {
     /// Compares what is in `place` under names that begin with `prefix` with what may be there.
@@ -117,10 +117,10 @@ impl Inode {
 }
 
 /// The content of a file in versions of blocks.
-fn state_of(id: u64, found: &ReadBackInode) -> Result<State, String> {
+fn state_of(id: u64, found: &ReadBackInode) -> Result<BlocksState, String> {
     let blocks = found.bytes.chunks(BLOCK as usize).zip(0..);
     let versions = blocks.map(|(bytes, number)| version_of(id, number, bytes)).collect::<Result<_, _>>()?;
-    Ok(State { size: found.bytes.len() as u64, versions })
+    Ok(BlocksState { size: found.bytes.len() as u64, versions })
 }
 
 fn allows<T: PartialEq>(history: &History<T>, found: &T) -> bool {

@@ -12,10 +12,10 @@ use rustix::fs::XattrFlags;
 
 use super::tops::{MARK, TOPS};
 use super::{Name, Promises};
-use crate::rng::Rng;
+use ubtrfs_random::Rng;
 
 /// Blocks that a file has at the most.
-const MOST_BLOCKS: usize = 64;
+const MAX_BLOCKS: usize = 64;
 /// Blocks of one call, which reach the file system in one request.
 const REQUEST_BLOCKS: usize = 16;
 /// Names for files in each directory, and for directories.

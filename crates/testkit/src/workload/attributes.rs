@@ -10,7 +10,7 @@ use crate::model::{Body, Mtime, Node, NodeId};
 use crate::names::{COLLIDING_XATTRS, random_xattr};
 
 /// The longest value of an extended attribute: with the longest name it fits a node of 4 KiB.
-const LONGEST_VALUE: u64 = 3000;
+const MAX_VALUE: u64 = 3000;
 
 impl Workload {
     pub(super) fn chmod(&mut self) -> Step {
@@ -95,7 +95,7 @@ impl Workload {
         let length = match self.rng.below(8) {
             0 => 0,
             // Values of colliding names share an item, which must fit a node.
-            1 if !colliding => self.rng.below(LONGEST_VALUE),
+            1 if !colliding => self.rng.below(MAX_VALUE),
             _ => self.rng.below(200),
         };
         let value = self.rng.bytes(length as usize);

@@ -14,10 +14,10 @@ use crate::names::random_name;
 use crate::walk::Kind;
 
 /// Directories are not nested deeper, so that paths of long names stay within `PATH_MAX`.
-const DEEPEST: usize = 6;
+const MAX: usize = 6;
 
 /// Files held open at a time.
-const MOST_OPEN: usize = 8;
+const MAX_OPEN: usize = 8;
 
 impl Workload {
     /// A new name in `dir`: usually free, at times taken.
@@ -74,7 +74,7 @@ impl Workload {
 
     pub(super) fn mkdir(&mut self) -> Step {
         let dir = self.random_dir();
-        if self.model.depth(dir) >= DEEPEST {
+        if self.model.depth(dir) >= MAX {
             return Ok(());
         }
         let name = self.name_in(dir);
@@ -225,7 +225,7 @@ impl Workload {
         let new_is_dir = target.map(|id| self.model.node(id).is_dir());
         let into_itself = old_is_dir && self.model.ancestors(dir).contains(&old.node);
         let onto_ancestor = target.is_some_and(|id| self.model.ancestors(old.dir).contains(&id));
-        let too_deep = (old_is_dir || new_is_dir == Some(true)) && self.model.depth(dir) + 3 > DEEPEST;
+        let too_deep = (old_is_dir || new_is_dir == Some(true)) && self.model.depth(dir) + 3 > MAX;
         let same = target == Some(old.node);
         if too_deep || (same && flags == RenameFlags::WHITEOUT) {
             return Ok(());
@@ -273,7 +273,7 @@ impl Workload {
 
     /// Opens a file and removes one of its names: without names, it exists as long as it is open.
     pub(super) fn open_and_remove(&mut self) -> Step {
-        if self.open.len() >= MOST_OPEN {
+        if self.open.len() >= MAX_OPEN {
             let index = self.rng.index(self.open.len());
             self.note("close a file");
             self.close(index);
@@ -325,7 +325,7 @@ impl Workload {
             }
         }
         self.open.push((id, file));
-        if self.open.len() > MOST_OPEN || self.rng.one_in(2) {
+        if self.open.len() > MAX_OPEN || self.rng.one_in(2) {
             self.close(self.open.len() - 1);
         }
         Ok(())

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 use ubtrfs_testkit::subject::Subject;
@@ -167,7 +167,7 @@ fn sizes_change(seed: u64) {
         &["-d", "raid0", "-m", "raid1"],
         &["-d", "single", "-m", "raid1"],
     ];
-    const LEAST: u64 = 140 * MIB;
+    const MIN: u64 = 140 * MIB;
     let mut rng = Rng::new(seed);
     let number = rng.index(PROFILES.len());
     let devices = if number < 2 { 1 } else { 2 };
@@ -183,7 +183,7 @@ fn sizes_change(seed: u64) {
             let device = rng.index(devices);
             let size = sizes[device];
             let wanted = if rng.one_in(4) {
-                (size - (10 + rng.below(90)) * MIB).max(LEAST)
+                (size - (10 + rng.below(90)) * MIB).max(MIN)
             } else {
                 (size + (1 + rng.below(40)) * MIB).min(SIZE)
             };

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};

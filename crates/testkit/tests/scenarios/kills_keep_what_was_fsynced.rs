@@ -12,13 +12,13 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::kernel::KernelMount;
 use ubtrfs_testkit::load::{Database, JOURNALS, Journal, Programs, Repository, bench};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, mkfs_btrfs, ubtrfs_check};
 use ubtrfs_testkit::promises::{Promises, Writer};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::{mount_points, scratch_dir};
 use ubtrfs_testkit::seeds::{seeds, soaks};

@@ -428,7 +428,7 @@ fn nodes_of_64_kib() {
 #[test]
 #[ignore = "soak: takes a minute; the engine's own test has the number"]
 fn links() {
-    const MOST: usize = 65_535;
+    const MAX: usize = 65_535;
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let scratch = scratch_dir();
     let image = scratch.path().join("image");
@@ -444,7 +444,7 @@ fn links() {
         mount.unmount();
         (failed, links)
     });
-    assert_eq!(reported[0], (Some((MOST, Errno::MLINK)), MOST as u64));
+    assert_eq!(reported[0], (Some((MAX, Errno::MLINK)), MAX as u64));
     assert_eq!(reported[0], reported[1]);
     assert_btrfs_check_clean(&image);
 }

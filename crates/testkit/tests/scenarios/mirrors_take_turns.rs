@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::kernel::LoopDevice;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::assert_btrfs_check_clean;
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};
 use ubtrfs_testkit::subject::{Mount, Subject, settle};
@@ -17,7 +17,7 @@ use ubtrfs_testkit::subject::{Mount, Subject, settle};
 use crate::device_images::ubtrfs;
 
 const FILES: u64 = 12;
-const MOST_BYTES: u64 = 3 << 20;
+const MAX_BYTES: u64 = 3 << 20;
 /// So often both checkers look at the volume.
 const CHECK_EVERY: u32 = 5;
 
@@ -63,7 +63,7 @@ impl Volume {
                 self.files.remove(&name);
                 continue;
             }
-            let (len, start) = (self.rng.below(MOST_BYTES), self.rng.below(1 << 20));
+            let (len, start) = (self.rng.below(MAX_BYTES), self.rng.below(1 << 20));
             let content: Vec<u8> = (start..start + len).map(|at| (at ^ at >> 9) as u8).collect();
             std::fs::write(top.join(&name), &content).unwrap();
             std::fs::File::open(top.join(&name)).unwrap().sync_all().unwrap();

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::lossy_server::LossyServer;
 use ubtrfs_testkit::nbd_server::NbdServer;
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, blank_image, ubtrfs_check};
 use ubtrfs_testkit::promises::{Promises, Writer};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{Outcome, command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{many_seeds, soaks};

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use ubtrfs_testkit::differential::call::Step;
+use ubtrfs_testkit::differential::call::CallStep;
 use ubtrfs_testkit::differential::campaign::{Campaign, run};
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::require;
@@ -31,7 +31,7 @@ fn caller() -> &'static Path {
 fn the_same_calls_end_alike_on_both() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     if let Ok(text) = std::env::var("UBTRFS_SEQUENCE") {
-        let steps: Vec<Step> = serde_json::from_str(&text).expect("a sequence as JSON");
+        let steps: Vec<CallStep> = serde_json::from_str(&text).expect("a sequence as JSON");
         let mut campaign = Campaign::new(caller(), &Subject::ubtrfs(), OPTIONS);
         let shown = campaign.show(&steps);
         eprintln!("{shown}");
@@ -59,7 +59,7 @@ fn what_differed_once_is_the_same_on_both() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let mut campaign = Campaign::new(caller(), &Subject::ubtrfs(), OPTIONS);
     for line in include_str!("differed_once.jsonl").lines() {
-        let steps: Vec<Step> = serde_json::from_str(line).expect("a sequence as JSON");
+        let steps: Vec<CallStep> = serde_json::from_str(line).expect("a sequence as JSON");
         let shown = campaign.show(&steps);
         assert!(campaign.is_clean(), "{shown}");
     }

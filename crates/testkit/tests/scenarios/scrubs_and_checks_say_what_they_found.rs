@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::need::Need;
 use ubtrfs_testkit::progs::blank_image;
 use ubtrfs_testkit::require;
@@ -75,14 +76,7 @@ impl Mirror {
 }
 
 fn random(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..len / 8).flat_map(|_| next()).collect()
+    Rng::new(1).noise(len / 8 * 8)
 }
 
 /// A server in the foreground, whose log goes to a file.

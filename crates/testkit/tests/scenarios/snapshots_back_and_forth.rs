@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::ioctl_ficlone;
 use rustix::io::Errno;
+use ubtrfs_random::Rng;
 use ubtrfs_testkit::content::Content;
 use ubtrfs_testkit::diff::{Options, assert_same};
 use ubtrfs_testkit::fixture;
@@ -14,7 +15,6 @@ use ubtrfs_testkit::model::{Model, Mtime, NodeId, join};
 use ubtrfs_testkit::need::{Need, ubtrfs_binary};
 use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean, mkfs_btrfs};
 use ubtrfs_testkit::require;
-use ubtrfs_testkit::rng::Rng;
 use ubtrfs_testkit::run::{command, run};
 use ubtrfs_testkit::scratch::scratch_dir;
 use ubtrfs_testkit::seeds::{seeds, soaks};
@@ -137,7 +137,7 @@ impl Volume {
     /// What only the kernel does: snapshots, of either kind and of any subvolume, and the end of
     /// some.
     fn take_snapshots(&mut self, top: &Path) {
-        const MOST: usize = 9;
+        const MAX: usize = 9;
         for _ in 0..2 {
             let source = self.rng.index(self.subvolumes.len());
             let read_only = self.rng.one_in(3);
@@ -150,7 +150,7 @@ impl Volume {
             let (model, crowd) = (model.clone(), crowd.clone());
             self.subvolumes.push(Subvolume { name, read_only, model, crowd });
         }
-        while self.subvolumes.len() > MOST {
+        while self.subvolumes.len() > MAX {
             // Of the first, the kernel can't delete the one with another inside.
             let gone = self.subvolumes.remove(1 + self.rng.index(self.subvolumes.len() - 1));
             btrfs(&["subvolume", "delete"], &top.join(&gone.name));

@@ -24,7 +24,7 @@ pub enum Strategy {
 
 /// What decides a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct SchedulePlan {
     /// Everything else that is chosen follows from it.
     pub seed: u64,
     /// How the next task is chosen.
@@ -40,7 +40,7 @@ pub struct Plan {
     pub stack: usize,
 }
 
-impl Plan {
+impl SchedulePlan {
     /// The plan of this seed.
     pub fn new(seed: u64) -> Self {
         let strategy = match seed % 4 {

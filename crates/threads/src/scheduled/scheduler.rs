@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
-pub use super::plan::{Plan, Strategy};
+pub use super::plan::{SchedulePlan, Strategy};
 use super::strategy::{Chooser, PROGRESS};
 
 /// What a run was.
@@ -53,7 +53,7 @@ const RUN: &str = "scheduled run";
 /// end.
 ///
 /// A process does one at a time: a lock in a `static` is of all runs, and of one thread at a time.
-pub fn run(plan: Plan, body: impl Fn() + Send + Sync + 'static) -> Result<Summary, String> {
+pub fn run(plan: SchedulePlan, body: impl Fn() + Send + Sync + 'static) -> Result<Summary, String> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     install_hook();

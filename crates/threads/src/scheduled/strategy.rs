@@ -7,33 +7,17 @@ use shuttle::current::TaskId;
 use shuttle::scheduler::{Schedule, Scheduler, Task};
 
 use super::clock;
-use super::plan::{Plan, Strategy};
+use super::plan::{SchedulePlan, Strategy};
+use ubtrfs_random::Rng;
 
-/// Numbers that follow from a seed (`SplitMix64`).
-#[derive(Clone, Debug)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below a limit.
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
+/// A number below a limit, by the seed. It is the remainder, so that seeds that are known for what
+/// they find go on to decide the same.
+fn below(random: &mut Rng, limit: u64) -> u64 {
+    random.next_u64() % limit.max(1)
 }
 
 /// The longest time that a step takes.
-const LONGEST_STEP: u64 = 20_000;
+const MAX_STEP: u64 = 20_000;
 
 /// What the run has come to so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +25,7 @@ pub(super) struct Progress {
     pub(super) steps: u64,
     /// Of the tasks that were chosen, in their order.
     pub(super) hash: u64,
-    /// No task could do anything within [`Plan::longest`].
+    /// No task could do anything within [`SchedulePlan::longest`].
     pub(super) has_stopped: bool,
 }
 
@@ -54,8 +38,8 @@ std::thread_local! {
 
 /// Chooses by a plan, once.
 pub(super) struct Chooser {
-    plan: Plan,
-    random: Random,
+    plan: SchedulePlan,
+    random: Rng,
     has_begun: bool,
     progress: Progress,
     /// Of tasks, the highest first: for [`Strategy::Priorities`].
@@ -66,10 +50,10 @@ pub(super) struct Chooser {
 }
 
 impl Chooser {
-    pub(super) fn new(plan: Plan) -> Self {
-        let mut random = Random::new(plan.seed);
+    pub(super) fn new(plan: SchedulePlan) -> Self {
+        let mut random = Rng::new(plan.seed);
         let changes = match plan.strategy {
-            Strategy::Priorities { changes, within } => (0..changes).map(|_| random.below(within)).collect(),
+            Strategy::Priorities { changes, within } => (0..changes).map(|_| below(&mut random, within)).collect(),
             _ => Vec::new(),
         };
         let (progress, priorities) = (Progress::default(), HashMap::new());
@@ -78,10 +62,10 @@ impl Chooser {
 
     /// Lets time pass: a little, sometimes until a sleeper wakes.
     fn tick(&mut self) {
-        let step = Duration::from_nanos(self.random.below(LONGEST_STEP));
+        let step = Duration::from_nanos(below(&mut self.random, MAX_STEP));
         clock::advance(clock::now() + step);
-        if self.random.below(self.plan.steps_between_jumps) == 0 {
-            let number = self.random.below(3) as usize;
+        if below(&mut self.random, self.plan.steps_between_jumps) == 0 {
+            let number = below(&mut self.random, 3) as usize;
             if let Some(until) = clock::waking(number) {
                 clock::advance(until);
             }
@@ -89,12 +73,12 @@ impl Chooser {
     }
 
     fn choose(&mut self, awake: &[TaskId], current: Option<TaskId>) -> TaskId {
-        let any = awake[self.random.below(awake.len() as u64) as usize];
+        let any = awake[below(&mut self.random, awake.len() as u64) as usize];
         let current = current.filter(|task| awake.contains(task));
         match self.plan.strategy {
             Strategy::Uniform => any,
             Strategy::Preempting { steps } => match current {
-                Some(current) if self.random.below(steps) != 0 => current,
+                Some(current) if below(&mut self.random, steps) != 0 => current,
                 _ => any,
             },
             Strategy::Priorities { .. } => {
@@ -105,7 +89,7 @@ impl Chooser {
                     self.priorities.insert(current, self.lowest);
                 }
                 for task in awake {
-                    let priority = self.random.next() >> 2;
+                    let priority = self.random.next_u64() >> 2;
                     self.priorities.entry(*task).or_insert(priority);
                 }
                 awake.iter().copied().min_by_key(|task| self.priorities[task]).unwrap_or(any)
@@ -146,6 +130,6 @@ impl Scheduler for Chooser {
     }
 
     fn next_u64(&mut self) -> u64 {
-        self.random.next()
+        self.random.next_u64()
     }
 }

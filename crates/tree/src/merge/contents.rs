@@ -176,7 +176,7 @@ impl Contents {
                 left.places.extend(moved);
             }
             (Self::Children(left), Self::Children(right)) => left.extend(right),
-            _ => debug_assert!(false, "neighbours are of one level"),
+            _ => unreachable!("neighbours are of one level"),
         }
     }
 

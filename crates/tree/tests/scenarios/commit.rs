@@ -1,9 +1,10 @@
 //! What a merge touches, and the loops and states of a commit.
 
-use crate::common::{Bed, Random, scan};
+use crate::common::{Bed, scan};
 use proptest::prelude::*;
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, max_item_size};
+use ubtrfs_random::Rng;
 use ubtrfs_tree::{
     DirtyNodes, EditBatch, Error, FreedNode, NodeAllocator, Patch, Root, WorkingTree, merge, patch_in_place,
 };
@@ -220,7 +221,7 @@ proptest! {
 
     #[test]
     fn an_extent_tree_that_describes_its_own_blocks_settles(seed in 1..u64::MAX) {
-        let mut random = Random(seed);
+        let mut random = Rng::new(seed);
         let mut bed = Bed::new(4096);
         let mut addresses: Vec<_> = (1..5000_u64).map(|block| Logical(block << 14)).collect();
         for last in (1..addresses.len()).rev() {

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{Bed, Random, scan};
+use crate::common::{Bed, scan};
 use proptest::prelude::*;
 use ubtrfs_format::{Generation, ItemType, Key};
+use ubtrfs_random::Rng;
 use ubtrfs_tree::{Difference, EditBatch, Snapshot, Walk};
 
 type Items = BTreeMap<Key, Vec<u8>>;
@@ -30,7 +31,7 @@ fn naive(old: &Items, new: &Items, first: Key, last: Key) -> Shown {
 }
 
 /// Random changes: single items, runs of them that split leaves, ranges that empty leaves.
-fn changes(random: &mut Random, most: u64) -> EditBatch {
+fn changes(random: &mut Rng, most: u64) -> EditBatch {
     let mut batch = EditBatch::new();
     for _ in 0..random.below(3) {
         let first = random.below(most);
@@ -69,7 +70,7 @@ proptest! {
 
     #[test]
     fn differences_equal_a_naive_comparison(seed in 1..u64::MAX, most in 1_u64..6000, from in 0_u64..7000, to in 0_u64..7000) {
-        let mut random = Random(seed);
+        let mut random = Rng::new(seed);
         let mut bed = Bed::new(4096);
         let mut states = Vec::new();
         for _ in 0..5 {

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use crate::common::{Bed, Disk, Random, Space, geometry};
+use crate::common::{Bed, Disk, Space, geometry};
 use parking_lot::Mutex;
 use ubtrfs_format::{
     BACKREF_REV_MIXED, ChildPointer, Generation, Header, InternalBuilder, ItemType, Key, LeafBuilder, Logical, Node,
     NodeFlags, TreeId,
 };
+use ubtrfs_random::Rng;
 use ubtrfs_tree::{Damage, DirtyNodes, EditBatch, Error, NodeAllocator, NodeCache, Root, Snapshot, Walk, merge};
 
 const NODE_SIZE: u32 = 4096;
@@ -188,7 +189,7 @@ fn damaged_nodes_give_values_or_errors() {
     (0..3000).for_each(|item| batch.put(key(item * 3), vec![0; item as usize % 150]));
     bed.commit(&[batch]).unwrap();
     let (root, intact) = (bed.root.unwrap(), bed.disk.blocks.lock().clone());
-    let mut random = Random(4711);
+    let mut random = Rng::new(4711);
     let (mut errors, mut merged) = (0, 0);
     for _ in 0..300 {
         let mut blocks = intact.clone();

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::common::{Bed, Random, scan};
+use crate::common::{Bed, scan};
 use proptest::prelude::*;
 use ubtrfs_format::items::{InodeRef, encode_inode_ref, inode_refs};
 use ubtrfs_format::{DirIndex, ItemType, Key, leaf_data_size, max_item_size};
+use ubtrfs_random::Rng;
 use ubtrfs_tree::{Edit, EditBatch, NodeCache, Patch, Snapshot};
 
 type Model = BTreeMap<Key, Vec<u8>>;
@@ -198,7 +199,7 @@ proptest! {
 
     #[test]
     fn lookups_and_ranges_equal_the_model(seed in 1..u64::MAX, from in any_key(), to in any_key()) {
-        let mut random = Random(seed);
+        let mut random = Rng::new(seed);
         let mut bed = Bed::new(4096);
         let mut batch = EditBatch::new();
         let mut model = Model::new();
@@ -226,7 +227,7 @@ proptest! {
 #[test]
 fn deep_trees_equal_the_model_and_leaves_stay_half_full() {
     for (node_size, items) in [(4096, 20_000), (16384, 40_000)] {
-        let mut random = Random(77);
+        let mut random = Rng::new(77);
         let mut bed = Bed::new(node_size);
         let (mut model, mut levels) = (Model::new(), 0);
         for round in 0..40 {
@@ -273,7 +274,7 @@ fn threads_read_one_tree_through_a_cache_that_is_too_small() {
         for seed in 1..5 {
             let snapshot = snapshot.clone();
             scope.spawn(move || {
-                let mut random = Random(seed * 1_000_003);
+                let mut random = Rng::new(seed * 1_000_003);
                 for _ in 0..5000 {
                     let wanted = random.below(25_000);
                     let item = snapshot.get(&Key::new(wanted, ItemType::EXTENT_DATA, 0)).unwrap();

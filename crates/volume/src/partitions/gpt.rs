@@ -24,7 +24,7 @@ const FIRST: usize = 32;
 const LAST: usize = 40;
 const NAME: std::ops::Range<usize> = 56..128;
 /// Larger arrays of entries are refused; usual ones have 16 KiB.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// What there is of a GPT in a place.
 pub(super) enum Found {
@@ -83,7 +83,7 @@ fn by_header(device: &dyn Device, sector: u32, at: u64, is_backup: bool) -> Resu
     let (count, entry_size) = (number::<4>(&header, ENTRIES), number::<4>(&header, ENTRY_SIZE));
     // Both have 32 bits.
     let bytes = count * entry_size;
-    if entry_size < ENTRY || !entry_size.is_multiple_of(8) || bytes > MOST_BYTES {
+    if entry_size < ENTRY || !entry_size.is_multiple_of(8) || bytes > MAX_BYTES {
         return damaged("the GPT claims entries of an impossible size or number");
     }
     let start = number::<8>(&header, ENTRIES_SECTOR).checked_mul(unit);

@@ -16,7 +16,7 @@ const ENTRY: usize = 16;
 /// The number of the first logical partition.
 const FIRST_LOGICAL: u32 = 5;
 /// More logical partitions than Linux makes devices for.
-const MOST_LOGICAL: usize = 252;
+const MAX_LOGICAL: usize = 252;
 
 /// The type of an entry that protects a GPT.
 const PROTECTIVE: u8 = 0xee;
@@ -105,7 +105,7 @@ fn logical(device: &dyn Device, first: u64, mut number: u32, table: &mut Partiti
         if !seen.insert(at) {
             break "the chain of its logical partitions is a loop";
         }
-        if seen.len() > MOST_LOGICAL {
+        if seen.len() > MAX_LOGICAL {
             break "it has more logical partitions than are possible";
         }
         let Some(Record(entries)) = Record::read(device, at)? else {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::common::{READ_ONLY, READ_WRITE, bytes_at, copies, has, mkfs, open, root_of, scribble};
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{CHECKSUM_FIELD, ChecksumType, Error as FormatError, Logical, Physical};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{
     Buffer, Device, DeviceCounters, DeviceTicket, DeviceWrite, Engine, Error, FaultyDevice, Lasting, MemoryDevice,
     Operation, ParityScrub, ScrubScope, Volume, Write,
@@ -139,7 +140,7 @@ fn data_chunk(volume: &Volume) -> Logical {
 }
 
 fn random(len: usize, seed: u64) -> Vec<u8> {
-    let mut numbers = ubtrfs_volume::SplitMix64::new(seed);
+    let mut numbers = ubtrfs_volume::Rng::new(seed);
     (0..len / 8).flat_map(|_| numbers.next_u64().to_le_bytes()).collect()
 }
 
@@ -306,4 +307,10 @@ fn chunks_are_added_and_removed_while_a_scrub_repairs() {
     for _ in 0..2 {
         assert!(end.recv_timeout(LIMIT).expect("neither waits for the other"));
     }
+}
+
+#[test]
+fn a_device_that_is_watched_conforms() {
+    let device = Watched { inner: Arc::new(MemoryDevice::new(2 << 20)), reads: Mutex::default() };
+    assert_conforms(Subject::new(Arc::new(device)));
 }

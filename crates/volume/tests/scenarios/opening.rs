@@ -12,8 +12,7 @@ use ubtrfs_format::{
     Key, Physical, SUPERBLOCK_COPIES, Superblock,
 };
 use ubtrfs_volume::{
-    Device, Engine, Error, Exclusive, FileDevice, MemoryDevice, OpenMode, Origin, OverlayDevice, Result, SplitMix64,
-    Volume,
+    Device, Engine, Error, Exclusive, FileDevice, MemoryDevice, OpenMode, Origin, OverlayDevice, Result, Rng, Volume,
 };
 
 const NODE: usize = 16384;
@@ -306,7 +305,7 @@ fn a_chunk_tree_that_leads_back_to_itself_ends() {
 #[test]
 fn random_damage_never_panics() {
     let Some(image) = Hostile::new() else { return };
-    let mut random = SplitMix64::new(11);
+    let mut random = Rng::new(11);
     let mut opened = 0;
     for _ in 0..3000 {
         let mut sb = image.superblock.to_bytes().unwrap();

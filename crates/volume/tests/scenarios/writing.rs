@@ -9,10 +9,10 @@ use crate::common::{
 };
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_format::{Generation, Logical, Physical, SUPERBLOCK_COPIES, SUPERBLOCK_SIZE, Superblock};
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
 use ubtrfs_volume::{
     Buffer, Copies, Device, DeviceCounters, DeviceTicket, DeviceWrite, Engine, Error, Exclusive, Fate, FaultyDevice,
-    FileDevice, Flushed, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, SharedBuffer, SplitMix64, Volume,
-    Write,
+    FileDevice, Flushed, Lasting, MemoryDevice, OpenMode, Operation, RecordingDevice, Rng, SharedBuffer, Volume, Write,
 };
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Threads];
@@ -29,7 +29,7 @@ fn copy_at(path: &Path, at: Physical) -> Superblock {
     Superblock::parse(&bytes_at(path, at, SUPERBLOCK_SIZE), at).unwrap()
 }
 
-fn random(len: usize, random: &mut SplitMix64) -> Vec<u8> {
+fn random(len: usize, random: &mut Rng) -> Vec<u8> {
     (0..len / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
 }
 
@@ -45,7 +45,7 @@ fn many_threads_write_and_read_back() {
             for thread in 0..4_u64 {
                 let device = &device;
                 scope.spawn(move || {
-                    let mut numbers = SplitMix64::new(thread);
+                    let mut numbers = Rng::new(thread);
                     let base = thread * (16 << 20);
                     let mut model = vec![0; 16 << 20];
                     for round in 0..20 {
@@ -355,7 +355,7 @@ fn all_copies_are_written_and_superblocks_never_hit() {
     let volume = open(std::slice::from_ref(&path), READ_WRITE, Engine::Auto).unwrap();
     let (start, chunk) = chunk_at(&volume, of_type(&volume, BlockGroupFlags::METADATA));
     let at = start.plus(chunk.length - 32768);
-    let data = random(32768, &mut SplitMix64::new(1));
+    let data = random(32768, &mut Rng::new(1));
     let ticket = volume.submit(vec![Write { at, data: data.clone().into() }]).unwrap();
     let written = volume.wait(ticket).unwrap().merge(volume.wait_all([]).unwrap());
     let _ = volume.flush(written, volume.wait_all([]).unwrap()).unwrap();
@@ -415,7 +415,7 @@ fn every_profile_that_can_be_written_reads_back() {
         let volume = open(&paths, READ_WRITE, Engine::Auto).unwrap();
         let (start, chunk) = chunk_at(&volume, of_type(&volume, BlockGroupFlags::DATA));
         let at = start.plus(chunk.length - (1 << 20));
-        let data = random(1 << 20, &mut SplitMix64::new(2));
+        let data = random(1 << 20, &mut Rng::new(2));
         let submitted = volume.submit(vec![Write { at, data: data.clone().into() }]);
         if !is_writable {
             assert!(matches!(submitted, Err(Error::Unwritable { .. })), "{name}");
@@ -454,7 +454,7 @@ fn published_data_survives_any_crash() {
     }
     let mut seen = std::collections::HashSet::new();
     for seed in 0..500 {
-        let mut numbers = SplitMix64::new(seed);
+        let mut numbers = Rng::new(seed);
         let event = numbers.below(device.len() as u64 + 1) as usize;
         let state = device.crash_state(event, &mut ubtrfs_volume::random_fates(numbers.next_u64()));
         let volume = Volume::open(vec![Arc::new(state)], READ_WRITE).unwrap();
@@ -489,4 +489,9 @@ fn nodes_on_their_way_are_read_from_memory() {
     assert_eq!(*volume.read_node(&root).unwrap(), *right);
     let _written = volume.wait(ticket).unwrap();
     assert_eq!(*volume.read_node(&root).unwrap(), *right);
+}
+
+#[test]
+fn a_device_far_away_conforms() {
+    assert_conforms(Subject::new(Arc::new(Far(MemoryDevice::new(2 << 20)))));
 }

@@ -9,7 +9,7 @@ use ubtrfs_tree::Pointer;
 
 use super::super::extent_refs::{ExtentRefs, User};
 use super::super::merge_trees::Merging;
-use super::plan::{MovingNode, Plan};
+use super::plan::{MovingNode, RelocationPlan};
 use crate::error::Result;
 
 /// References to what moves too, by its old address: each user goes, and the other comes.
@@ -30,7 +30,7 @@ impl ChangedUsers {
 impl Merging<'_> {
     /// Sets the flags of the nodes that are to refer by address and have not done so, and the
     /// references to what stays.
-    pub(super) fn refer_by_address(&mut self, plan: &mut Plan) -> Result<ChangedUsers> {
+    pub(super) fn refer_by_address(&mut self, plan: &mut RelocationPlan) -> Result<ChangedUsers> {
         let mut changed = ChangedUsers::default();
         let is_new = |node: &MovingNode| plan.may_be_shared(node) && !node.is_named_by_address();
         let new: Vec<Logical> = plan.nodes.iter().filter(|(_, node)| is_new(node)).map(|(from, _)| *from).collect();

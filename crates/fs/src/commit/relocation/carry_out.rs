@@ -6,12 +6,12 @@ use ubtrfs_tree::{Moved, Pointer, Root};
 use super::super::extent_refs::User;
 use super::super::merge_trees::Merging;
 use super::by_address::ChangedUsers;
-use super::plan::Plan;
+use super::plan::RelocationPlan;
 use crate::error::Result;
 
 impl Merging<'_> {
     /// Moves what the plan says. Every node and all data have their new places.
-    pub(in super::super) fn relocate(&mut self, mut plan: Plan) -> Result<()> {
+    pub(in super::super) fn relocate(&mut self, mut plan: RelocationPlan) -> Result<()> {
         let (checksum, generation) = (self.committed.superblock.checksum, self.transaction.generation);
         let mut copies = Vec::with_capacity(plan.nodes.len());
         for node in plan.nodes.values() {
@@ -30,7 +30,7 @@ impl Merging<'_> {
     }
 
     /// What stays, and is referred to by the address of a node that moves.
-    fn rename_parents(&mut self, plan: &Plan) -> Result<()> {
+    fn rename_parents(&mut self, plan: &RelocationPlan) -> Result<()> {
         for (from, node) in plan.nodes.iter().filter(|(_, node)| node.is_named_by_address()) {
             for pointer in plan.half_dropped.pointers(*from, &node.block)? {
                 match pointer {
@@ -50,7 +50,7 @@ impl Merging<'_> {
         Ok(())
     }
 
-    fn move_roots(&mut self, plan: &Plan) -> Result<()> {
+    fn move_roots(&mut self, plan: &RelocationPlan) -> Result<()> {
         for id in &plan.roots {
             let root = plan.root(*id)?;
             let Some(node) = plan.nodes.get(&root.bytenr) else { continue };
@@ -64,7 +64,7 @@ impl Merging<'_> {
         Ok(())
     }
 
-    fn move_extent_items(&mut self, mut plan: Plan, mut changed: ChangedUsers) -> Result<()> {
+    fn move_extent_items(&mut self, mut plan: RelocationPlan, mut changed: ChangedUsers) -> Result<()> {
         let (nodes, data) = (std::mem::take(&mut plan.nodes), std::mem::take(&mut plan.data));
         let new: std::collections::BTreeMap<Logical, Logical> =
             nodes.iter().map(|(from, node)| (*from, node.to)).collect();

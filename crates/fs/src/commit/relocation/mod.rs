@@ -21,10 +21,11 @@
 //!
 //! Of a subvolume that is being dropped only what is left counts (`half_dropped`).
 //!
-//! [`Plan`] looks all of this up in the trees of the last commit, which does not change anything
-//! and so may fail. `carry_out` does it, in a commit that does nothing else: of a transaction that
-//! nobody has joined, between the one that has just been committed and the one that is open. What
-//! the latter's maps have of the old addresses is set right as the commit is published.
+//! [`RelocationPlan`] looks all of this up in the trees of the last commit, which does not change
+//! anything and so may fail. `carry_out` does it, in a commit that does nothing else: of a
+//! transaction that nobody has joined, between the one that has just been committed and the one
+//! that is open. What the latter's maps have of the old addresses is set right as the commit is
+//! published.
 
 mod by_address;
 mod carry_out;
@@ -33,5 +34,5 @@ mod parents;
 mod plan;
 mod step;
 
-pub(crate) use plan::Plan;
-pub(crate) use step::{DataTarget, Step};
+pub(crate) use plan::RelocationPlan;
+pub(crate) use step::{DataTarget, RelocationStep};

@@ -5,13 +5,13 @@ use ubtrfs_format::{ItemType, Key, Logical, Node, TreeId};
 use ubtrfs_tree::Root;
 
 use super::super::extent_refs::User;
-use super::plan::Plan;
+use super::plan::RelocationPlan;
 use crate::error::{Error, Result};
 
 /// The most bytes of a file in a compressed extent.
 const MAX_PACKED: u64 = 128 << 10;
 
-impl Plan {
+impl RelocationPlan {
     /// The root of a tree.
     pub(super) fn root(&self, id: TreeId) -> Result<Root> {
         Ok(*self.committed.tree(id)?.root())

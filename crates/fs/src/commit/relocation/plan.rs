@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ubtrfs_file::SumMap;
 use ubtrfs_format::items::ExtentFlags;
 use ubtrfs_format::{ItemType, Key, Logical, NodeFlags, TreeId};
 use ubtrfs_tree::{Block, Pointer, Snapshot};
@@ -11,7 +12,6 @@ use super::super::extent_refs::ExtentRefs;
 use super::half_dropped::HalfDropped;
 use crate::committed::Committed;
 use crate::error::{Error, Result};
-use crate::file::sum_map::SumMap;
 use crate::fs_info::FsInfo;
 
 /// A node that moves.
@@ -40,7 +40,7 @@ pub(super) struct MovingData {
 }
 
 /// What moves, in a certain state of the volume.
-pub(crate) struct Plan {
+pub(crate) struct RelocationPlan {
     pub(super) committed: Arc<Committed>,
     pub(super) extent_tree: Snapshot,
     pub(super) node_size: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Plan {
     pub(super) sums: Option<SumMap>,
 }
 
-impl Plan {
+impl RelocationPlan {
     /// Nothing moves yet in this state.
     pub(crate) fn new(info: &FsInfo, committed: &Arc<Committed>) -> Result<Self> {
         let half_dropped =

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
+use ubtrfs_file::{MovedExtents, SumMap, sum_runs};
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_volume::{CompletedWrites, Data};
 
 use super::super::owner::Committer;
-use super::plan::Plan;
+use super::plan::RelocationPlan;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
-use crate::file::csums::sum_runs;
-use crate::file::moved::MovedExtents;
-use crate::file::sum_map::SumMap;
 
 /// An extent of data with its new place.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +22,7 @@ pub(crate) struct DataTarget {
 }
 
 /// What moves in one commit. What is no longer there by then stays out of it.
-pub(crate) struct Step {
+pub(crate) struct RelocationStep {
     pub(crate) data: Vec<DataTarget>,
     /// Nodes, by address and level.
     pub(crate) nodes: Vec<(Logical, u8)>,
@@ -35,10 +33,10 @@ pub(crate) struct Step {
     pub(crate) most_nodes: usize,
 }
 
-impl Step {
+impl RelocationStep {
     /// What has to be done in this state of the volume. Extents of data that are not part of it
     /// give their new places back.
-    pub(in super::super) fn plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<Plan> {
+    pub(in super::super) fn plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<RelocationPlan> {
         let planned = self.try_plan(committer, committed);
         for target in &self.data {
             if !planned.as_ref().is_ok_and(|plan| plan.data.contains_key(&target.from)) {
@@ -55,8 +53,8 @@ impl Step {
         }
     }
 
-    fn try_plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<Plan> {
-        let mut plan = Plan::new(&committer.info, committed)?;
+    fn try_plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<RelocationPlan> {
+        let mut plan = RelocationPlan::new(&committer.info, committed)?;
         for target in &self.data {
             plan.add_data(target.from, target.length, target.to)?;
         }
@@ -76,7 +74,7 @@ impl Step {
 }
 
 /// Gives all nodes of a plan their new places, or none.
-fn place_nodes(committer: &Committer, plan: &mut Plan) -> Result<()> {
+fn place_nodes(committer: &Committer, plan: &mut RelocationPlan) -> Result<()> {
     let space = &committer.info.space;
     let mut placed = Vec::with_capacity(plan.nodes.len());
     for node in plan.nodes.values_mut() {
@@ -92,7 +90,7 @@ fn place_nodes(committer: &Committer, plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-impl Plan {
+impl RelocationPlan {
     /// The extents of data that move.
     pub(in super::super) fn moved_extents(&self) -> MovedExtents {
         MovedExtents::new(self.data.iter().map(|(from, data)| (*from, data.to)))

@@ -1,4 +1,8 @@
 //! Calls of ioctl(2), and of `file_getattr(2)`, which does the work of some.
+//!
+//! The numbers stand here again, from the kernel's headers: the server takes its own from
+//! `ubtrfs_format::ioctl`, and a wrong one there has to differ from what the kernel's btrfs
+//! answers.
 
 use std::os::fd::{AsRawFd, RawFd};
 

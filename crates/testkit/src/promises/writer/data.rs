@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{MOST_BLOCKS, REQUEST_BLOCKS, Writer};
+use super::{MAX_BLOCKS, REQUEST_BLOCKS, Writer};
 use crate::promises::blocks::{HEAD, block};
 use crate::promises::{BLOCK, Name};
 
@@ -48,7 +48,7 @@ impl Writer<'_> {
     pub(super) fn fill(&mut self, number: u64, file: &File) -> std::io::Result<()> {
         let (count, last) = match self.rng.below(4) {
             0 => (1, HEAD + self.rng.below(2000)),
-            1 => (1 + self.rng.below(MOST_BLOCKS as u64), BLOCK),
+            1 => (1 + self.rng.below(MAX_BLOCKS as u64), BLOCK),
             2 => (1 + self.rng.below(4), self.rng.below(BLOCK)),
             _ => return Ok(()),
         };
@@ -100,7 +100,7 @@ impl Writer<'_> {
         let most = if self.rng.one_in(3) { 16 } else { 2 };
         let count = 1 + self.rng.below(most) as usize;
         let last = if self.rng.one_in(2) { BLOCK } else { self.rng.below(BLOCK) };
-        if first + count > MOST_BLOCKS {
+        if first + count > MAX_BLOCKS {
             return self.truncate();
         }
         self.with_file(number, |this, file| this.write(number, file, first, count, last))
@@ -112,7 +112,7 @@ impl Writer<'_> {
         let blocks = self.rng.below(old.versions.len() as u64 + 1);
         let grows = old.size.is_multiple_of(BLOCK) && self.rng.one_in(3);
         let size = match self.rng.below(3) {
-            _ if grows => (old.size + 1 + self.rng.below(8 * BLOCK)).min(MOST_BLOCKS as u64 * BLOCK),
+            _ if grows => (old.size + 1 + self.rng.below(8 * BLOCK)).min(MAX_BLOCKS as u64 * BLOCK),
             0 => 0,
             1 => (blocks * BLOCK).min(old.size),
             _ => (blocks * BLOCK + HEAD + self.rng.below(BLOCK - HEAD)).min(old.size),

@@ -1,0 +1,8 @@
+//! Sizes in bytes, by their names.
+
+/// 1024 bytes.
+pub const KIB: u64 = 1 << 10;
+/// 1024 KiB.
+pub const MIB: u64 = 1 << 20;
+/// 1024 MiB.
+pub const GIB: u64 = 1 << 30;

@@ -1,0 +1,337 @@
+//! Directories, and what one does with paths from there.
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ubtrfs_format::items::FileType;
+use ubtrfs_format::posix::{S_IFDIR, S_IFLNK, S_IFREG, UMASK};
+use ubtrfs_fs::{Attributes, Errno, Filesystem, InodeId, NewInode, RenameFlags, Result, SetAttributes};
+
+use crate::file::File;
+use crate::handle::Handle;
+use crate::open_options::OpenOptions;
+use crate::read_dir::ReadDir;
+use crate::resolve::{AtEnd, Place, resolve};
+
+/// A directory of a volume, and the place that relative paths begin at.
+///
+/// Absolute paths, and absolute targets of symbolic links, begin at the root of the mounted
+/// subvolume; no path leads out of it, and no link to the files of the host. At most 40 symbolic
+/// links are followed (`ELOOP`).
+///
+/// Nobody is asked for permissions, but flags (immutable, append-only) and read-only subvolumes
+/// count. New inodes belong to the process's effective user and group, unless
+/// [`Self::with_owner`] says otherwise; files have the permissions 0644 and directories 0755,
+/// whatever the process's umask, or those that a default ACL of their directory says.
+#[derive(Clone, Debug)]
+pub struct Dir {
+    inode: Handle,
+    owner: (u32, u32),
+}
+
+impl Dir {
+    /// The root directory of the subvolume that is mounted.
+    pub fn root(fs: &Arc<Filesystem>) -> Self {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        Self { inode: Handle::new(fs, fs.root()), owner }
+    }
+
+    /// The same directory; what is made through it belongs to this user and group.
+    #[must_use]
+    pub fn with_owner(self, uid: u32, gid: u32) -> Self {
+        Self { owner: (uid, gid), ..self }
+    }
+
+    /// The file system.
+    pub fn filesystem(&self) -> &Arc<Filesystem> {
+        self.inode.fs()
+    }
+
+    /// The inode, for what [`Filesystem`] offers by inode. It is valid as long as this lives.
+    pub fn id(&self) -> InodeId {
+        self.inode.id()
+    }
+
+    /// Opens a file for reading.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().read(true))
+    }
+
+    /// Opens a file for writing; it is made if there is none, and emptied if there is one.
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
+    }
+
+    /// Opens a file as the options say. `EISDIR` if it is a directory (see [`Self::open_dir`]),
+    /// `ENXIO` if it is a device node, FIFO or socket.
+    pub fn open_with(&self, path: impl AsRef<Path>, how: &OpenOptions) -> Result<File> {
+        if !how.is_sound() {
+            return Err(Errno::INVAL.into());
+        }
+        let at_end = match (how.create_new, how.create) {
+            (true, _) => AtEnd::Name,
+            (false, true) => AtEnd::Create,
+            (false, false) => AtEnd::Follow,
+        };
+        loop {
+            let place = self.resolve(path.as_ref(), at_end)?;
+            if (how.create || how.create_new) && place.ends_with_slash() {
+                return Err(Errno::ISDIR.into());
+            }
+            if how.create_new || (how.create && !place.exists()) {
+                let (dir, name) = place.new_entry(FileType::Regular)?;
+                match self.make(dir, name, FileType::Regular, how.mode.map_or((0o666, UMASK), |mode| (mode, 0))) {
+                    // Somebody else has made it meanwhile.
+                    Err(error) if error.errno() == Errno::EXIST && !how.create_new => continue,
+                    made => return Ok(File::new(made?, how)),
+                }
+            }
+            return open_found(place.found()?, how);
+        }
+    }
+
+    /// Opens a directory.
+    pub fn open_dir(&self, path: impl AsRef<Path>) -> Result<Self> {
+        match self.resolve(path.as_ref(), AtEnd::Follow)?.found()? {
+            (inode, FileType::Directory) => Ok(Self { inode, owner: self.owner }),
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    /// The whole content of a file.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        self.open(path)?.read_from(0)
+    }
+
+    /// Makes `content` the whole content of a file, which is made if there is none. As with
+    /// [`std::fs::write`], a crash may leave any part of that until the file is fsynced.
+    pub fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<()> {
+        self.create(path)?.write_all_at(content.as_ref(), 0)
+    }
+
+    /// Makes an empty directory.
+    pub fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let place = self.resolve(path.as_ref(), AtEnd::Name)?;
+        let (dir, name) = place.new_entry(FileType::Directory)?;
+        self.make(dir, name, FileType::Directory, (0o777, UMASK)).map(drop)
+    }
+
+    /// Makes a directory and those above that are missing. It is no error if it is there.
+    pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        if path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let make = |path: &Path| match self.create_dir(path) {
+            Err(error) if error.errno() == Errno::EXIST && self.open_dir(path).is_ok() => Ok(()),
+            made => made,
+        };
+        // From the path upwards to the first that is there, and down again.
+        let mut missing = Vec::new();
+        for path in path.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            match make(path) {
+                Err(error) if error.errno() == Errno::NOENT => missing.push(path),
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        missing.into_iter().rev().try_for_each(make)
+    }
+
+    /// Makes a symbolic link at `path` to `target`, which need not exist.
+    pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
+        let target = target.as_ref().as_os_str().as_bytes();
+        if target.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        let place = self.resolve(path.as_ref(), AtEnd::Name)?;
+        let (dir, name) = place.new_entry(FileType::Symlink)?;
+        let new = NewInode { symlink_target: target.to_vec(), ..self.new_inode(FileType::Symlink, 0o777) };
+        let fs = dir.fs();
+        fs.create(dir.id(), name, &new).map(|id| drop(Handle::adopt(fs, id)))
+    }
+
+    /// Where a symbolic link leads.
+    pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
+        let inode = self.find(path.as_ref(), AtEnd::Stay)?;
+        Ok(OsString::from_vec(inode.fs().read_link(inode.id())?).into())
+    }
+
+    /// Gives what is at `original`, a symbolic link as such, another name.
+    pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
+        let inode = self.find(original.as_ref(), AtEnd::Stay)?;
+        let place = self.resolve(link.as_ref(), AtEnd::Name)?;
+        let (dir, name) = place.new_entry(FileType::Regular)?;
+        inode.fs().link(inode.id(), dir.id(), name)
+    }
+
+    /// Renames. What is at `to` is replaced at the same time: a file by a file, an empty directory
+    /// by a directory.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(from, to, RenameFlags::default())
+    }
+
+    /// Renames as the flags say.
+    pub fn rename_with(&self, from: impl AsRef<Path>, to: impl AsRef<Path>, flags: RenameFlags) -> Result<()> {
+        let (from, to) = (self.resolve(from.as_ref(), AtEnd::Name)?, self.resolve(to.as_ref(), AtEnd::Name)?);
+        let (dir, name, file_type) = from.old_entry()?;
+        let (new_dir, new_name) = to.entry()?;
+        if to.ends_with_slash() && file_type != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        self.filesystem().rename(dir.id(), name, new_dir.id(), new_name, flags)
+    }
+
+    /// Removes a name of something that is no directory; the inode goes with the last one, once
+    /// nobody has it open.
+    pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
+        let place = self.resolve(path.as_ref(), AtEnd::Name)?;
+        let (dir, name, _) = place.old_entry()?;
+        dir.fs().unlink(dir.id(), name)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
+        let place = self.resolve(path.as_ref(), AtEnd::Name)?;
+        let (dir, name, _) = place.old_entry()?;
+        dir.fs().rmdir(dir.id(), name)
+    }
+
+    /// Removes a directory with all that is in it, or a symbolic link; none is followed. If that
+    /// fails, part of it may be gone.
+    pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
+        let place = self.resolve(path.as_ref(), AtEnd::Name)?;
+        let (above, name, file_type) = place.old_entry()?;
+        match file_type {
+            FileType::Directory => {}
+            FileType::Symlink => return above.fs().unlink(above.id(), name),
+            _ => return Err(Errno::NOTDIR.into()),
+        }
+        // Directories from the top down, each with its name in the one before.
+        let mut way = vec![(above.lookup(name)?, name.to_vec())];
+        let mut on_way = HashSet::from([way[0].0.id()]);
+        while let Some((dir, _)) = way.last() {
+            if let Some((child, name)) = empty(dir)? {
+                // In a damaged volume a directory may be within itself.
+                if !on_way.insert(child.id()) {
+                    return Err(Errno::UCLEAN.into());
+                }
+                way.push((child, name));
+                continue;
+            }
+            let Some((removed, name)) = way.pop() else { break };
+            on_way.remove(&removed.id());
+            let dir = way.last().map_or(above, |(dir, _)| dir);
+            dir.fs().rmdir(dir.id(), &name)?;
+        }
+        Ok(())
+    }
+
+    /// The entries of a directory.
+    pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
+        ReadDir::new(self.find(path.as_ref(), AtEnd::Follow)?)
+    }
+
+    /// The attributes of what is at a path.
+    pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
+        let inode = self.find(path.as_ref(), AtEnd::Follow)?;
+        inode.fs().attributes(inode.id())
+    }
+
+    /// The same; of a symbolic link at the end, its own.
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
+        let inode = self.find(path.as_ref(), AtEnd::Stay)?;
+        inode.fs().attributes(inode.id())
+    }
+
+    /// Changes attributes of what is at a path, and returns those that it has then.
+    pub fn set_attributes(&self, path: impl AsRef<Path>, changes: &SetAttributes) -> Result<Attributes> {
+        let inode = self.find(path.as_ref(), AtEnd::Follow)?;
+        inode.fs().set_attributes(inode.id(), changes)
+    }
+
+    /// Whether something is at a path.
+    pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
+        match self.resolve(path.as_ref(), AtEnd::Follow) {
+            Ok(place) => Ok(place.exists()),
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes what is at a path durable: of a file its content, attributes and names, of a directory
+    /// its entries and the inodes that new ones refer to.
+    pub fn fsync(&self, path: impl AsRef<Path>) -> Result<()> {
+        let inode = self.find(path.as_ref(), AtEnd::Follow)?;
+        inode.fs().fsync(inode.id())
+    }
+
+    /// The same of this directory.
+    pub fn sync_all(&self) -> Result<()> {
+        self.filesystem().fsync(self.id())
+    }
+
+    fn resolve(&self, path: &Path, at_end: AtEnd) -> Result<Place> {
+        resolve(&self.inode, path.as_os_str().as_bytes(), at_end)
+    }
+
+    fn find(&self, path: &Path, at_end: AtEnd) -> Result<Handle> {
+        Ok(self.resolve(path, at_end)?.found()?.0)
+    }
+
+    fn new_inode(&self, file_type: FileType, mode: u32) -> NewInode {
+        let (uid, gid) = self.owner;
+        NewInode { mode: type_bits(file_type) | (mode & 0o7777), uid, gid, ..NewInode::default() }
+    }
+
+    fn make(&self, dir: &Handle, name: &[u8], file_type: FileType, (mode, umask): (u32, u32)) -> Result<Handle> {
+        let new = dir.fs().inheriting(dir.id(), self.new_inode(file_type, mode), umask)?;
+        let id = dir.fs().create(dir.id(), name, &new)?;
+        Ok(Handle::adopt(dir.fs(), id))
+    }
+}
+
+impl OpenOptions {
+    /// Opens a file by a path from a directory.
+    pub fn open(&self, dir: &Dir, path: impl AsRef<Path>) -> Result<File> {
+        dir.open_with(path, self)
+    }
+}
+
+fn open_found((inode, file_type): (Handle, FileType), how: &OpenOptions) -> Result<File> {
+    match file_type {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno::ISDIR.into()),
+        _ => return Err(Errno::NXIO.into()),
+    }
+    let file = File::new(inode, how);
+    if how.truncate {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Removes what is in a directory, up to the first directory in it, which is returned.
+fn empty(dir: &Handle) -> Result<Option<(Handle, Vec<u8>)>> {
+    for entry in ReadDir::new(dir.clone())? {
+        let entry = entry?;
+        let name = entry.file_name().as_bytes();
+        if entry.file_type() == FileType::Directory {
+            return Ok(Some((dir.lookup(name)?, name.to_vec())));
+        }
+        dir.fs().unlink(dir.id(), name)?;
+    }
+    Ok(None)
+}
+
+/// The type as the mode has it.
+fn type_bits(file_type: FileType) -> u32 {
+    match file_type {
+        FileType::Directory => S_IFDIR,
+        FileType::Symlink => S_IFLNK,
+        _ => S_IFREG,
+    }
+}

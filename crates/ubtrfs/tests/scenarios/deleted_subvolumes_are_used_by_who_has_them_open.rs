@@ -1,0 +1,332 @@
+//! Who has something of a subvolume open when it is deleted uses it as before, as with the kernel's
+//! driver; then its space comes back. A crash leaves nothing of it. A commit either merges into
+//! its tree or drops it (invariant 66).
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ubtrfs::{Errno, Filesystem, FreeingLimits, InodeId, NewInode, Options, RenameFlags, WriteAt};
+use ubtrfs_format::{DirIndex, Physical, TreeId};
+use ubtrfs_random::Rng;
+use ubtrfs_testkit::progs::{assert_btrfs_check_clean, assert_ubtrfs_check_clean};
+use ubtrfs_testkit::scratch::scratch_dir;
+use ubtrfs_testkit::seeds::soaks;
+use ubtrfs_volume::conformance::{Subject, assert_conforms};
+use ubtrfs_volume::{Device, DeviceCounters, DeviceTicket, DeviceWrite, Exclusive, FileDevice, OpenMode};
+
+use crate::common::files::{errno, file, new_file};
+use crate::common::image;
+
+const SIZE: u64 = 512 << 20;
+
+fn close_file(fs: &Filesystem, id: InodeId) {
+    fs.forget(id, 1);
+}
+
+fn assert_clean(path: &Path) {
+    assert_ubtrfs_check_clean(path);
+    assert_btrfs_check_clean(path);
+}
+
+/// Waits until all that was deleted is dropped.
+#[track_caller]
+fn dropped(fs: &Filesystem) {
+    let start = Instant::now();
+    while !fs.deleted_subvolumes().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{:?} are never dropped", fs.deleted_subvolumes());
+        fs.sync().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a crash leaves: a mount of it drops the rest, and finds `kept`.
+fn assert_crash_leaves_only(path: &Path, kept: &[&str]) {
+    let copy = path.with_extension("crashed");
+    std::fs::copy(path, &copy).unwrap();
+    assert_clean(&copy);
+    let fs = image::open(&copy, Options::default());
+    for name in kept {
+        let id = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+        fs.forget(id, 1);
+    }
+    dropped(&fs);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&copy);
+}
+
+#[test]
+fn files_and_directories_of_it_go_on_until_they_are_closed() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |_| {});
+    let fs = image::open(&path, Options::default());
+    let top = fs.root();
+    fs.sync().unwrap();
+    let before = fs.statfs().blocks_free;
+    let id = fs.create_subvolume(top, b"home", 0o755, (0, 0)).unwrap();
+    let root = fs.lookup(top, b"home").unwrap();
+    assert_eq!(root, InodeId::root_of(id));
+    let below = fs.create(root, b"below", &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap();
+    for number in 0..300 {
+        close_file(&fs, file(&fs, below, &format!("{number}"), &vec![number as u8; 9000]));
+    }
+    let open = file(&fs, root, "open", &vec![1; 1 << 20]);
+    let removed = file(&fs, root, "removed", &vec![2; 2 << 20]);
+    fs.sync().unwrap();
+    fs.unlink(root, b"removed").unwrap();
+    fs.write(open, WriteAt::Offset(0), b"dirty", false).unwrap();
+    fs.delete_subvolume(top, b"home").unwrap();
+
+    for round in 0..4_u8 {
+        assert_eq!(errno(fs.lookup(top, b"home")), Errno::NOENT);
+        assert_eq!(fs.subvolumes(), [TreeId::FS]);
+        assert_eq!(fs.deleted_subvolumes(), [id]);
+        let content = fs.read(open, 0, 2 << 20).unwrap();
+        assert!(content.len() == 1 << 20 && content[..5] == *b"dirty" && content[5..].iter().all(|byte| *byte == 1));
+        assert!(fs.read(removed, 0, 4 << 20).unwrap() == vec![2; 2 << 20]);
+        let found = fs.lookup(below, format!("{round}").as_bytes()).unwrap();
+        assert_eq!(fs.read(found, 0, 1 << 20).unwrap(), vec![round; 9000]);
+        // Changes, by the directory that is open.
+        fs.write(found, WriteAt::Offset(5000), &[9; 9000], false).unwrap();
+        fs.unlink(below, format!("{round}").as_bytes()).unwrap();
+        let made = file(&fs, below, &format!("made{round}"), &vec![round; 300_000]);
+        fs.rename(below, format!("made{round}").as_bytes(), below, b"renamed", RenameFlags::default()).unwrap();
+        fs.fsync(made).unwrap();
+        fs.fsync(below).unwrap();
+        fs.sync().unwrap();
+        assert!(fs.read(made, 0, 1 << 20).unwrap() == vec![round; 300_000]);
+        close_file(&fs, made);
+        close_file(&fs, found);
+        // As in a directory that was removed.
+        assert_eq!(errno(fs.create(root, b"new", &new_file())), Errno::NOENT);
+        assert_eq!(errno(fs.rename(below, b"renamed", root, b"new", RenameFlags::default())), Errno::NOENT);
+        assert_eq!(errno(fs.unlink(root, b"open")), Errno::NOENT);
+        assert_eq!(errno(fs.rmdir(root, b"below")), Errno::NOENT);
+        assert_eq!(errno(fs.list(root, DirIndex(0), DirIndex(u64::MAX), 10)), Errno::NOENT);
+        assert_eq!(fs.lookup(root, b"open").unwrap(), open);
+        fs.forget(open, 1);
+        for made in [
+            fs.create_subvolume(below, b"inner", 0o755, (0, 0)),
+            fs.snapshot(TreeId::FS, below, b"inner", false),
+            fs.snapshot(id, top, b"copy", false),
+        ] {
+            assert_eq!(errno(made), Errno::NOENT);
+        }
+        assert_eq!(errno(fs.set_subvolume_read_only(id, true)), Errno::NOENT);
+        assert_eq!(errno(fs.lookup_inode(open)), Errno::STALE);
+        assert_eq!(fs.parent(root).unwrap(), root);
+        assert_crash_leaves_only(&path, &[]);
+    }
+    let copy = file(&fs, top, "copy", b"");
+    assert_eq!(fs.clone_range(open, 0, copy, 0, 1 << 20).unwrap(), 1 << 20);
+    fs.sync().unwrap();
+    assert_crash_leaves_only(&path, &["copy"]);
+    // What has no name any more comes back at once.
+    let with_removed = fs.statfs().blocks_free;
+    close_file(&fs, removed);
+    fs.sync().unwrap();
+    fs.sync().unwrap();
+    assert!(fs.statfs().blocks_free >= with_removed + 500, "{with_removed}: {}", fs.statfs().blocks_free);
+    for id in [root, below] {
+        close_file(&fs, id);
+        fs.sync().unwrap();
+        assert_eq!(fs.read(open, 0, 5).unwrap(), b"dirty");
+    }
+    fs.write(open, WriteAt::Offset(0), b"late!", false).unwrap();
+    close_file(&fs, open);
+    assert_eq!(errno(fs.read(open, 0, 5)), Errno::STALE);
+    dropped(&fs);
+    assert_eq!(fs.read(copy, 0, 6).unwrap(), b"dirty\x01");
+    fs.unlink(top, b"copy").unwrap();
+    close_file(&fs, copy);
+    for _ in 0..4 {
+        fs.sync().unwrap();
+    }
+    assert!(fs.statfs().blocks_free + 64 >= before, "{before} blocks were free, {} are", fs.statfs().blocks_free);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&path);
+}
+
+/// Somebody never closes it: the next mount drops it.
+#[test]
+fn what_is_open_when_the_mount_ends_is_dropped_by_the_next_one() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, SIZE, |_| {});
+    let fs = image::open(&path, Options::default());
+    for (name, is_reset) in [("deleted", false), ("reset", true)] {
+        let id = fs.create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
+        let open = file(&fs, InodeId::root_of(id), "open", &vec![7; 500_000]);
+        if is_reset {
+            let kept = fs.snapshot(id, fs.root(), b"kept", true).unwrap();
+            fs.reset_subvolume(fs.root(), name.as_bytes(), kept).unwrap();
+        } else {
+            fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+        }
+        fs.write(open, WriteAt::Offset(0), &vec![8; 100_000], false).unwrap();
+        assert_eq!(fs.read(open, 99_999, 2).unwrap(), [8, 7]);
+    }
+    assert_eq!(fs.deleted_subvolumes().len(), 2);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&path);
+    let fs = image::open(&path, Options::default());
+    dropped(&fs);
+    fs.close().unwrap();
+    drop(fs);
+    assert_clean(&path);
+}
+
+/// The last one is closed when nothing else has changed since the last commit, or in the middle of
+/// many that follow each other.
+#[test]
+fn a_close_alone_has_it_dropped() {
+    for background_commits in [false, true] {
+        let dir = scratch_dir();
+        let path = dir.path().join("image");
+        image::make(&path, SIZE, |_| {});
+        let fs = Filesystem::open_path(&path, Options { background_commits, ..Options::default() }).unwrap();
+        for round in 0..20 {
+            let id = fs.create_subvolume(fs.root(), b"sub", 0o755, (0, 0)).unwrap();
+            let open = file(&fs, InodeId::root_of(id), "open", &vec![7; 50_000]);
+            fs.delete_subvolume(fs.root(), b"sub").unwrap();
+            fs.sync().unwrap();
+            if round % 2 == 0 {
+                fs.sync().unwrap();
+            }
+            assert_eq!(fs.deleted_subvolumes(), [id]);
+            close_file(&fs, open);
+            dropped(&fs);
+            assert_eq!(errno(fs.attributes(open)), Errno::STALE);
+            assert_eq!(errno(fs.lookup_inode(InodeId::root_of(id))), Errno::STALE);
+        }
+        fs.close().unwrap();
+        drop(fs);
+        assert_clean(&path);
+    }
+}
+
+/// A file whose flushes return at once: nothing crashes, and on a busy disk each of a thousand
+/// takes a tenth of a second.
+#[derive(Debug)]
+struct Unflushed(FileDevice);
+
+impl Device for Unflushed {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
+    fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(at, buf)
+    }
+
+    fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
+        self.0.submit(writes)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, at: Physical, len: u64) -> io::Result<()> {
+        self.0.discard(at, len)
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.0.counters()
+    }
+}
+
+/// Subvolumes are deleted and reset while others have them open, write to them, and share what they
+/// hold; commits, and pieces of drops, come in between.
+#[test]
+fn they_are_dropped_when_the_last_of_them_is_closed() {
+    let rounds = if soaks() { 2000 } else { 150 };
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    image::make(&path, 2 << 30, |_| {});
+    let freeing = FreeingLimits { per_transaction: 30, at_the_end: 30, ..FreeingLimits::default() };
+    let opened = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+    let device: Arc<dyn Device> = if soaks() { Arc::new(opened) } else { Arc::new(Unflushed(opened)) };
+    let fs = Filesystem::open_devices(vec![device], Options { freeing, memory: 32 << 20, ..Options::default() });
+    let fs = fs.unwrap();
+    let top = fs.root();
+    let source = fs.create_subvolume(top, b"source", 0o755, (0, 0)).unwrap();
+    for number in 0..60 {
+        close_file(&fs, file(&fs, InodeId::root_of(source), &format!("{number}"), &[1; 9000]));
+    }
+    fs.snapshot(source, top, b"work", false).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for user in 0..3_u64 {
+            let (fs, done) = (&fs, &done);
+            scope.spawn(move || {
+                let mut rng = Rng::new(user);
+                let mut held = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    let Ok(work) = fs.lookup(top, b"work") else { continue };
+                    if let Ok(id) = fs.lookup(work, format!("{}", rng.below(60)).as_bytes()) {
+                        held.push(id);
+                    }
+                    if rng.one_in(3)
+                        && let Ok(id) = fs.create(work, format!("{user}.{}", rng.below(9999)).as_bytes(), &new_file())
+                    {
+                        held.push(id);
+                    }
+                    fs.forget(work, 1);
+                    for id in &held {
+                        // It may be gone by name, and is there all the same.
+                        fs.write(*id, WriteAt::Offset(rng.below(20_000)), &[user as u8; 5000], false).unwrap();
+                        fs.read(*id, 0, 1 << 16).unwrap();
+                        if rng.one_in(10) {
+                            fs.fsync(*id).unwrap();
+                        }
+                    }
+                    while held.len() > 6 || (!held.is_empty() && rng.one_in(3)) {
+                        fs.forget(held.remove(rng.index(held.len())), 1);
+                    }
+                }
+                for id in held {
+                    fs.forget(id, 1);
+                }
+            });
+        }
+        let mut rng = Rng::new(99);
+        for _ in 0..rounds {
+            if rng.one_in(2) {
+                fs.reset_subvolume(top, b"work", source).unwrap();
+            } else {
+                fs.delete_subvolume(top, b"work").unwrap();
+                fs.snapshot(source, top, b"work", false).unwrap();
+            }
+            if rng.one_in(4) {
+                fs.sync().unwrap();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    dropped(&fs);
+    fs.close().unwrap();
+    assert_eq!(fs.abort_reason(), None);
+    drop(fs);
+    assert_clean(&path);
+}
+
+#[test]
+fn a_file_that_is_not_flushed_conforms_but_for_crashes() {
+    let dir = scratch_dir();
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(2 << 20).unwrap();
+    let file = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
+    assert_conforms(Subject::new(Arc::new(Unflushed(file))));
+}

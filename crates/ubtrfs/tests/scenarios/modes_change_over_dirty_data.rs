@@ -1,0 +1,338 @@
+//! What was accepted can be committed, whatever options, flags and properties become meanwhile:
+//! what dirty data may become is fixed when its metadata is reserved (invariant 50).
+
+use std::sync::Arc;
+
+use crate::common::{filling, image, pattern};
+use tempfile::NamedTempFile;
+use ubtrfs::testing::Faults;
+use ubtrfs::{
+    Compression, CompressionMode, Defragmentation, Errno, Filesystem, InodeId, NewInode, Options, Recompression,
+    Result, SetAttributes, WriteAt,
+};
+use ubtrfs_format::items::{BlockGroupFlags, InodeFlags};
+use ubtrfs_mkfs::MkfsOptions;
+use ubtrfs_random::Rng;
+use ubtrfs_volume::{Device, Exclusive, FileDevice, OpenMode};
+
+const SIZE: u64 = 512 << 20;
+/// Bytes of metadata for which there is one file: its content takes nearly as many.
+const METADATA_OF_A_FILE: u64 = 3000;
+/// Bytes of all files: they are there twice until they are committed.
+const MAX_DATA: usize = 80 << 20;
+const SECTOR: usize = 4096;
+const ZSTD: Option<CompressionMode> = Some(CompressionMode { algorithm: Compression::Zstd, level: 0, force: false });
+
+/// A change of what writeback makes of data that is dirty.
+struct Change {
+    name: &'static str,
+    /// How data is compressed while it is written.
+    before: Option<CompressionMode>,
+    /// Flags of the files.
+    flags: u64,
+    /// Size of the files.
+    size: usize,
+    act: fn(&Filesystem, &[InodeId]) -> Result<()>,
+}
+
+impl Change {
+    const fn new(name: &'static str, act: fn(&Filesystem, &[InodeId]) -> Result<()>) -> Self {
+        Self { name, before: None, flags: 0, size: SECTOR, act }
+    }
+}
+
+/// Content that takes nearly all that may be inline when it is compressed, and half a sector or
+/// half of the sectors.
+fn content(seed: u64, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    let mut random = Rng::new(seed);
+    for sector in bytes.chunks_mut(SECTOR) {
+        let len = sector.len().min(1900);
+        sector[..len].copy_from_slice(&random.noise(len));
+    }
+    bytes
+}
+
+/// Does something with each file until there is no room for it.
+fn as_far_as_possible(files: &[InodeId], act: impl Fn(InodeId) -> Result<()>) -> Result<()> {
+    for file in files {
+        match act(*file) {
+            Err(error) if error.errno() == Errno::NOSPC => break,
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// A new volume all of whose space is in data chunks but for the metadata chunk that mkfs made.
+fn without_room_for_metadata(compression: Option<CompressionMode>, faults: Faults) -> (NamedTempFile, Arc<Filesystem>) {
+    let mut image = NamedTempFile::new().unwrap();
+    image.as_file().set_len(SIZE).unwrap();
+    ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut [image.as_file_mut()]).unwrap();
+    let fs = filling::open(image.path(), |options| (options.memory, options.faults) = (1 << 30, faults));
+    let big = file(&fs, "big", 0).unwrap();
+    while fs.write(big, WriteAt::End, &vec![0; 1 << 20], false).is_ok() {}
+    fs.unlink(fs.root(), b"big").unwrap();
+    fs.forget(big, 1);
+    fs.sync().unwrap();
+    fs.set_compression(compression);
+    (image, fs)
+}
+
+fn file(fs: &Filesystem, name: &str, flags: u64) -> Result<InodeId> {
+    let id = fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.set_flags(id, flags)?;
+    Ok(id)
+}
+
+/// Files with committed content: so many that what their content would take in metadata is more
+/// than there is room for, and that all of them are written again without a commit.
+fn files(fs: &Filesystem, flags: u64, size: usize) -> Vec<InodeId> {
+    let most = fs.stats().space.metadata_total / METADATA_OF_A_FILE;
+    let count = most.min((MAX_DATA / size) as u64);
+    let made = |number: u64| {
+        let id = file(fs, &format!("file{number}"), flags).unwrap();
+        fs.write(id, WriteAt::Offset(0), &pattern(number, size), false).unwrap();
+        id
+    };
+    let files = (0..count).map(made).collect();
+    fs.sync().unwrap();
+    files
+}
+
+fn assert_committed(image: &NamedTempFile, fs: Arc<Filesystem>, what: &str, expected: &[(InodeId, Vec<u8>)]) {
+    fs.sync().unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
+    for (id, content) in expected {
+        assert!(fs.read(*id, 0, content.len() + 1).unwrap() == *content, "{what}: {id:?}");
+    }
+    fs.close().unwrap();
+    drop(fs);
+    let device = FileDevice::open(image.path(), OpenMode::ReadOnly, Exclusive::No).unwrap();
+    let devices: [Arc<dyn Device>; 1] = [Arc::new(device)];
+    let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).unwrap();
+    assert!(report.is_clean(), "{what}: {:#?}", report.faults);
+}
+
+fn set_property(fs: &Filesystem, id: InodeId, algorithm: &'static [u8]) -> Result<()> {
+    fs.set_flags_with(id, b"btrfs.compression", 8, &|is, _| {
+        Ok((is.flags & !InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS, Some(algorithm.to_vec())))
+    })
+}
+
+const CHANGES: [Change; 13] = [
+    Change::new("remount,compress=zstd", |fs, _| {
+        fs.set_compression(ZSTD);
+        Ok(())
+    }),
+    Change::new("remount,compress-force=zlib:9", |fs, _| {
+        fs.set_compression(Some(CompressionMode { algorithm: Compression::Zlib, level: 9, force: true }));
+        Ok(())
+    }),
+    Change {
+        size: 1 << 20,
+        ..Change::new("remount,compress=zstd over large files", |fs, _| {
+            fs.set_compression(ZSTD);
+            Ok(())
+        })
+    },
+    Change {
+        before: ZSTD,
+        ..Change::new("remount,compress=no", |fs, _| {
+            fs.set_compression(None);
+            Ok(())
+        })
+    },
+    Change {
+        before: ZSTD,
+        ..Change::new("remount,compress=lzo", |fs, _| {
+            fs.set_compression(Some(CompressionMode { algorithm: Compression::Lzo, level: 0, force: false }));
+            Ok(())
+        })
+    },
+    Change::new("chattr +c", |fs, files| as_far_as_possible(files, |id| fs.set_flags(id, InodeFlags::COMPRESS))),
+    Change {
+        flags: InodeFlags::COMPRESS,
+        ..Change::new("chattr -c", |fs, files| as_far_as_possible(files, |id| fs.set_flags(id, 0)))
+    },
+    Change {
+        before: ZSTD,
+        flags: InodeFlags::NOCOMPRESS,
+        ..Change::new("chattr -m", |fs, files| as_far_as_possible(files, |id| fs.set_flags(id, 0)))
+    },
+    Change::new("a property", |fs, files| as_far_as_possible(files, |id| set_property(fs, id, b"zstd"))),
+    Change {
+        size: 2000,
+        ..Change::new("space reserved behind inline files", |fs, files| {
+            as_far_as_possible(files, |id| fs.allocate(id, 0, 3 * SECTOR as u64, true))
+        })
+    },
+    Change {
+        size: 2000,
+        before: ZSTD,
+        ..Change::new("inline files grow, compression ends", |fs, files| {
+            fs.set_compression(None);
+            let size = Some(SECTOR as u64);
+            as_far_as_possible(files, |id| {
+                fs.set_attributes(id, &SetAttributes { size, ..SetAttributes::default() })?;
+                fs.set_attributes(id, &SetAttributes { size: Some(2000), ..SetAttributes::default() }).map(drop)
+            })
+        })
+    },
+    Change::new("compression, then files that shrink", |fs, files| {
+        fs.set_compression(ZSTD);
+        as_far_as_possible(files, |id| {
+            let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+            fs.set_attributes(id, &size(3000))?;
+            fs.set_attributes(id, &size(SECTOR as u64)).map(drop)
+        })
+    }),
+    Change::new("defragmentation that compresses", |fs, files| {
+        let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
+        let how = Defragmentation { compression, ..Defragmentation::default() };
+        as_far_as_possible(files, |id| fs.defragment(id, &how).map(drop))
+    }),
+];
+
+/// Writes files again, and changes what that makes of them. Returns what they hold.
+fn write_and_change(fs: &Filesystem, change: &Change) -> Vec<(InodeId, Vec<u8>)> {
+    let Change { name, flags, size, act, .. } = *change;
+    let files = files(fs, flags, size);
+    let commits = fs.stats().commits;
+    let mut expected = Vec::new();
+    for (number, id) in files.iter().enumerate() {
+        let content = content(number as u64, size);
+        match fs.write(*id, WriteAt::Offset(0), &content, false) {
+            Ok(_) => expected.push((*id, content)),
+            Err(error) => panic!("{name}: {}", error.chain()),
+        }
+    }
+    assert_eq!(fs.stats().commits, commits, "{name}: the files are dirty");
+    let written: Vec<InodeId> = expected.iter().map(|(id, _)| *id).collect();
+    act(fs, &written).unwrap_or_else(|error| panic!("{name}: {}", error.chain()));
+    expected
+}
+
+#[test]
+fn what_was_accepted_is_committed() {
+    for change in &CHANGES {
+        let (image, fs) = without_room_for_metadata(change.before, Faults::default());
+        let mut expected = write_and_change(&fs, change);
+        for (id, content) in &mut expected {
+            // Files that shrink and grow again lose what was behind.
+            if change.name.ends_with("shrink") {
+                let now = fs.read(*id, 0, SECTOR).unwrap();
+                assert!(now[..3000] == content[..3000]);
+                *content = now;
+            }
+        }
+        assert_committed(&image, fs, change.name, &expected);
+    }
+}
+
+/// The test can fail: with what is made of dirty data decided when it is written back, the commit
+/// finds no room.
+#[test]
+fn what_was_not_reserved_is_found() {
+    let faults = Faults { forget_forms: true, ..Faults::default() };
+    let (_image, fs) = without_room_for_metadata(None, faults);
+    write_and_change(&fs, &CHANGES[0]);
+    let error = fs.sync().unwrap_err();
+    assert!(error.chain().contains("no space"), "{}", error.chain());
+}
+
+/// A volume without room for data, and a file whose data was accepted to go over its old data.
+fn written_in_place(make: impl Fn(&Filesystem) -> InodeId) -> (NamedTempFile, Arc<Filesystem>, InodeId, Vec<u8>) {
+    let mut image = NamedTempFile::new().unwrap();
+    image.as_file().set_len(SIZE).unwrap();
+    ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut [image.as_file_mut()]).unwrap();
+    let fs = filling::open(image.path(), |_| {});
+    let id = make(&fs);
+    fs.sync().unwrap();
+    let big = file(&fs, "big", 0).unwrap();
+    for step in [1 << 20, SECTOR] {
+        while fs.write(big, WriteAt::End, &vec![0; step], false).is_ok() {}
+    }
+    fs.sync().unwrap();
+    let content = pattern(2, IN_PLACE);
+    fs.write(id, WriteAt::Offset(0), &content, false).unwrap();
+    assert!(fs.stats().dirty_bytes > 0 && fs.stats().space.data_free < IN_PLACE as u64);
+    (image, fs, id, content)
+}
+
+/// Bytes that are written over older ones: less than what is written back at once.
+const IN_PLACE: usize = 4 << 20;
+
+fn nodatacow(fs: &Filesystem) -> InodeId {
+    let id = file(fs, "file", InodeFlags::NODATACOW).unwrap();
+    fs.write(id, WriteAt::Offset(0), &pattern(1, IN_PLACE), false).unwrap();
+    id
+}
+
+fn reserved(fs: &Filesystem) -> InodeId {
+    let id = file(fs, "file", 0).unwrap();
+    fs.allocate(id, 0, IN_PLACE as u64, false).unwrap();
+    id
+}
+
+/// Nothing takes the place away for which data was accepted where there is no other one.
+#[test]
+fn what_was_accepted_in_place_is_committed() {
+    type Act = fn(&Filesystem, InodeId) -> Result<()>;
+    let acts: [(&str, Act); 5] = [
+        ("its block group is emptied", |fs, _| {
+            let chunks = fs.volume().chunks();
+            for (start, _) in chunks.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)) {
+                match fs.empty_block_group(*start, &|| true) {
+                    Err(error) if error.errno() == Errno::NOSPC => {}
+                    done => drop(done?),
+                }
+            }
+            Ok(())
+        }),
+        ("a snapshot", |fs, _| fs.snapshot(fs.root().subvolume, fs.root(), b"snapshot", false).map(drop)),
+        ("a reflink", |fs, id| {
+            let copy = file(fs, "copy", fs.flags(id)? & InodeFlags::NODATACOW)?;
+            fs.clone_range(id, 0, copy, 0, IN_PLACE as u64).map(drop)
+        }),
+        ("a reflink within it", |fs, id| {
+            fs.clone_range(id, 0, id, IN_PLACE as u64, IN_PLACE as u64)?;
+            fs.set_attributes(id, &SetAttributes { size: Some(IN_PLACE as u64), ..SetAttributes::default() }).map(drop)
+        }),
+        ("defragmentation", |fs, id| {
+            let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
+            match fs.defragment(id, &Defragmentation { compression, ..Defragmentation::default() }) {
+                Err(error) if error.errno() == Errno::NOSPC => Ok(()),
+                done => done.map(drop),
+            }
+        }),
+    ];
+    for make in [nodatacow, reserved] {
+        for (name, act) in acts {
+            let (image, fs, id, content) = written_in_place(make);
+            act(&fs, id).unwrap_or_else(|error| panic!("{name}: {}", error.chain()));
+            assert_committed(&image, fs, name, &[(id, content)]);
+        }
+    }
+}
+
+/// The caller may be gone: it goes on for one part of the file at the most.
+#[test]
+fn a_defragmentation_that_nobody_wants_any_more_ends() {
+    const FRAGMENTS: u64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    image::make(&path, 256 << 20, |_| ());
+    let fs = image::open(&path, Options::default());
+    let file = fs.create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    for number in 0..FRAGMENTS {
+        fs.write(file, WriteAt::Offset(number * 8192), &[number as u8; 4096], false).unwrap();
+    }
+    fs.sync().unwrap();
+    let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
+    let how = Defragmentation { compression, ..Defragmentation::default() };
+    let asked = std::cell::Cell::new(0);
+    let goes_on = || asked.replace(asked.get() + 1) < 10;
+    let error = fs.defragment_while(file, &how, &goes_on).unwrap_err();
+    assert_eq!((error.errno(), asked.get()), (Errno::CANCELED, 11));
+    assert_eq!(fs.defragment(file, &how).unwrap(), FRAGMENTS * 4096);
+}
