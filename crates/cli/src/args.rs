@@ -279,6 +279,7 @@ pub struct PathInVolume {
 
 /// List a directory of a volume without mounting it.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "switches of a command are independent")]
 pub struct Ls {
     /// For programs: an array with the attributes of each file, in which paths are whole.
     #[arg(long, conflicts_with = "long")]

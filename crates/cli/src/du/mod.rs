@@ -52,7 +52,7 @@ struct Frame<'a> {
 }
 
 impl Walk<'_> {
-    fn all<'a>(mut self, name: &[u8], mut top: BoxedNode<'a>) -> Result<()> {
+    fn all(mut self, name: &[u8], mut top: BoxedNode<'_>) -> Result<()> {
         match top.kind()? {
             Kind::Directory { inode, .. } => self.directory(name, &*top, inode)?,
             Kind::File { .. } => {

@@ -76,9 +76,9 @@ fn copy(
     // Losses until then are reported even if nothing more can be written.
     let report = walk.finish();
     if arguments.json {
-        json::print(&report.described())?
+        json::print(&report.described())?;
     } else {
-        say(&report.summary())?
+        say(&report.summary())?;
     }
     report.report_problems();
     done?;

@@ -14,6 +14,7 @@ use crate::{success, ubtrfs};
 const PLACE: char = '@';
 
 /// How a command is called.
+#[derive(Clone, Copy)]
 struct Call {
     /// Its name, with those of the commands above.
     name: &'static str,
