@@ -1,17 +1,23 @@
 //! Every command takes places in a volume as `IMAGE:PATH` and as `IMAGE PATH`, and options before,
 //! between and behind its other arguments, with the same result.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
 
+use ubtrfs::{Attributes, Dir, Filesystem, Options};
+use ubtrfs_format::TreeId;
+use ubtrfs_format::items::FileType;
 use ubtrfs_testkit::scratch::scratch_dir;
 
 use crate::{success, ubtrfs};
 
 /// A word that begins with this is a place in the image.
 const PLACE: char = '@';
+
+/// Of the image.
+const SIZE: u64 = 128 << 20;
 
 /// How a command is called.
 #[derive(Clone, Copy)]
@@ -60,6 +66,7 @@ const CALLS: &[Call] = &[
     change("subvolume set-default", &["--offset", "0"], &["@/sub"]),
     change("property set", &["-t", "subvol"], &["@/sub", "ro", "true"]),
     change("filesystem defragment", &["-r", "-v"], &["@/dir", "@/sub"]),
+    change("defragment", &["-r", "-v"], &["@/dir", "@/sub"]),
     change("mkdir", &["-p", "-m", "0700"], &["@/made/below", "@/dir"]),
     change("rm", &["-r"], &["@/dir/file", "@/file"]),
     change("mv", &["--offset", "0"], &["@/file", "@/dir/moved"]),
@@ -114,16 +121,48 @@ const CALLS: &[Call] = &[
     call("umount", &["--dead"], &["none"]),
 ];
 
-/// The names of all commands that `--help` shows.
-fn commands(above: &[&str]) -> Vec<String> {
-    let help = success(&ubtrfs(&[above, &["--help"]].concat()));
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    let names: Vec<_> =
-        listed.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
-    if names.is_empty() {
-        return vec![above.join(" ")];
+/// A command without others below it.
+pub struct Leaf {
+    /// Its name, with those of the commands above.
+    pub name: String,
+    pub takes_json: bool,
+}
+
+/// Commands that are not for users.
+const INTERNAL: [&str; 2] = ["ask-as", "generate"];
+
+/// All commands that users call, by one run of the program: as the completions for bash have them.
+pub fn leaves() -> Vec<Leaf> {
+    let dir = scratch_dir();
+    success(&ubtrfs(&["generate".as_ref(), dir.path().as_os_str()]));
+    let text = fs::read_to_string(dir.path().join("bash-completion/completions/ubtrfs")).unwrap();
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let quoted = |line: &str, before: &str| {
+        line.strip_prefix(before).and_then(|rest| rest.strip_suffix('"')).map(ToOwned::to_owned)
+    };
+    // "ABOVE,WORD)" and then "cmd=COMMAND"; "COMMAND)" and then "opts=WORDS".
+    let (mut below, mut words) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::new());
+    for pair in lines.windows(2) {
+        let Some(label) = pair[0].strip_suffix(')') else { continue };
+        if let (Some((above, word)), Some(command)) = (label.split_once(','), quoted(pair[1], "cmd=\"")) {
+            let is_alias = command != format!("{above}__subcmd__{}", word.replace('-', "__subcmd__"));
+            if word != "help" && !is_alias {
+                below.entry(above.to_owned()).or_default().push((word.to_owned(), command));
+            }
+        } else if let Some(options) = quoted(pair[1], "opts=\"") {
+            words.insert(label.to_owned(), options);
+        }
     }
-    names.into_iter().flat_map(|name| commands(&[above, &[name]].concat())).collect()
+    let (mut leaves, mut left) = (Vec::new(), vec![(String::new(), "ubtrfs".to_owned())]);
+    while let Some((name, command)) = left.pop() {
+        let named = |word: &str| if name.is_empty() { word.to_owned() } else { format!("{name} {word}") };
+        match below.get(&command) {
+            Some(commands) => left.extend(commands.iter().map(|(word, command)| (named(word), command.clone()))),
+            None => leaves.push(Leaf { takes_json: words[&command].split(' ').any(|word| word == "--json"), name }),
+        }
+    }
+    leaves.retain(|leaf| !INTERNAL.contains(&leaf.name.as_str()));
+    leaves
 }
 
 /// A volume with files and subvolumes.
@@ -158,35 +197,82 @@ fn apart(call: &Call, image: &str) -> Vec<String> {
     words
 }
 
+/// A volume, by the bytes of its image that are not zero.
+struct Original(Vec<(u64, Vec<u8>)>);
+
+impl Original {
+    fn new(image: &Path) -> Self {
+        const PIECE: usize = 1 << 16;
+        let (mut pieces, mut piece) = (Vec::new(), vec![0; PIECE]);
+        let file = File::open(image).unwrap();
+        for at in (0..SIZE).step_by(PIECE) {
+            file.read_exact_at(&mut piece, at).unwrap();
+            if piece.iter().any(|byte| *byte != 0) {
+                pieces.push((at, piece.clone()));
+            }
+        }
+        Self(pieces)
+    }
+
+    fn write(&self, image: &str) {
+        let file = File::create(image).unwrap();
+        file.set_len(SIZE).unwrap();
+        self.0.iter().for_each(|(at, piece)| file.write_all_at(piece, *at).unwrap());
+    }
+}
+
+/// All that is in a volume, but for times and ids.
+fn content(image: &str) -> Vec<String> {
+    let options = Options { read_only: true, no_atime: true, subvolume_id: Some(TreeId::FS.0), ..Options::default() };
+    let fs = Filesystem::open_path(image, options).unwrap();
+    let mut found = vec![format!("default {}", fs.default_subvolume().unwrap())];
+    for id in fs.subvolumes() {
+        found.push(format!("{id} read-only {}", fs.subvolume_info(id).unwrap().read_only));
+    }
+    let mut left = vec![String::new()];
+    while let Some(path) = left.pop() {
+        let attributes = Dir::root(&fs).symlink_metadata(format!("/{path}")).unwrap();
+        let Attributes { id, mode, nlink, uid, gid, rdev, size, flags, .. } = attributes;
+        let xattrs = fs.list_xattrs(id).unwrap();
+        let xattrs: Vec<_> = xattrs.iter().map(|name| (name, fs.get_xattr(id, name).unwrap())).collect();
+        found.push(format!("{path} {id:?} {mode:o} {nlink} {uid}:{gid} {rdev} {size} {flags:x} {xattrs:?}"));
+        if attributes.file_type == FileType::Directory {
+            for entry in Dir::root(&fs).read_dir(format!("/{path}")).unwrap() {
+                left.push(format!("{path}/{}", entry.unwrap().file_name().to_str().unwrap()));
+            }
+        }
+    }
+    found
+}
+
 /// What a call prints and how it ends, and what is in the image then.
-fn result(call: &Call, original: &Path, image: &str, arguments: &[String]) -> (String, String, Option<i32>, String) {
+fn result(
+    call: &Call,
+    original: &Original,
+    image: &str,
+    arguments: &[String],
+) -> (String, String, Option<i32>, Vec<String>) {
     if call.changes {
-        let copied = Command::new("cp").arg("--sparse=always").arg(original).arg(image).status().unwrap();
-        assert!(copied.success());
+        original.write(image);
     }
     let output = ubtrfs(arguments);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let listed = |what: &[&str]| if call.changes { success(&ubtrfs(what)) } else { String::new() };
-    let listed = listed(&["subvolume", "list", "-r", image]) + &listed(&["ls", "-R", image, "/"]);
-    (text(&output.stdout), text(&output.stderr), output.status.code(), listed)
+    let content = if call.changes { content(image) } else { Vec::new() };
+    (text(&output.stdout), text(&output.stderr), output.status.code(), content)
 }
 
 #[test]
 fn every_command_takes_both_forms_and_options_in_any_place() {
-    let names = commands(&[]);
-    let known: BTreeMap<_, _> = CALLS.iter().map(|call| (call.name, call)).collect();
-    let unknown: Vec<_> = names.iter().filter(|name| !known.contains_key(name.as_str())).collect();
-    assert!(unknown.is_empty(), "commands without a call here: {unknown:?}");
+    let names: BTreeSet<String> = leaves().into_iter().map(|leaf| leaf.name).collect();
+    let known: BTreeSet<String> = CALLS.iter().map(|call| call.name.to_owned()).collect();
+    assert_eq!(known, names, "commands with a call here, and those that there are");
     assert_eq!(known.len(), CALLS.len());
-    for name in known.keys() {
-        assert!(names.iter().any(|listed| listed == name), "there is no command {name}");
-    }
 
     let dir = scratch_dir();
-    let [original, image] = ["original", "image"].map(|name| dir.path().join(name));
+    let image = dir.path().join("image");
     let image = image.to_str().unwrap();
-    make(original.to_str().unwrap());
-    fs::copy(&original, image).unwrap();
+    make(image);
+    let original = Original::new(Path::new(image));
     for call in CALLS {
         let name: Vec<String> = call.name.split(' ').map(Into::into).collect();
         let options: Vec<String> = call.options.iter().map(|word| (*word).to_owned()).collect();
@@ -202,7 +288,8 @@ fn every_command_takes_both_forms_and_options_in_any_place() {
         // Subvolumes differ, and an empty file is no archive.
         let is_expected = matches!((call.name, wanted.2), ("diff" | "import", Some(1)) | (_, Some(0)));
         assert!(!is_of_the_image || is_expected, "{first:?}: {wanted:?}");
-        for other in others.iter().filter(|other| **other != first) {
+        let others: BTreeSet<_> = others.iter().filter(|other| **other != first).collect();
+        for other in others {
             assert_eq!(result(call, &original, image, other), wanted, "{other:?} and {first:?}");
         }
         let _ = fs::remove_file("none");
