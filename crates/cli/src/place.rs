@@ -88,7 +88,7 @@ pub fn split_image(word: &Path) -> (PathBuf, Option<PathBuf>) {
     }
 }
 
-/// What a word of the command line is that may begin a place. A number is none, whatever is called
+/// Whether the command line may begin a place with this word. A number is none, whatever is called
 /// so. `may_be_file`: a regular file on a mounted volume is meant itself.
 pub fn classify(word: &OsStr, may_be_file: bool) -> Word {
     let place = if may_be_file { Place::of_file(word) } else { Place::of_volume(word) };

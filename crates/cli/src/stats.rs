@@ -1,12 +1,12 @@
 //! `ubtrfs stats`: the statistics of a mount's server.
 
-use std::io::Write;
-
 use ubtrfs_format::items::Timespec;
 
 use crate::args;
 use crate::control::{failure, statistics};
 use crate::failure::{Failure, Result};
+use crate::json;
+use crate::output::say;
 use crate::show;
 use crate::watch::watch;
 
@@ -17,15 +17,24 @@ pub fn run(arguments: &args::Stats) -> Result<()> {
         return watch(path, arguments.count);
     }
     let answer = statistics(path).map_err(|errno| failure(path, errno))?;
-    let mut out = std::io::stdout().lock();
-    if arguments.json {
-        return out.write_all(&answer).and_then(|()| writeln!(out)).map_err(|error| Failure::output(&error));
-    }
-    let report: serde_json::Value =
+    let mut report: serde_json::Value =
         serde_json::from_slice(&answer).map_err(|error| Failure::about(path.display(), &error))?;
+    if arguments.json {
+        with_times(&mut report);
+        return say(&format!("{report}\n"));
+    }
     let mut text = String::new();
     list(&mut text, "", &report);
-    out.write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    say(&text)
+}
+
+/// Writes the moments of a report as all commands do.
+fn with_times(report: &mut serde_json::Value) {
+    let errors = report.get_mut("last_errors").and_then(serde_json::Value::as_array_mut);
+    let times = errors.into_iter().flatten().filter_map(|error| error.get_mut("time"));
+    for time in times {
+        *time = json::seconds(time.as_u64().unwrap_or_default()).into();
+    }
 }
 
 /// A value as people read it: moments are seconds in the report.

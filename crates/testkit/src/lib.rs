@@ -14,6 +14,7 @@
 //! * [`kernel`], [`kmsg`], [`progs`]: loop devices and kernel mounts, the kernel's log,
 //!   btrfs-progs.
 //! * [`nbd_server`], [`lossy_server`]: servers of exports, and one that loses what was not flushed.
+//! * [`json_schema`]: whether JSON has the form that a schema describes.
 //! * [`seeds`]: which seeds a test runs.
 //! * [`ordinary_user`]: actions of a user who is not root.
 //! * [`mod@threads_of`]: what the threads of a process wait for.
@@ -31,6 +32,7 @@ pub mod diff;
 pub mod differential;
 pub mod dumps;
 pub mod fixture;
+pub mod json_schema;
 pub mod kernel;
 pub mod kmsg;
 pub mod load;

@@ -89,8 +89,8 @@ pub fn default(arguments: &GetDefault) -> Result<()> {
     let id = default_subvolume(&*volume)?;
     let all = subvolumes(&*volume)?;
     if arguments.json {
-        let none = || json!({ "id": id.0 });
-        return say(&as_json(&all.get(&id).map_or_else(none, described))?);
+        let listed = all.get(&id).ok_or_else(|| Failure::new(format!("the default subvolume {id} is not there")))?;
+        return say(&as_json(&described(listed))?);
     }
     let line = match all.get(&id).filter(|_| id != TreeId::FS) {
         None => format!("ID {id} (FS_TREE)\n"),

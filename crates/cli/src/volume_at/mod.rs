@@ -58,7 +58,7 @@ impl Named {
         Ok((done, self.volume.finish()?))
     }
 
-    /// Changes the volume step by step, and ends its use: what was done before a failure stays done.
+    /// Changes the volume step by step, and ends its use. What was done before a failure stays.
     pub fn change_in_steps<T>(self, act: impl FnOnce(&dyn VolumeAt, &[PathBuf]) -> Result<T>) -> Result<T> {
         let done = act(&*self.volume, &self.paths);
         let finished = self.volume.finish().map(drop);

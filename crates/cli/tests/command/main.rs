@@ -22,6 +22,7 @@ mod history;
 mod host_files;
 mod image_builders;
 mod image_reports;
+mod json_outputs;
 mod layers_beside_umoci;
 mod layers_hide_by_names;
 mod making;

@@ -23,7 +23,7 @@ fn of_type(item_type: ItemType) -> impl Fn(&Key, &[u8]) -> bool {
     move |key, _| key.item_type == item_type
 }
 
-fn change_inode(image: &Image, wanted: impl Fn(&Key, &InodeItem) -> bool, change: impl Fn(&mut InodeItem)) {
+pub fn change_inode(image: &Image, wanted: impl Fn(&Key, &InodeItem) -> bool, change: impl Fn(&mut InodeItem)) {
     let wanted = |key: &Key, data: &[u8]| {
         key.item_type == ItemType::INODE_ITEM && InodeItem::parse(data).is_ok_and(|item| wanted(key, &item))
     };
@@ -34,7 +34,7 @@ fn change_inode(image: &Image, wanted: impl Fn(&Key, &InodeItem) -> bool, change
     });
 }
 
-fn is_file(_: &Key, item: &InodeItem) -> bool {
+pub fn is_file(_: &Key, item: &InodeItem) -> bool {
     FileType::from_mode(item.mode) == FileType::Regular
 }
 

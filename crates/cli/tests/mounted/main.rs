@@ -24,6 +24,7 @@ mod harness;
 mod held_directories;
 mod hostile_servers;
 mod ioctls_through_mounts;
+mod json_outputs;
 mod killed_servers;
 mod lifecycle;
 mod listings;
