@@ -1,52 +1,24 @@
 //! `ubtrfs device add`: devices that a volume gets.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use rustix::fs::StatVfsMountFlags;
-use rustix::io::Errno;
-use ubtrfs::{Filesystem, Options};
-use ubtrfs_server::device_ioctls::{STATUS, asking};
-use ubtrfs_volume::{MIN_DEVICE, OpenOptions, Volume, absolute_name, wipe};
+use std::path::PathBuf;
 
 use crate::args::Window;
 use crate::args::device::DeviceAdd;
-use crate::device::{about_volume_within, open_for_writing, open_new};
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount};
 use crate::output::say_line;
+use crate::place::with_more;
+use crate::volume_at::devices::devices;
 
 /// `ubtrfs device add`
 pub fn run(arguments: &DeviceAdd) -> Result<()> {
     let [new @ .., place] = &*arguments.places else { return Ok(()) };
     refuse_twice(new)?;
-    if place.is_dir() {
-        let mounted = Mounted::open(place)?;
-        mounted.device_numbers().map_err(|errno| about_mount(place.display(), errno))?;
-        // All of them before the first one is the volume's, or is wiped.
-        for path in new {
-            check(path, arguments.force, (&mounted, place), MIN_DEVICE)?;
-        }
-        return new.iter().try_for_each(|path| to_mount(path, arguments.force, (&mounted, place)));
-    }
-    let paths = [std::slice::from_ref(place), &*arguments.more].concat();
-    let window = Window::default();
-    let opened = open_for_writing(&paths, window)?;
-    let volume = Volume::open(opened.devices, OpenOptions::default());
-    let volume = volume.map_err(|error| about_volume_within(&paths, window, &error))?;
-    let options = Options { background_commits: false, catches_up_first: true, ..Options::default() };
-    let fs = Filesystem::open(Arc::new(volume), options).map_err(|error| Failure::of(&error))?;
-    // All of them before the first one is the volume's.
-    let devices = new.iter().map(|path| open_new(path, arguments.force)).collect::<Result<Vec<_>>>()?;
-    if let Some((small, _)) = new.iter().zip(&devices).find(|(_, device)| device.size() < MIN_DEVICE) {
-        return Err(Failure::new(format!("{}: it is too small", small.display())));
-    }
-    for (path, device) in new.iter().zip(devices) {
-        let number = fs.add_device(device).map_err(|error| Failure::about(path.display(), &error))?;
-        say_line(&format!("{} is device {number} of the volume", path.display()))?;
-    }
-    fs.close().map_err(|error| Failure::of(&error))
+    let places = with_more(place, &arguments.more);
+    devices(&places, Window::default()).add(new, arguments.force, &mut |path, number| {
+        let number = number.map_or_else(|| "a device".into(), |number| format!("device {number}"));
+        say_line(&format!("{} is {number} of the volume", path.display()))
+    })
 }
 
 /// An error if one device is given twice, whatever it is called.
@@ -56,64 +28,5 @@ fn refuse_twice(new: &[PathBuf]) -> Result<()> {
     match new.iter().find(|path| !is_new(path)) {
         Some(path) => Err(Failure::new(format!("{} is given twice", path.display()))),
         None => Ok(()),
-    }
-}
-
-fn to_mount(path: &Path, force: bool, (mounted, directory): (&Mounted, &Path)) -> Result<()> {
-    let name = prepare(path, force, (mounted, directory), MIN_DEVICE)?;
-    mounted.add_device(&name).map_err(|errno| about_new(path, directory, errno))?;
-    say_line(&format!("{} is a device of the volume", path.display()))
-}
-
-/// A new device of a mount, opened; an error if the mount does not change at all, or not by this
-/// process, or if the device has fewer bytes than these.
-fn check(
-    path: &Path,
-    force: bool,
-    (mounted, directory): (&Mounted, &Path),
-    least: u64,
-) -> Result<Arc<dyn ubtrfs_volume::Device>> {
-    // Who may not change devices is shown no replacement, either.
-    mounted.replace(asking(STATUS)).map_err(|errno| about_new(path, directory, errno))?;
-    let mount = rustix::fs::statvfs(directory).map_err(|errno| about_mount(directory.display(), errno))?;
-    if mount.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return Err(about_new(path, directory, Errno::ROFS));
-    }
-    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
-    if is_file && mounted.is_of_the_kernel().map_err(|errno| about_mount(directory.display(), errno))? {
-        return Err(about_new(path, directory, Errno::NOTBLK));
-    }
-    let device = open_new(path, force)?;
-    if device.size() < least { Err(about_new(path, directory, Errno::INVAL)) } else { Ok(device) }
-}
-
-/// Wipes what is on a new device of a mount, if that may be, so that the server takes it. Returns
-/// the name that the server finds it by.
-pub fn prepare(path: &Path, force: bool, mounted: (&Mounted, &Path), least: u64) -> Result<String> {
-    let device = check(path, force, mounted, least)?;
-    wipe(&*device).map_err(|error| Failure::about(path.display(), &error))?;
-    drop(device);
-    let failed = |error: std::io::Error| Failure::about(path.display(), &error);
-    let name = if ubtrfs_volume::is_remote(path) {
-        absolute_name(path).map_err(|error| Failure::of(&error))?
-    } else {
-        std::fs::canonicalize(path).map_err(failed)?
-    };
-    name.into_os_string().into_string().map_err(|_| Failure::new("the name of the device is no UTF-8"))
-}
-
-/// Why a mount does not take a new device.
-pub fn about_new(path: &Path, directory: &Path, errno: Errno) -> Failure {
-    let (path, place) = (path.display(), directory.display());
-    match errno {
-        Errno::PERM => Failure::new(format!(
-            "{place}: only root, or the user who has mounted it, may change the devices of a mounted volume"
-        )),
-        Errno::INVAL => Failure::new(format!("{path}: it is too small, or no device")),
-        Errno::NOTBLK => Failure::new(format!("{path}: the kernel takes block devices only")),
-        Errno::EXIST => Failure::new(format!("{path}: it holds a file system")),
-        Errno::BUSY => Failure::new(format!("{path}: it is in use")),
-        Errno::ROFS => Failure::new(format!("{place}: it is mounted read-only")),
-        errno => about_mount(place, errno),
     }
 }

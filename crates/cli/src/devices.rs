@@ -19,6 +19,7 @@ use crate::info::Groups;
 use crate::ioctls::{Mounted, about_mount};
 use crate::json::as_json;
 use crate::output::say;
+use crate::place::mount_of;
 use crate::remove;
 use crate::trees::Trees;
 use crate::usage::{DeviceUsage, Glance, MISSING, Usage};
@@ -82,15 +83,14 @@ fn show(place: &VolumePlace, as_text: fn(&Usage) -> String) -> Result<()> {
 
 fn stats(arguments: &DeviceStats) -> Result<()> {
     let place = &arguments.place;
-    let all = match &*place.places {
-        [directory] if directory.is_dir() => of_mount(directory, arguments.reset)?,
-        _ => {
-            let all = of_devices(place)?;
-            if arguments.reset {
-                reset_devices(place)?;
-            }
-            all
+    let all = if let Some(directory) = mount_of(&place.places) {
+        of_mount(directory, arguments.reset)?
+    } else {
+        let all = of_devices(place)?;
+        if arguments.reset {
+            reset_devices(place)?;
         }
+        all
     };
     let mut text = String::new();
     for failures in &all {

@@ -80,6 +80,21 @@ impl Place {
     }
 }
 
+/// The directory by which a mounted volume is named, if that is the only place; all devices of a
+/// volume that is not mounted are others.
+pub fn mount_of(places: &[PathBuf]) -> Option<&Path> {
+    match places {
+        [directory] if directory.is_dir() => Some(directory),
+        _ => None,
+    }
+}
+
+/// A place with more devices of the volume, of which a mount needs none.
+pub fn with_more(place: &Path, more: &[PathBuf]) -> Vec<PathBuf> {
+    let more = if place.is_dir() { &[] } else { more };
+    [&[place.to_owned()][..], more].concat()
+}
+
 /// The image, and the path in it unless the word is an image alone, or nowhere.
 pub fn split_image(word: &Path) -> (PathBuf, Option<PathBuf>) {
     match Place::parse(word.as_os_str()) {

@@ -1,30 +1,22 @@
-//! `ubtrfs scrub`: on a mount by the ioctls, a thread for each device; of devices by the engine.
+//! `ubtrfs scrub`.
 
-use std::panic::resume_unwind;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use serde::Serialize;
-use ubtrfs::{Filesystem, Options, ScrubOptions, ScrubProgress};
 use ubtrfs_format::items::Timespec;
-use ubtrfs_format::{DeviceId, TreeId, Uuid};
-use ubtrfs_server::scrub::{Request, extent};
-use ubtrfs_volume::{OpenOptions, Volume};
+use ubtrfs_format::{DeviceId, Uuid};
+use ubtrfs_server::scrub::extent;
 
 use crate::args::scrub::{ScrubArguments, ScrubCommand, ScrubStart, ScrubStatus};
-use crate::device::{about_volume_within, open_for_reading, open_for_writing};
 use crate::failure::{Failure, Result};
-use crate::ioctls::{Mounted, about_mount};
+use crate::ioctls::Mounted;
 use crate::json;
 use crate::output;
-use crate::remedy::{only_on_mounts, only_on_ours};
-use crate::report::{Progress, meanwhile};
 use crate::scrub_found::{Found, hours};
 use crate::scrub_record::{Record, ScrubState};
 use crate::show;
-use crate::size::show_size;
+use crate::volume_at::devices::{WantedScrub, about_scrub, device_ids, devices, running};
 
 /// The exit status if something is wrong and stays so, as that of `btrfs scrub`.
 const UNCORRECTABLE: u8 = 3;
@@ -76,11 +68,8 @@ fn cancel(mounted: &Mounted) -> std::result::Result<(), Errno> {
 }
 
 fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
-    let found = match arguments.places.as_slice() {
-        [place] if place.is_dir() => on_mount(arguments, place, resume)?,
-        _ if resume => return Err(only_on_mounts("'scrub resume'")),
-        _ => vec![of_devices(arguments)?],
-    };
+    let wanted = WantedScrub { read_only: arguments.readonly, limit: arguments.limit, resume };
+    let found = devices(&arguments.places, arguments.window).scrub(&wanted)?;
     if arguments.json {
         output::say(&json::as_json(&found)?)?;
     } else {
@@ -99,119 +88,6 @@ fn run_one(arguments: &ScrubStart, resume: bool) -> Result<()> {
         devices => format!("devices {} are missing: nothing of them was compared", devices.join(", ")),
     };
     Err(Failure::new(sentence).with_status(INCOMPLETE))
-}
-
-/// Scrubs all devices of a mount at the same time.
-fn on_mount(arguments: &ScrubStart, place: &Path, resume: bool) -> Result<Vec<Found>> {
-    let mounted = Mounted::open(place)?;
-    let failed = |errno| about_scrub(place, errno);
-    let devices = device_ids(&mounted).map_err(failed)?;
-    let volume = Uuid(mounted.volume_id().map_err(failed)?);
-    if arguments.limit.is_some() || resume {
-        let what = if resume { "'scrub resume'" } else { "--limit" };
-        only_on_ours(what, place, mounted.is_of_the_kernel().map_err(failed)?)?;
-    }
-    let request = |device| Request {
-        device,
-        start: 0,
-        end: u64::MAX,
-        read_only: arguments.readonly,
-        resume,
-        bytes_per_second: arguments.limit.unwrap_or(0),
-    };
-    let record = Record::new();
-    record.keep(volume);
-    let scrub_all = || {
-        std::thread::scope(|scope| {
-            let scrub = |device: &DeviceId| {
-                let began = Instant::now();
-                let done = mounted.scrub(&request(*device));
-                (*device, done, began.elapsed())
-            };
-            let running: Vec<_> = devices.iter().map(|device| scope.spawn(move || scrub(device))).collect();
-            let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            ended.collect::<Vec<_>>()
-        })
-    };
-    let progress = Progress::new();
-    let look = || {
-        let so_far = running(&mounted, &devices).unwrap_or_default();
-        let bytes = so_far.iter().map(Found::bytes).sum();
-        let left = so_far.iter().filter_map(|found| found.seconds_left).max();
-        let left = left.map_or_else(String::new, |left| format!(", about {} left", hours(left)));
-        progress.say(&format!("{} compared{left}", show_size(bytes)));
-    };
-    let results = meanwhile(scrub_all, look);
-    drop(progress);
-    let ended = results.into_iter().map(|(device, done, time)| match done {
-        Ok(argument) => Ok(Found::of(device, &argument).within(time)),
-        Err(Errno::NODEV) => Ok(Found::missing(device)),
-        Err(errno) => Err(errno),
-    });
-    let (found, errors): (Vec<_>, Vec<_>) = ended.partition(std::result::Result::is_ok);
-    let found: Vec<Found> = found.into_iter().flatten().collect();
-    let error = errors.into_iter().find_map(std::result::Result::err);
-    let state = match error {
-        None => ScrubState::Finished,
-        Some(Errno::CANCELED | Errno::INTR) => ScrubState::Cancelled,
-        Some(_) => ScrubState::Failed,
-    };
-    // Of one that was running already this one knows nothing.
-    if error != Some(Errno::INPROGRESS) {
-        record.ended(state, found.clone()).keep(volume);
-    }
-    error.map_or(Ok(found), |errno| Err(failed(errno)))
-}
-
-/// Scrubs a volume that is not mounted. Devices that lag have all that the others have after that.
-fn of_devices(arguments: &ScrubStart) -> Result<Found> {
-    let (paths, window, read_only) = (&arguments.places, arguments.window, arguments.readonly);
-    let opened = if read_only { open_for_reading } else { open_for_writing }(paths, window)?;
-    let about = |error: &ubtrfs_volume::Error| about_volume_within(paths, window, error);
-    let volume = Volume::open(opened.devices, OpenOptions { read_only }).map_err(|error| about(&error))?;
-    let id = volume.fsid();
-    let options = Options {
-        read_only,
-        background_commits: false,
-        subvolume_id: Some(TreeId::FS.0),
-        no_atime: true,
-        ..Options::default()
-    };
-    let failed = |error: ubtrfs::Error| Failure::of(&error);
-    let fs: Arc<Filesystem> = Filesystem::open(Arc::new(volume), options).map_err(failed)?;
-    let progress = Progress::new();
-    let mut show = |found: &ScrubProgress| {
-        progress.say(&format!("{} compared", show_size(found.data.bytes + found.trees.bytes)));
-        true
-    };
-    let options = ScrubOptions { read_only, bytes_per_second: arguments.limit, ..ScrubOptions::default() };
-    let (record, began) = (Record::new(), Instant::now());
-    record.keep(id);
-    let found = fs.scrub(options, &mut show);
-    drop(progress);
-    let (state, found) = match found {
-        Ok(found) => (ScrubState::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),
-        Err(error) => (ScrubState::Failed, Err(failed(error))),
-    };
-    record.ended(state, found.iter().cloned().collect()).keep(id);
-    let found = found?;
-    if !read_only {
-        fs.close().map_err(failed)?;
-    }
-    Ok(found)
-}
-
-/// What scrubs that are going on have found so far.
-fn running(mounted: &Mounted, devices: &[DeviceId]) -> std::result::Result<Vec<Found>, Errno> {
-    let mut running = Vec::new();
-    for device in devices {
-        match mounted.scrub_progress(*device) {
-            Ok(argument) => running.push(Found::so_far(*device, &argument)),
-            Err(Errno::NOTCONN | Errno::NODEV) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(running)
 }
 
 fn status(arguments: &ScrubStatus) -> Result<()> {
@@ -260,22 +136,5 @@ fn as_verb(state: &str) -> &str {
         "cancelled" => "was cancelled",
         "failed" => "failed",
         _ => "was interrupted",
-    }
-}
-
-fn device_ids(mounted: &Mounted) -> std::result::Result<Vec<DeviceId>, Errno> {
-    mounted.device_numbers().map(|numbers| numbers.into_iter().map(DeviceId).collect())
-}
-
-fn about_scrub(place: &Path, errno: Errno) -> Failure {
-    let place = place.display();
-    match errno {
-        Errno::PERM => {
-            Failure::new(format!("{place}: only root, or the user who has mounted it, may scrub a mounted volume"))
-        }
-        Errno::INPROGRESS => Failure::new(format!("{place}: it is being scrubbed already")),
-        Errno::CANCELED => Failure::new(format!("{place}: the scrub was cancelled; 'ubtrfs scrub resume' goes on")),
-        Errno::NOTCONN => Failure::new(format!("{place}: no scrub is running")),
-        errno => about_mount(place, errno),
     }
 }

@@ -17,6 +17,7 @@ use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
 use crate::failure::Result;
 use crate::info::{Groups, block_groups};
 use crate::mount::window_of_options;
+use crate::place::mount_of;
 use crate::trees::Trees;
 use crate::trust::require_trusted;
 
@@ -73,7 +74,7 @@ impl Glance {
     /// directory of them. A mount writes to the devices meanwhile, gets some and loses some: what
     /// could not be read so is read again.
     pub fn look<T>(places: &[PathBuf], window: Window, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
-        let most = if matches!(places, [directory] if directory.is_dir()) { TRIES } else { 1 };
+        let most = if mount_of(places).is_some() { TRIES } else { 1 };
         let look = || Self::new(places, window).and_then(|glance| read(&glance).map(|found| (glance, found)));
         let mut found = look();
         for _ in 1..most {
@@ -90,14 +91,14 @@ impl Glance {
 
     fn new(places: &[PathBuf], window: Window) -> Result<Self> {
         let mut of_mount = None;
-        let (paths, window) = match places {
-            [directory] if directory.is_dir() => {
+        let (paths, window) = match mount_of(places) {
+            Some(directory) => {
                 require_trusted(directory)?;
                 let report = control::report(directory).map_err(|errno| control::failure(directory, errno))?;
                 of_mount = Some(report.lagging_devices);
                 (report.devices.iter().map(PathBuf::from).collect(), window_of_options(&report.options)?)
             }
-            _ => (places.to_vec(), window),
+            None => (places.to_vec(), window),
         };
         let Chosen { paths, left_out } = choose(&paths, window, OpenMode::ReadOnly, None)?;
         let paths = all_of_volume(&paths, window)?;

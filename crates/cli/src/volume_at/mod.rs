@@ -4,6 +4,7 @@
 
 mod balances;
 mod comparisons;
+pub mod devices;
 mod files;
 mod on_mount;
 mod search;
