@@ -17,10 +17,11 @@ use crate::device::{about_volume_within, open_for_writing};
 use crate::failure::{Failure, Result};
 use crate::info::Groups;
 use crate::ioctls::{Mounted, about_mount};
-use crate::json::as_json;
+use crate::json::{Name, as_json};
 use crate::output::say;
 use crate::place::mount_of;
 use crate::remove;
+use crate::show;
 use crate::trees::Trees;
 use crate::usage::{DeviceUsage, Glance, MISSING, Usage};
 
@@ -34,7 +35,7 @@ const LAGS: &str = "lacks something that the others have; 'ubtrfs scrub start' b
 #[derive(Debug, Serialize)]
 struct Failures {
     id: u64,
-    path: String,
+    path: Name,
     write_io_errs: u64,
     read_io_errs: u64,
     flush_io_errs: u64,
@@ -45,7 +46,7 @@ struct Failures {
 }
 
 impl Failures {
-    fn new(id: u64, path: String, lags: bool, counts: [u64; 5]) -> Self {
+    fn new(id: u64, path: Name, lags: bool, counts: [u64; 5]) -> Self {
         let [write_io_errs, read_io_errs, flush_io_errs, corruption_errs, generation_errs] = counts;
         Self { id, path, write_io_errs, read_io_errs, flush_io_errs, corruption_errs, generation_errs, lags }
     }
@@ -95,10 +96,10 @@ fn stats(arguments: &DeviceStats) -> Result<()> {
     let mut text = String::new();
     for failures in &all {
         for (name, count) in FAILURES.iter().zip(failures.counts()) {
-            let _ = writeln!(text, "[{}].{name:<16} {count}", failures.path);
+            let _ = writeln!(text, "[{}].{name:<16} {count}", show::bytes(&failures.path.0));
         }
         if failures.lags {
-            let _ = writeln!(text, "[{}] {LAGS}", failures.path);
+            let _ = writeln!(text, "[{}] {LAGS}", show::bytes(&failures.path.0));
         }
     }
     say(&if place.json { as_json(&all)? } else { text })?;
@@ -115,7 +116,7 @@ fn of_mount(directory: &Path, reset: bool) -> Result<Vec<Failures>> {
     for id in mounted.device_numbers().map_err(failed)? {
         let counts = mounted.device_errors(id, reset).map_err(failed)?;
         let path = Some(mounted.device_path(id).map_err(failed)?).filter(|path| !path.is_empty());
-        all.push(Failures::new(id, path.unwrap_or_else(|| MISSING.into()), lagging.contains(&id), counts));
+        all.push(Failures::new(id, Name(path.unwrap_or_else(|| MISSING.into()).into()), lagging.contains(&id), counts));
     }
     Ok(all)
 }
@@ -190,7 +191,7 @@ fn devices_as_text(usage: &Usage) -> String {
 fn as_text(usage: &Usage) -> String {
     let mut text = "Overall:\n".to_owned();
     let sum = |of: fn(&DeviceUsage) -> u64| usage.devices.iter().map(of).sum::<u64>();
-    let missing = |device: &DeviceUsage| if device.path.is_empty() { device.total_bytes } else { 0 };
+    let missing = |device: &DeviceUsage| if device.path.0.is_empty() { device.total_bytes } else { 0 };
     let (total, unallocated) = (sum(|device| device.total_bytes), sum(|device| device.unallocated_bytes));
     for (name, bytes) in [
         ("Device size:", total),
@@ -221,6 +222,6 @@ fn as_text(usage: &Usage) -> String {
     text
 }
 
-fn shown_path(device: &DeviceUsage) -> &str {
-    if device.path.is_empty() { MISSING } else { &device.path }
+fn shown_path(device: &DeviceUsage) -> String {
+    if device.path.0.is_empty() { MISSING.into() } else { show::bytes(&device.path.0) }
 }

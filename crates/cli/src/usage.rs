@@ -2,6 +2,7 @@
 //! each device.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::control;
 use crate::device::{about_volume_within, all_of_volume, open_for_a_glance};
 use crate::failure::Result;
 use crate::info::{Groups, block_groups};
+use crate::json::Name;
 use crate::mount::window_of_options;
 use crate::place::mount_of;
 use crate::trees::Trees;
@@ -37,7 +39,7 @@ pub struct Usage {
 pub struct DeviceUsage {
     pub id: u64,
     /// Empty if it is missing.
-    pub path: String,
+    pub path: Name,
     pub total_bytes: u64,
     /// Behind what the volume uses of the device.
     pub slack_bytes: u64,
@@ -60,7 +62,7 @@ pub struct DeviceChunks {
 pub struct Glance {
     pub volume: Arc<Volume>,
     lagging: Vec<u64>,
-    paths: BTreeMap<u64, (String, Arc<dyn Device>)>,
+    paths: BTreeMap<u64, (Name, Arc<dyn Device>)>,
     left_out: Vec<LeftOut>,
 }
 
@@ -112,7 +114,7 @@ impl Glance {
         let mut by_number = BTreeMap::new();
         for (path, device) in paths.iter().zip(devices) {
             if let Some(superblock) = Volume::superblock_of(&*device) {
-                by_number.insert(superblock.dev_item.devid.0, (path.display().to_string(), device));
+                by_number.insert(superblock.dev_item.devid.0, (Name(path.as_os_str().as_bytes().to_vec()), device));
             }
         }
         // While a mount writes superblocks, some of them are newer than others.
@@ -121,8 +123,8 @@ impl Glance {
     }
 
     /// The path of a device, or what stands for that of a missing one.
-    pub fn path(&self, devid: u64) -> String {
-        self.paths.get(&devid).map_or_else(|| MISSING.into(), |(path, _)| path.clone())
+    pub fn path(&self, devid: u64) -> Name {
+        self.paths.get(&devid).map_or_else(|| Name(MISSING.into()), |(path, _)| path.clone())
     }
 
     /// Whether a device lacks something that the others have.

@@ -203,6 +203,14 @@ impl Commands {
         let status = self.json("balance status", 0, "crashed");
         assert_eq!(status["state"], "paused");
         self.json("balance resume", 0, "crashed");
+        let odd = OsStr::from_bytes(b"odd \xff");
+        fs::rename(self.at("crashed"), self.dir.path().join(odd)).unwrap();
+        for (name, path) in [("usage", "/devices/0/path"), ("stats", "/0/path")] {
+            let output = self.run(&["device".as_ref(), name.as_ref(), "--json".as_ref(), odd]);
+            let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+            self.schema.check(&format!("device {name}"), &value).unwrap();
+            assert_eq!(value.pointer(path).unwrap()["hex"], "6f646420ff", "{value}");
+        }
     }
 }
 
