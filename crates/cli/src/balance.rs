@@ -37,10 +37,10 @@ pub fn run(arguments: &BalanceArguments) -> Result<()> {
             run_one(&resume.place, &balance, resume.how)
         }
         BalanceCommand::Pause(place) => {
-            on(place, |mounted| mounted.control_balance(PAUSE), |image| image.fs.pause_balance())
+            on(place, |mounted| mounted.control_balance(PAUSE), |image| image.fs.balancer().pause())
         }
         BalanceCommand::Cancel(place) => {
-            on(place, |mounted| mounted.control_balance(CANCEL), |image| image.fs.cancel_balance())
+            on(place, |mounted| mounted.control_balance(CANCEL), |image| image.fs.balancer().cancel())
         }
         BalanceCommand::Status(arguments) => status(arguments),
     }
@@ -63,16 +63,16 @@ fn run_one(place: &BalancePlace, balance: &BalanceItem, how: How) -> Result<()> 
         meanwhile(|| mounted.balance(&run), look)
     };
     let in_image = |image: &Image| {
-        image.fs.limit_relocation(how.limit);
+        image.fs.relocator().limit(how.limit);
         let signals = Signals::listen().ok();
         let goes_on = |progress: &BalanceProgress| {
             show(*progress);
             !signals.as_ref().is_some_and(Signals::has_come)
         };
         if balance.flags & BalanceFlags::RESUME == 0 {
-            image.fs.start_balance(balance, &goes_on)
+            image.fs.balancer().start(balance, &goes_on)
         } else {
-            image.fs.resume_balance(&goes_on)
+            image.fs.balancer().resume(&goes_on)
         }
     };
     let progress = on(place, on_mount, in_image);
@@ -170,7 +170,7 @@ fn status(arguments: &Status) -> Result<()> {
         },
         Place::Image { image: path, .. } => {
             let image = Image::open(&path, &arguments.place.image, false, false)?;
-            image.fs.balance_status().map(|status| (status.running, status.progress))
+            image.fs.balancer().status().map(|status| (status.running, status.progress))
         }
     };
     let shown = match found {

@@ -61,7 +61,7 @@ pub fn cat(arguments: &Look) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut offset = 0;
     loop {
-        let data = fs.read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
+        let data = fs.files().read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
         if data.is_empty() {
             return out.flush().map_err(|error| Failure::output(&error));
         }
@@ -75,7 +75,7 @@ pub fn stat(arguments: &Look) -> Result<()> {
     let Opened { fs, path, _claims } = open(&arguments.place)?;
     let id = find(&fs, path, AtEnd::Stay)?;
     let failed = |error: &ubtrfs::Error| failure(path, error);
-    let attributes = fs.attributes(id).map_err(|error| failed(&error))?;
+    let attributes = fs.inodes().attributes(id).map_err(|error| failed(&error))?;
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<10} {value}");
@@ -83,7 +83,7 @@ pub fn stat(arguments: &Look) -> Result<()> {
     line("path", &show::bytes(path));
     line("type", kind_name(attributes.file_type));
     if attributes.file_type == FileType::Symlink {
-        line("target", &show::bytes(&fs.read_link(id).map_err(|error| failed(&error))?));
+        line("target", &show::bytes(&fs.files().read_link(id).map_err(|error| failed(&error))?));
     }
     line("subvolume", &id.subvolume.to_string());
     line("inode", &id.ino.to_string());
@@ -100,8 +100,8 @@ pub fn stat(arguments: &Look) -> Result<()> {
     line("modified", &show::time(attributes.mtime));
     line("changed", &show::time(attributes.ctime));
     line("born", &show::time(attributes.btime));
-    for name in fs.list_xattrs(id).map_err(|error| failed(&error))? {
-        let value = fs.get_xattr(id, &name).map_err(|error| failed(&error))?;
+    for name in fs.inodes().list_xattrs(id).map_err(|error| failed(&error))? {
+        let value = fs.inodes().get_xattr(id, &name).map_err(|error| failed(&error))?;
         line("xattr", &format!("{} = \"{}\"", show::bytes(&name), show::bytes(&value)));
     }
     say(&text)
@@ -119,7 +119,7 @@ pub fn ls(arguments: &Ls) -> Result<()> {
         out: BufWriter::new(stdout.lock()),
         damaged: false,
     };
-    let attributes = fs.attributes(id).map_err(|error| failure(path, &error))?;
+    let attributes = fs.inodes().attributes(id).map_err(|error| failure(path, &error))?;
     if attributes.file_type == FileType::Directory {
         listing.directories(path, id)?;
     } else {
@@ -171,7 +171,7 @@ impl Listing<'_> {
         let mut below = Vec::new();
         if self.arguments.all {
             self.row(b".", id)?;
-            match self.fs.parent(id) {
+            match self.fs.directories().parent(id) {
                 Ok(parent) => self.row(b"..", parent)?,
                 Err(error) => self.complain(path, &error),
             }
@@ -179,7 +179,7 @@ impl Listing<'_> {
         let mut after = DirIndex(0);
         let last = DirIndex(u64::MAX);
         loop {
-            let entries = match self.fs.list(id, after, last, BATCH) {
+            let entries = match self.fs.directories().list(id, after, last, BATCH) {
                 Ok(entries) => entries,
                 Err(error) => {
                     self.complain(path, &error);
@@ -205,7 +205,7 @@ impl Listing<'_> {
     fn row(&mut self, name: &[u8], id: InodeId) -> Result<()> {
         let mut row = Vec::new();
         if self.arguments.long {
-            let attributes = match self.fs.attributes(id) {
+            let attributes = match self.fs.inodes().attributes(id) {
                 Ok(attributes) => attributes,
                 Err(error) => {
                     self.complain(name, &error);
@@ -223,7 +223,7 @@ impl Listing<'_> {
             );
             row.extend(self.shown(name));
             if attributes.file_type == FileType::Symlink {
-                match self.fs.read_link(id) {
+                match self.fs.files().read_link(id) {
                     Ok(target) => {
                         row.extend(b" -> ");
                         row.extend(self.shown(&target));

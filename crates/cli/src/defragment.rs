@@ -152,7 +152,7 @@ fn in_image(arguments: &Defragment, image: &Path, path: &[u8]) -> Result<()> {
 fn defragment_in(arguments: &Defragment, image: &Image, path: &[u8]) -> Result<()> {
     let how = how(arguments);
     let top = image.find(path)?;
-    let is = image.fs.attributes(top).map_err(|error| failure(path, &error))?;
+    let is = image.fs.inodes().attributes(top).map_err(|error| failure(path, &error))?;
     if is.file_type != FileType::Directory {
         return file_in(arguments, image, &how, path, top);
     }
@@ -185,5 +185,5 @@ fn file_in(
     if arguments.verbose {
         say_line(&OsStr::from_bytes(path).display().to_string())?;
     }
-    image.fs.defragment(id, how).map(|_| ()).map_err(|error| failure(path, &error))
+    image.fs.files().defragment(id, how).map(|_| ()).map_err(|error| failure(path, &error))
 }

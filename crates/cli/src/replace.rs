@@ -70,7 +70,7 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
                     Errno::NOTCONN => about(&places[0], Errno::NOTCONN),
                     _ => Failure::of(&error),
                 };
-                volume.fs.cancel_replacement().map_err(failed)?;
+                volume.fs.replacer().cancel().map_err(failed)?;
                 volume.fs.close().map_err(|error| Failure::of(&error))
             }
         },
@@ -141,20 +141,20 @@ fn start_on_devices(arguments: &ReplaceStart) -> Result<()> {
     let volume = open_without(&arguments.places, window, is_source)?;
     let fs = &volume.fs;
     let source = of_volume(fs.volume(), &arguments.source, window).ok_or_else(|| no_such_device(&arguments.source))?;
-    if matches!(fs.replacement().state, ReplaceState::Started | ReplaceState::Suspended) {
+    if matches!(fs.replacer().progress().state, ReplaceState::Started | ReplaceState::Suspended) {
         return Err(about(&arguments.places[0], Errno::INPROGRESS));
     }
     let target = open_new(&arguments.target, arguments.force)?;
     let options = ReplaceOptions { avoid_source: arguments.avoid_source, bytes_per_second: arguments.limit };
     let failed = |error: ubtrfs::Error| Failure::about(arguments.target.display(), &error);
-    fs.begin_replacement(source, target, options).map_err(failed)?;
+    fs.replacer().begin(source, target, options).map_err(failed)?;
     finish(fs, arguments.json)
 }
 
 /// Does what has been begun.
 fn finish(fs: &Filesystem, json: bool) -> Result<()> {
     let progress = crate::report::Progress::new();
-    let done = fs.continue_replacement(&mut |found| {
+    let done = fs.replacer().run(&mut |found| {
         progress.say(Shown::of(found, thousandths(found)).as_text().trim_end());
         true
     });
@@ -165,7 +165,7 @@ fn finish(fs: &Filesystem, json: bool) -> Result<()> {
         _ => Failure::of(&error),
     })?;
     closed.map_err(|error| Failure::of(&error))?;
-    let found = fs.replacement();
+    let found = fs.replacer().progress();
     let shown = Shown::of(&found, thousandths(&found));
     say(&if json { as_json(&shown)? } else { shown.as_text() })
 }

@@ -186,7 +186,7 @@ fn of_devices(arguments: &ScrubStart) -> Result<Found> {
     let options = ScrubOptions { read_only, bytes_per_second: arguments.limit, ..ScrubOptions::default() };
     let (record, began) = (Record::new(), Instant::now());
     record.keep(id);
-    let found = fs.scrub(options, &mut show);
+    let found = fs.scrubber().run(options, &mut show);
     drop(progress);
     let (state, found) = match found {
         Ok(found) => (ScrubState::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),

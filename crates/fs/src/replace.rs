@@ -102,7 +102,7 @@ struct Pace {
 }
 
 /// Replaces devices, one at a time.
-pub(crate) struct Replacer {
+pub struct Replacer {
     info: Arc<FsInfo>,
     committer: Arc<Committer>,
     is_ending: AtomicBool,
@@ -145,8 +145,10 @@ impl Replacer {
         }
     }
 
-    /// Begins to replace a device; [`Self::run`] does it.
-    pub(crate) fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
+    /// Begins to replace a device, missing ones too, by a new one that is as large, whatever is on
+    /// that; this is durable when it returns. [`Self::run`] does it.
+    /// `EINPROGRESS` if a device is being replaced already.
+    pub fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
         // Who copied for the last one has ended.
         let Some(_idle) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
         let _exclusive = self.info.exclusive_op.begin()?;
@@ -154,8 +156,8 @@ impl Replacer {
         self.committer.begin_replacement(source, target, options.avoid_source)
     }
 
-    /// How far it is.
-    pub(crate) fn progress(&self) -> ReplaceProgress {
+    /// How far the replacement of a device is, or how the last one ended.
+    pub fn progress(&self) -> ReplaceProgress {
         let item = self.committer.replacement();
         let extents = self.extents(item.source, 0);
         let total_bytes = extents.iter().map(|extent| extent.length).sum();
@@ -189,8 +191,9 @@ impl Replacer {
         }
     }
 
-    /// Gives a replacement up, in progress or suspended. `ENOTCONN` if there is none.
-    pub(crate) fn cancel(&self) -> Result<()> {
+    /// Gives the replacement of a device up: the volume has the devices that it had before.
+    /// `ENOTCONN` if there is none.
+    pub fn cancel(&self) -> Result<()> {
         self.committer.end_replacement(DevReplaceItem::CANCELED)?;
         self.wake();
         // From here on nothing is written to the new device.
@@ -198,10 +201,11 @@ impl Replacer {
         Ok(())
     }
 
-    /// Copies until all is done, and puts the new device into the old one's place. `goes_on` is
-    /// called again and again; if it says no, or the mount ends, that is all: `ECANCELED`, as if it
-    /// was cancelled. The next mount goes on. `EIO` if the new device was given up.
-    pub(crate) fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
+    /// Copies what the old device has to the new one, and puts that into its place; the old one is
+    /// no device of the volume then. `goes_on` is asked again and again; when it says no, or the
+    /// mount ends, this ends with `ECANCELED`, and the next mount goes on. So it does when the
+    /// replacement is cancelled. `EIO` if the new device failed: the volume is as it was before.
+    pub fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
         ubtrfs_tree::ensure_may_block()?;
         let Some(running) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
         self.run_alone(&running, goes_on)

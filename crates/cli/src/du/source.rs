@@ -170,7 +170,7 @@ impl Source for InImage<'_> {
     type Node = AtInode;
 
     fn kind(&mut self, node: &mut AtInode) -> Result<Kind> {
-        let found = self.0.fs.attributes(node.id).map_err(|error| node.failure(&error))?;
+        let found = self.0.fs.inodes().attributes(node.id).map_err(|error| node.failure(&error))?;
         let inode = (node.id.subvolume.0, node.id.ino.0);
         Ok(match found.file_type {
             FileType::Directory => Kind::Directory { inode: Some(inode) },
@@ -183,7 +183,7 @@ impl Source for InImage<'_> {
         let mut all = Vec::new();
         let mut after = DirIndex(0);
         loop {
-            let listed = self.0.fs.list(dir.id, after, DirIndex(u64::MAX), BATCH);
+            let listed = self.0.fs.directories().list(dir.id, after, DirIndex(u64::MAX), BATCH);
             let listed = listed.map_err(|error| dir.failure(&error))?;
             let is_end = listed.len() < BATCH;
             for entry in listed {
@@ -200,7 +200,7 @@ impl Source for InImage<'_> {
     fn extents(&mut self, file: &AtInode, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
         let mut from = 0;
         loop {
-            let found = self.0.fs.extents(file.id, from, BATCH).map_err(|error| file.failure(&error))?;
+            let found = self.0.fs.files().extents(file.id, from, BATCH).map_err(|error| file.failure(&error))?;
             found.iter().for_each(&mut *visit);
             match found.last() {
                 Some(last) if found.len() == BATCH => from = last.offset.saturating_add(last.len),

@@ -65,8 +65,8 @@ fn create(arguments: &Create) -> Result<()> {
             }
             let at = opened.find(dir.as_os_str().as_bytes())?;
             let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            let root = opened.fs.inheriting_root(at, owner, UMASK);
-            let made = root.and_then(|root| opened.fs.create_subvolume_with(at, name.as_bytes(), &root));
+            let root = opened.fs.inodes().inheriting_root(at, owner, UMASK);
+            let made = root.and_then(|root| opened.fs.subvolumes().create_subvolume_with(at, name.as_bytes(), &root));
             made.map_err(|error| failure(&path, &error))?;
             opened.close()?;
             say_line(&format!("Create subvolume '{}'", word.display()))
@@ -90,7 +90,7 @@ fn snapshot(arguments: &Snapshot) -> Result<()> {
             }
             let (dir, name) = split(&dest)?;
             let at = opened.find(dir.as_os_str().as_bytes())?;
-            let made = opened.fs.snapshot(id, at, name.as_bytes(), arguments.read_only);
+            let made = opened.fs.subvolumes().snapshot(id, at, name.as_bytes(), arguments.read_only);
             made.map_err(|error| failure(dest.as_os_str().as_bytes(), &error))?;
             opened.close()?;
             format!("{}:{}", image.display(), dest.display())
@@ -174,7 +174,7 @@ fn delete_on_mount(path: &Path, id: Option<u64>) -> Result<Mounted> {
 
 fn delete_in_image(image: &Image, path: &[u8], id: Option<u64>) -> Result<()> {
     let (dir, name) = if let Some(id) = id {
-        let info = image.fs.subvolume_info(TreeId(id)).map_err(|error| image.failed(&error))?;
+        let info = image.fs.subvolumes().subvolume_info(TreeId(id)).map_err(|error| image.failed(&error))?;
         info.entry.ok_or_else(|| Failure::new("the top level of a volume can't be deleted"))?
     } else {
         image.subvolume(path)?;
@@ -182,7 +182,7 @@ fn delete_in_image(image: &Image, path: &[u8], id: Option<u64>) -> Result<()> {
         (image.find(dir.as_os_str().as_bytes())?, name.as_bytes().to_vec())
     };
     let shown = || crate::show::bytes(&name);
-    image.fs.delete_subvolume(dir, &name).map(drop).map_err(|error| match error.errno() {
+    image.fs.subvolumes().delete_subvolume(dir, &name).map(drop).map_err(|error| match error.errno() {
         Errno::PERM => Failure::new(format!("{}: the default subvolume can't be deleted", shown())),
         Errno::NOTEMPTY => in_it(shown()),
         _ => failure(&name, &error),
@@ -218,7 +218,7 @@ fn set_default(arguments: &SetDefault) -> Result<()> {
         Place::Image { image, path } => {
             let opened = Image::open(&image, &arguments.image, true, false)?;
             let id = id.map_or_else(|| opened.subvolume(&path), |id| Ok(TreeId(id)))?;
-            opened.fs.set_default_subvolume(id).map_err(|error| opened.failed(&error))?;
+            opened.fs.subvolumes().set_default_subvolume(id).map_err(|error| opened.failed(&error))?;
             opened.close()
         }
     }
@@ -230,9 +230,9 @@ fn sync(arguments: &SyncDeleted) -> Result<()> {
     match Place::of_volume(&arguments.place) {
         Place::Image { image, .. } => {
             let opened = Image::open(&image, &arguments.image, true, true)?;
-            let waiting: Vec<_> = opened.fs.deleted_subvolumes().into_iter().filter(is_awaited).collect();
+            let waiting: Vec<_> = opened.fs.subvolumes().deleted_subvolumes().into_iter().filter(is_awaited).collect();
             loop {
-                let left = opened.fs.deleted_subvolumes();
+                let left = opened.fs.subvolumes().deleted_subvolumes();
                 if !left.iter().any(|id| waiting.contains(id)) {
                     return opened.close();
                 }
@@ -240,7 +240,7 @@ fn sync(arguments: &SyncDeleted) -> Result<()> {
                     opened.close()?;
                     return Err(undropped(&left));
                 }
-                opened.fs.sync().map_err(|error| opened.failed(&error))?;
+                opened.fs.durability().sync().map_err(|error| opened.failed(&error))?;
                 thread::sleep(Duration::from_millis(10));
             }
         }

@@ -30,7 +30,7 @@ fn get(arguments: &PropertyGet) -> Result<()> {
         }
         Place::Image { image: at, path } => {
             let (opened, id) = open(&at, image, &path, false)?;
-            opened.fs.subvolume_info(id).map_err(|error| opened.failed(&error))?.read_only
+            opened.fs.subvolumes().subvolume_info(id).map_err(|error| opened.failed(&error))?.read_only
         }
     };
     say(&format!("ro={read_only}"))
@@ -56,9 +56,9 @@ fn set(arguments: &PropertySet) -> Result<()> {
         }
         Place::Image { image: at, path } => {
             let (opened, id) = open(&at, image, &path, true)?;
-            let info = opened.fs.subvolume_info(id).map_err(|error| opened.failed(&error))?;
+            let info = opened.fs.subvolumes().subvolume_info(id).map_err(|error| opened.failed(&error))?;
             check(info.received_uuid != Uuid::NIL)?;
-            opened.fs.set_subvolume_read_only(id, *value).map_err(|error| opened.failed(&error))?;
+            opened.fs.subvolumes().set_subvolume_read_only(id, *value).map_err(|error| opened.failed(&error))?;
             opened.close()
         }
     }

@@ -25,7 +25,7 @@ pub fn run(arguments: &Reset) -> Result<()> {
             let source = opened.subvolume(&source)?;
             let (dir, name) = split(Path::new(OsStr::from_bytes(&path)))?;
             let dir = opened.find(dir.as_os_str().as_bytes())?;
-            let done = opened.fs.reset_subvolume(dir, name.as_bytes(), source);
+            let done = opened.fs.subvolumes().reset_subvolume(dir, name.as_bytes(), source);
             done.map_err(|error| refused(target.display(), error.errno()).unwrap_or_else(|| opened.failed(&error)))?;
             opened.close()?;
         }

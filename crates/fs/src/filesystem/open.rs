@@ -20,6 +20,7 @@ use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result, Step};
 use crate::fs_info::FsInfo;
 use crate::options::Options;
+use crate::replay::Replayer;
 use ubtrfs_space::{Space, SpaceSources, load_space};
 
 /// Incompatible features that reading knows.
@@ -175,7 +176,7 @@ impl Filesystem {
             return Err(Error::Refused(Refusal::ReadOnlyState("something is to be done before it is used".into())));
         }
         if has_log_to_replay {
-            fs.ops.replay_log()?;
+            fs.replayer().replay_log()?;
             fs.check_root()?;
         }
         if !read_only {
@@ -205,6 +206,10 @@ impl Filesystem {
             }
         }
         Ok(fs)
+    }
+
+    fn replayer(&self) -> Replayer {
+        Replayer { info: self.info.clone(), names: self.names.clone(), reserver: self.reserver.clone() }
     }
 
     /// Whether there is what a mount that writes does at once.
@@ -247,7 +252,7 @@ impl Filesystem {
         }
         self.inactivator.free_before_the_end()?;
         self.replacer.suspend();
-        self.ops.stop_writing()?;
+        self.ops.durability.stop_writing()?;
         self.info.space.unpin();
         if let Err(error) = self.discards.discard_freed() {
             self.info.writability.note_error(&error.at(Step::Discard));
