@@ -41,6 +41,7 @@ mod options;
 mod published_roots;
 mod relocation;
 mod replace;
+mod replacement;
 mod replay;
 mod reserve;
 mod resilver;

@@ -167,7 +167,7 @@ impl Filesystem {
         let mut fs = Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted)));
         fs.claim = claim;
         if let Some(device_tree) = device_tree {
-            fs.committer.load_replacement(&device_tree)?;
+            fs.committer.replacement().load(&device_tree)?;
         }
         let fs = Arc::new(fs);
         fs.check_root()?;
@@ -215,7 +215,7 @@ impl Filesystem {
     /// Whether there is what a mount that writes does at once.
     fn has_work_left(&self) -> Result<bool> {
         let lags = !self.info.volume.lagging_devices().is_empty();
-        Ok(lags || self.committer.replacement().is_in_progress() || self.committer.has_reloc_trees()?)
+        Ok(lags || self.committer.replacement().item().is_in_progress() || self.committer.has_reloc_trees()?)
     }
 
     /// Brings all devices that lag up to the others, by a commit if there are any.

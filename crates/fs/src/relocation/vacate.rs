@@ -72,7 +72,7 @@ impl Relocator {
     /// no: then, as after an error, what has been moved stays where it is.
     pub fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
-        if self.committer.is_being_replaced(devid) {
+        if self.committer.replacement().is_of(devid) {
             return Err(Errno::INPROGRESS.into());
         }
         let was_open = self.info.space.lock().devices_mut().close(devid).ok_or(Errno::NODEV)?;
