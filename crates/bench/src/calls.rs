@@ -67,7 +67,7 @@ impl Calls {
         Ok(match self {
             Self::Kernel(path) => Handle::File(File::open(path)?),
             Self::Engine(engine) => {
-                engine.reference(engine.root());
+                engine.references().reference(engine.root());
                 Handle::Inode(engine.root())
             }
         })
@@ -82,7 +82,7 @@ impl Calls {
             }
             Self::Engine(engine) => {
                 let new = NewInode { mode: 0o040_755, ..NewInode::default() };
-                Handle::Inode(engine.create(dir.inode()?, name.as_bytes(), &new)?)
+                Handle::Inode(engine.directories().create(dir.inode()?, name.as_bytes(), &new)?)
             }
         })
     }
@@ -94,7 +94,7 @@ impl Calls {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 Handle::File(rustix::fs::openat(dir.file()?, name, flags, Mode::empty())?.into())
             }
-            Self::Engine(engine) => Handle::Inode(engine.lookup(dir.inode()?, name.as_bytes())?),
+            Self::Engine(engine) => Handle::Inode(engine.directories().lookup(dir.inode()?, name.as_bytes())?),
         })
     }
 
@@ -105,7 +105,9 @@ impl Calls {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 Handle::File(rustix::fs::openat(dir.file()?, name, flags, Mode::from_raw_mode(0o644))?.into())
             }
-            Self::Engine(engine) => Handle::Inode(engine.create(dir.inode()?, name.as_bytes(), &regular())?),
+            Self::Engine(engine) => {
+                Handle::Inode(engine.directories().create(dir.inode()?, name.as_bytes(), &regular())?)
+            }
         })
     }
 
@@ -116,14 +118,14 @@ impl Calls {
                 let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
                 Handle::File(rustix::fs::openat(dir.file()?, ".", flags, Mode::from_raw_mode(0o600))?.into())
             }
-            Self::Engine(engine) => Handle::Inode(engine.create_unnamed(dir.inode()?, &regular())?),
+            Self::Engine(engine) => Handle::Inode(engine.directories().create_unnamed(dir.inode()?, &regular())?),
         })
     }
 
     /// Closes.
     pub fn close(&self, handle: Handle) {
         if let (Self::Engine(engine), Handle::Inode(id)) = (self, handle) {
-            engine.forget(id, 1);
+            engine.references().forget(id, 1);
         }
     }
 
@@ -134,9 +136,9 @@ impl Calls {
                 rustix::fs::statat(dir.file()?, name, AtFlags::SYMLINK_NOFOLLOW)?;
             }
             Self::Engine(engine) => {
-                let id = engine.lookup(dir.inode()?, name.as_bytes())?;
-                let attributes = engine.attributes(id);
-                engine.forget(id, 1);
+                let id = engine.directories().lookup(dir.inode()?, name.as_bytes())?;
+                let attributes = engine.inodes().attributes(id);
+                engine.references().forget(id, 1);
                 attributes?;
             }
         }
@@ -147,7 +149,7 @@ impl Calls {
     pub fn attributes(&self, file: &Handle) -> Result<()> {
         match self {
             Self::Kernel(_) => drop(rustix::fs::fstat(file.file()?)?),
-            Self::Engine(engine) => drop(engine.attributes(file.inode()?)?),
+            Self::Engine(engine) => drop(engine.inodes().attributes(file.inode()?)?),
         }
         Ok(())
     }
@@ -158,7 +160,7 @@ impl Calls {
             Self::Kernel(_) => rustix::fs::renameat(dir.file()?, from, dir.file()?, to)?,
             Self::Engine(engine) => {
                 let dir = dir.inode()?;
-                engine.rename(dir, from.as_bytes(), dir, to.as_bytes(), RenameFlags::default())?;
+                engine.directories().rename(dir, from.as_bytes(), dir, to.as_bytes(), RenameFlags::default())?;
             }
         }
         Ok(())
@@ -168,7 +170,7 @@ impl Calls {
     pub fn unlink(&self, dir: &Handle, name: &str) -> Result<()> {
         match self {
             Self::Kernel(_) => rustix::fs::unlinkat(dir.file()?, name, AtFlags::empty())?,
-            Self::Engine(engine) => engine.unlink(dir.inode()?, name.as_bytes())?,
+            Self::Engine(engine) => engine.directories().unlink(dir.inode()?, name.as_bytes())?,
         }
         Ok(())
     }
@@ -184,10 +186,10 @@ impl Calls {
             }
             Self::Engine(engine) => {
                 let dir = dir.inode()?;
-                let last = engine.last_index(dir)?;
+                let last = engine.directories().last_index(dir)?;
                 let mut after = ubtrfs_format::DirIndex(0);
                 loop {
-                    let entries = engine.list(dir, after, last, LISTED)?;
+                    let entries = engine.directories().list(dir, after, last, LISTED)?;
                     let Some(entry) = entries.last() else { break };
                     after = entry.index;
                     count += entries.len();
@@ -201,7 +203,7 @@ impl Calls {
     pub fn write(&self, file: &Handle, offset: u64, data: &[u8]) -> Result<()> {
         match self {
             Self::Kernel(_) => file.file()?.write_all_at(data, offset)?,
-            Self::Engine(engine) => drop(engine.write(file.inode()?, WriteAt::Offset(offset), data, false)?),
+            Self::Engine(engine) => drop(engine.files().write(file.inode()?, WriteAt::Offset(offset), data, false)?),
         }
         Ok(())
     }
@@ -211,7 +213,7 @@ impl Calls {
         match self {
             Self::Kernel(_) => file.file()?.read_exact_at(buffer, offset)?,
             Self::Engine(engine) => {
-                let data = engine.read(file.inode()?, offset, buffer.len())?;
+                let data = engine.files().read(file.inode()?, offset, buffer.len())?;
                 buffer[..data.len()].copy_from_slice(&data);
             }
         }
@@ -222,7 +224,7 @@ impl Calls {
     pub fn allocate(&self, file: &Handle, offset: u64, bytes: u64) -> Result<()> {
         match self {
             Self::Kernel(_) => rustix::fs::fallocate(file.file()?, FallocateFlags::empty(), offset, bytes)?,
-            Self::Engine(engine) => engine.allocate(file.inode()?, offset, bytes, false)?,
+            Self::Engine(engine) => engine.files().allocate(file.inode()?, offset, bytes, false)?,
         }
         Ok(())
     }
@@ -244,7 +246,7 @@ impl Calls {
     pub fn fsync(&self, file: &Handle) -> Result<()> {
         match self {
             Self::Kernel(_) => rustix::fs::fsync(file.file()?)?,
-            Self::Engine(engine) => engine.fsync(file.inode()?)?,
+            Self::Engine(engine) => engine.durability().fsync(file.inode()?)?,
         }
         Ok(())
     }

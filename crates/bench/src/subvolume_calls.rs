@@ -30,7 +30,7 @@ impl Calls {
                 unsafe { ioctl(dir.file()?, Setter::<SUBVOL_CREATE_V2, Argument>::new(argument)) }?;
             }
             Self::Engine(engine) => {
-                engine.create_subvolume(dir.inode()?, name.as_bytes(), 0o755, (0, 0))?;
+                engine.subvolumes().create_subvolume(dir.inode()?, name.as_bytes(), 0o755, (0, 0))?;
             }
         }
         self.open_dir(dir, name)
@@ -46,7 +46,7 @@ impl Calls {
                 unsafe { ioctl(dir.file()?, Setter::<SNAP_CREATE_V2, Argument>::new(argument)) }?;
             }
             Self::Engine(engine) => {
-                engine.snapshot(source.inode()?.subvolume, dir.inode()?, name.as_bytes(), false)?;
+                engine.subvolumes().snapshot(source.inode()?.subvolume, dir.inode()?, name.as_bytes(), false)?;
             }
         }
         Ok(())
@@ -61,7 +61,7 @@ impl Calls {
                 unsafe { ioctl(dir.file()?, Setter::<SNAP_DESTROY_V2, Argument>::new(argument)) }?;
             }
             Self::Engine(engine) => {
-                engine.delete_subvolume(dir.inode()?, name.as_bytes())?;
+                engine.subvolumes().delete_subvolume(dir.inode()?, name.as_bytes())?;
             }
         }
         Ok(())

@@ -54,7 +54,7 @@ pub fn changes_since(
 }
 
 fn of_last_commit(fs: &Filesystem, read: impl FnOnce(&KeptCommit) -> Result<()>) -> Result<()> {
-    fs.sync()?;
+    fs.durability().sync()?;
     let commit = fs.keep_commit();
     read(&commit).map_err(|error| match error {
         // Later commits reuse the space of the nodes that an earlier one freed.

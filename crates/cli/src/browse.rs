@@ -74,7 +74,7 @@ pub fn cat(arguments: &Look) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut offset = 0;
     loop {
-        let data = fs.read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
+        let data = fs.files().read(id, offset, CHUNK).map_err(|error| failure(path, &error))?;
         if data.is_empty() {
             return out.flush().map_err(|error| Failure::output(&error));
         }
@@ -89,7 +89,7 @@ pub fn stat(arguments: &Stat) -> Result<()> {
     let path = &*path;
     let id = find(&fs, path, AtEnd::Stay)?;
     let failed = |error: &ubtrfs::Error| failure(path, error);
-    let attributes = fs.attributes(id).map_err(|error| failed(&error))?;
+    let attributes = fs.inodes().attributes(id).map_err(|error| failed(&error))?;
     if arguments.json {
         return json::print(&described(&fs, path, &attributes).map_err(|error| failed(&error))?);
     }
@@ -100,7 +100,7 @@ pub fn stat(arguments: &Stat) -> Result<()> {
     line("path", &show::bytes(path));
     line("type", kind_name(attributes.file_type));
     if attributes.file_type == FileType::Symlink {
-        line("target", &show::bytes(&fs.read_link(id).map_err(|error| failed(&error))?));
+        line("target", &show::bytes(&fs.files().read_link(id).map_err(|error| failed(&error))?));
     }
     line("subvolume", &id.subvolume.to_string());
     line("inode", &id.ino.to_string());
@@ -117,8 +117,8 @@ pub fn stat(arguments: &Stat) -> Result<()> {
     line("modified", &show::time(attributes.mtime));
     line("changed", &show::time(attributes.ctime));
     line("born", &show::time(attributes.btime));
-    for name in fs.list_xattrs(id).map_err(|error| failed(&error))? {
-        let value = fs.get_xattr(id, &name).map_err(|error| failed(&error))?;
+    for name in fs.inodes().list_xattrs(id).map_err(|error| failed(&error))? {
+        let value = fs.inodes().get_xattr(id, &name).map_err(|error| failed(&error))?;
         line("xattr", &format!("{} = \"{}\"", show::bytes(&name), show::bytes(&value)));
     }
     say(&text)
@@ -127,13 +127,13 @@ pub fn stat(arguments: &Stat) -> Result<()> {
 /// A file with its extended attributes, for programs.
 fn described(fs: &Filesystem, path: &[u8], attributes: &Attributes) -> ubtrfs::Result<Value> {
     let is_link = attributes.file_type == FileType::Symlink;
-    let target = if is_link { Some(fs.read_link(attributes.id)?) } else { None };
+    let target = if is_link { Some(fs.files().read_link(attributes.id)?) } else { None };
     let mut value = json::file(path, attributes, target.as_deref());
     let xattr = |name: &Vec<u8>| {
-        let value = fs.get_xattr(attributes.id, name)?;
+        let value = fs.inodes().get_xattr(attributes.id, name)?;
         Ok(json!({ "name": json::name(name), "value_hex": show::all_hex(&value) }))
     };
-    value["xattrs"] = fs.list_xattrs(attributes.id)?.iter().map(xattr).collect::<ubtrfs::Result<_>>()?;
+    value["xattrs"] = fs.inodes().list_xattrs(attributes.id)?.iter().map(xattr).collect::<ubtrfs::Result<_>>()?;
     Ok(value)
 }
 
@@ -151,7 +151,7 @@ pub fn ls(arguments: &Ls) -> Result<()> {
         out: if arguments.json { Out::Json(Array::new(out)) } else { Out::Lines(out) },
         damaged: false,
     };
-    let attributes = fs.attributes(id).map_err(|error| failure(path, &error))?;
+    let attributes = fs.inodes().attributes(id).map_err(|error| failure(path, &error))?;
     if attributes.file_type == FileType::Directory {
         listing.directories(path, id)?;
     } else {
@@ -218,7 +218,7 @@ impl Listing<'_> {
         let mut below = Vec::new();
         if self.arguments.all && !self.arguments.json {
             self.row(path, b".", id)?;
-            match self.fs.parent(id) {
+            match self.fs.directories().parent(id) {
                 Ok(parent) => self.row(path, b"..", parent)?,
                 Err(error) => self.complain(path, &error),
             }
@@ -226,7 +226,7 @@ impl Listing<'_> {
         let mut after = DirIndex(0);
         let last = DirIndex(u64::MAX);
         loop {
-            let entries = match self.fs.list(id, after, last, BATCH) {
+            let entries = match self.fs.directories().list(id, after, last, BATCH) {
                 Ok(entries) => entries,
                 Err(error) => {
                     self.complain(path, &error);
@@ -252,9 +252,9 @@ impl Listing<'_> {
 
     fn row(&mut self, path: &[u8], name: &[u8], id: InodeId) -> Result<()> {
         if let Out::Json(array) = &mut self.out {
-            let described = self.fs.attributes(id).and_then(|attributes| {
+            let described = self.fs.inodes().attributes(id).and_then(|attributes| {
                 let is_link = attributes.file_type == FileType::Symlink;
-                let target = if is_link { Some(self.fs.read_link(id)?) } else { None };
+                let target = if is_link { Some(self.fs.files().read_link(id)?) } else { None };
                 Ok(json::file(path, &attributes, target.as_deref()))
             });
             match described {
@@ -265,7 +265,7 @@ impl Listing<'_> {
         }
         let mut row = Vec::new();
         if self.arguments.long {
-            let attributes = match self.fs.attributes(id) {
+            let attributes = match self.fs.inodes().attributes(id) {
                 Ok(attributes) => attributes,
                 Err(error) => {
                     self.complain(name, &error);
@@ -283,7 +283,7 @@ impl Listing<'_> {
             );
             row.extend(self.shown(name));
             if attributes.file_type == FileType::Symlink {
-                match self.fs.read_link(id) {
+                match self.fs.files().read_link(id) {
                     Ok(target) => {
                         row.extend(b" -> ");
                         row.extend(self.shown(&target));

@@ -188,7 +188,7 @@ fn what_was(arguments: &args::History, devices: &[Arc<dyn Device>], commit: &Com
     };
     let found = Filesystem::open(volume, options).and_then(|fs| {
         let id = lookup(&fs, path, AtEnd::Stay)?;
-        fs.attributes(id)
+        fs.inodes().attributes(id)
     });
     match found {
         Ok(found) => Was::There(Version {

@@ -33,12 +33,12 @@ pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<Ino
         let found = match name.as_slice() {
             b"." => continue,
             b".." => {
-                at = fs.parent(at)?;
+                at = fs.directories().parent(at)?;
                 continue;
             }
-            name => fs.lookup(at, name)?,
+            name => fs.directories().lookup(at, name)?,
         };
-        let attributes = fs.attributes(found)?;
+        let attributes = fs.inodes().attributes(found)?;
         if attributes.file_type != FileType::Symlink || (rest.is_empty() && at_end == AtEnd::Stay) {
             at = found;
             continue;
@@ -47,7 +47,7 @@ pub fn lookup(fs: &Filesystem, path: &[u8], at_end: AtEnd) -> ubtrfs::Result<Ino
         if links > MAX_SYMLINKS {
             return Err(Errno::LOOP.into());
         }
-        let target = fs.read_link(found)?;
+        let target = fs.files().read_link(found)?;
         if target.first() == Some(&b'/') {
             at = fs.root();
         }

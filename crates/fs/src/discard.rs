@@ -30,7 +30,7 @@ const WORTH_IT: u64 = 64 << 10;
 const AROUND_SUPERBLOCK: u64 = 64 << 10;
 
 /// The discarding of a mount.
-pub(crate) struct Discarder {
+pub struct Discarder {
     info: Arc<FsInfo>,
     /// Held while space is excluded: an allocation that finds too little waits for it.
     turn: Mutex<()>,
@@ -72,7 +72,7 @@ impl Discarder {
     /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
     /// range, unallocated space of the devices. Returns the number of the devices' bytes. `EINVAL`
     /// for a range that is invalid or less than a sector, `EOPNOTSUPP` if the device can't.
-    pub(crate) fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
+    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
         }

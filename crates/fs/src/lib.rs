@@ -1,10 +1,10 @@
 //! The engine of btrfs in user space: inodes, directories, files and subvolumes of a volume, in
 //! transactions that commits make durable.
 //!
-//! All that a server of the VFS asks is a method of [`Filesystem`], on [`InodeId`]s. What is made
-//! of these operations alone is in crates above: files by path, changes between subvolumes, merges.
-//! They use what this page lists, as any program can. The crate `ubtrfs` has all of it under one
-//! name, and says what one has to know.
+//! A [`Filesystem`] has the owners of all that a server of the VFS asks, on [`InodeId`]s. What is
+//! made of their operations alone is in crates above: files by path, changes between subvolumes,
+//! merges. They use what this page lists, as any program can. The crate `ubtrfs` has all of it
+//! under one name, and says what one has to know.
 
 #![warn(unnameable_types)]
 
@@ -41,6 +41,7 @@ mod options;
 mod published_roots;
 mod relocation;
 mod replace;
+mod replacement;
 mod replay;
 mod reserve;
 mod resilver;
@@ -61,22 +62,23 @@ mod writability;
 mod writeback;
 pub mod xattr_names;
 
+pub use discard::Discarder;
 pub use error::{Errno, Error, Refusal, Result, Step};
-pub use filesystem::{Filesystem, InodeFix, KeptCommit, Stats};
+pub use filesystem::{Filesystem, FilesystemStats, FoundInode, FoundItem, FoundSubvolume, InodeFix, KeptCommit, Stats};
 pub use inactivate::InactivationStats;
 pub use inode::InodeId;
 pub use last_errors::ErrorRecord;
 pub use log::Reason;
 pub use names::DirectoryEntry;
 pub use ops::{
-    Attributes, Defragmentation, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan, FoundExtent, FoundInode,
-    FoundItem, FoundSubvolume, ModeAndXattr, ModeAndXattrPlan, NewInode, RenameFlags, SETTABLE_FLAGS, SetAttributes,
-    SubvolumeInfo, TimeChange, WriteAt, XattrMode,
+    Attributes, Defragmentation, DirectoryOperations, Durability, FileOperations, Flagged, FlagsAndXattrPlan,
+    FlagsPlan, FoundExtent, InodeOperations, ModeAndXattr, ModeAndXattrPlan, NewInode, References, RenameFlags,
+    SETTABLE_FLAGS, SetAttributes, SubvolumeInfo, SubvolumeOperations, TimeChange, WriteAt, XattrMode,
 };
 pub use options::{FreeingLimits, Options, Reproducible, Rescue};
-pub use relocation::{BalanceProgress, BalanceStatus, VacateProgress};
-pub use replace::{ReplaceOptions, ReplaceProgress, ReplaceState};
-pub use scrub::ScrubOptions;
+pub use relocation::{BalanceProgress, BalanceStatus, Balancer, Relocator, VacateProgress};
+pub use replace::{ReplaceOptions, ReplaceProgress, ReplaceState, Replacer};
+pub use scrub::{ScrubOptions, Scrubber};
 pub use scrub_progress::ScrubProgress;
 pub use subvolume_changes::Received;
 pub use ubtrfs_file::{

@@ -76,11 +76,11 @@ pub struct Reproducible {
 pub struct Options {
     /// Change nothing, not one byte of the devices.
     pub read_only: bool,
-    /// Open the devices for writing, but change nothing until [`Filesystem::write_again`]. An error
+    /// Open the devices for writing, but change nothing until [`Durability::write_again`]. An error
     /// where writing would begin with something that is left to do: a log to be replayed, a device
     /// that is being replaced or lags, or what a balance has left.
     ///
-    /// [`Filesystem::write_again`]: crate::Filesystem::write_again
+    /// [`Durability::write_again`]: crate::Durability::write_again
     pub begins_at_rest: bool,
     /// Devices that lag have all that the others have before the volume is used, or opening fails.
     /// For who uses it for a short time: else the [`Filesystem`](crate::Filesystem) brings them up

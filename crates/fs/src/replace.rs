@@ -23,6 +23,7 @@ use crate::allocated::{self, Allocated};
 use crate::commit::Committer;
 use crate::error::{Errno, Error, Result};
 use crate::fs_info::FsInfo;
+use crate::replacement::Replacement;
 use ubtrfs_space::stripe_length;
 
 /// Extents of a batch.
@@ -102,9 +103,10 @@ struct Pace {
 }
 
 /// Replaces devices, one at a time.
-pub(crate) struct Replacer {
+pub struct Replacer {
     info: Arc<FsInfo>,
     committer: Arc<Committer>,
+    replacement: Arc<Replacement>,
     is_ending: AtomicBool,
     /// Held while data is copied.
     running: Mutex<()>,
@@ -115,9 +117,11 @@ pub(crate) struct Replacer {
 
 impl Replacer {
     pub(crate) fn new(info: Arc<FsInfo>, committer: Arc<Committer>) -> Self {
+        let replacement = committer.replacement().clone();
         Self {
             info,
             committer,
+            replacement,
             is_ending: AtomicBool::new(false),
             running: Mutex::with_default(Rank::ReplaceRunning),
             pause: Mutex::with_default(Rank::ReplacePause),
@@ -139,24 +143,26 @@ impl Replacer {
 
     /// Notes that the volume is unmounted, for the last commit.
     pub(crate) fn suspend(&self) {
-        let is_there = self.info.volume.replacement().is_some();
-        if is_there && self.committer.note_replacement(|item| item.state = DevReplaceItem::SUSPENDED) {
+        if self.replacement.suspend() {
             self.committer.want_commit();
         }
     }
 
-    /// Begins to replace a device; [`Self::run`] does it.
-    pub(crate) fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
+    /// Begins to replace a device, missing ones too, by a new one that is as large, whatever is on
+    /// that; this is durable when it returns. [`Self::run`] does it.
+    /// `EINPROGRESS` if a device is being replaced already.
+    pub fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
         // Who copied for the last one has ended.
         let Some(_idle) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
         let _exclusive = self.info.exclusive_op.begin()?;
         self.bytes_per_second.store(options.bytes_per_second.unwrap_or(0), Ordering::Release);
-        self.committer.begin_replacement(source, target, options.avoid_source)
+        self.replacement.begin(source, target, options.avoid_source)?;
+        self.committer.commit_anyway()
     }
 
-    /// How far it is.
-    pub(crate) fn progress(&self) -> ReplaceProgress {
-        let item = self.committer.replacement();
+    /// How far the replacement of a device is, or how the last one ended.
+    pub fn progress(&self) -> ReplaceProgress {
+        let item = self.replacement.item();
         let extents = self.extents(item.source, 0);
         let total_bytes = extents.iter().map(|extent| extent.length).sum();
         let is_done = |extent: &&DeviceExtent| extent.start + extent.length <= item.cursor_left;
@@ -189,19 +195,21 @@ impl Replacer {
         }
     }
 
-    /// Gives a replacement up, in progress or suspended. `ENOTCONN` if there is none.
-    pub(crate) fn cancel(&self) -> Result<()> {
-        self.committer.end_replacement(DevReplaceItem::CANCELED)?;
+    /// Gives the replacement of a device up: the volume has the devices that it had before.
+    /// `ENOTCONN` if there is none.
+    pub fn cancel(&self) -> Result<()> {
+        self.end(DevReplaceItem::CANCELED)?;
         self.wake();
         // From here on nothing is written to the new device.
         drop(self.running.lock());
         Ok(())
     }
 
-    /// Copies until all is done, and puts the new device into the old one's place. `goes_on` is
-    /// called again and again; if it says no, or the mount ends, that is all: `ECANCELED`, as if it
-    /// was cancelled. The next mount goes on. `EIO` if the new device was given up.
-    pub(crate) fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
+    /// Copies what the old device has to the new one, and puts that into its place; the old one is
+    /// no device of the volume then. `goes_on` is asked again and again; when it says no, or the
+    /// mount ends, this ends with `ECANCELED`, and the next mount goes on. So it does when the
+    /// replacement is cancelled. `EIO` if the new device failed: the volume is as it was before.
+    pub fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
         ubtrfs_tree::ensure_may_block()?;
         let Some(running) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
         self.run_alone(&running, goes_on)
@@ -215,15 +223,13 @@ impl Replacer {
         if self.info.volume.replacement().is_none() {
             return Err(Errno::NOTCONN.into());
         }
-        self.committer.note_replacement(|item| item.state = DevReplaceItem::STARTED);
+        self.replacement.go_on();
         let mut pace = Pace { bytes: 0, begun: Instant::now(), shown: None };
         let mut known = KnownExtents::default();
         loop {
-            let item = self.committer.replacement();
+            let item = self.replacement.item();
             let Some(extent) = self.next_extent(&mut known, item.source, item.cursor_left) else { break };
-            self.committer.note_replacement(|item| {
-                (item.cursor_left, item.cursor_right) = (extent.start, extent.start + extent.length);
-            });
+            self.replacement.copies(extent.start, extent.start + extent.length);
             let mut from = Some(extent.chunk);
             while let Some(start) = from {
                 if !self.may_go_on(goes_on, &mut pace)? {
@@ -231,16 +237,16 @@ impl Replacer {
                 }
                 let (next, copied) = self.copy(&extent, start).or_else(|error| self.given_up(error))?;
                 pace.bytes += copied.bytes;
-                self.committer.note_replacement(|item| item.unreadable += copied.unreadable);
+                self.replacement.add_unreadable(copied.unreadable);
                 from = next;
             }
-            self.committer.note_replacement(|item| item.cursor_left = item.cursor_right);
+            self.replacement.has_copied();
         }
         // What was copied last may have been more than the rate allows by now.
         if !self.may_go_on(goes_on, &mut pace)? {
             return Err(Errno::CANCELED.into());
         }
-        match self.committer.end_replacement(DevReplaceItem::FINISHED) {
+        match self.end(DevReplaceItem::FINISHED) {
             Ok(DevReplaceItem::FINISHED) => {
                 tracing::info!("a device of the volume has been replaced");
                 Ok(())
@@ -251,13 +257,20 @@ impl Replacer {
         }
     }
 
+    /// Ends it by a commit. Returns how it has ended. `ENOTCONN` if there is none.
+    fn end(&self, how: u64) -> Result<u64> {
+        self.replacement.end(how)?;
+        self.committer.commit_anyway()?;
+        Ok(self.replacement.item().state)
+    }
+
     /// Waits as long as the rate and the mount ask for it; whether there is still something to do.
     fn may_go_on(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool, pace: &mut Pace) -> Result<bool> {
         loop {
             if let Some(error) = self.info.aborted() {
                 return Err(Error::Aborted(error));
             }
-            let is_started = self.committer.replacement().state == DevReplaceItem::STARTED;
+            let is_started = self.replacement.item().state == DevReplaceItem::STARTED;
             if self.is_ending.load(Ordering::Acquire) || !is_started {
                 return Ok(false);
             }
@@ -292,7 +305,7 @@ impl Replacer {
         }
         // The next commit says so.
         self.committer.commit_anyway()?;
-        let is_cancelled = self.committer.replacement().write_errors == 0;
+        let is_cancelled = self.replacement.item().write_errors == 0;
         Err(if is_cancelled { Errno::CANCELED } else { Errno::IO }.into())
     }
 

@@ -6,6 +6,5 @@
 pub use ubtrfs_tree::{may_block, nonblocking};
 
 pub use crate::deferred_reads::{BegunRead, DeferredRead};
-pub use crate::filesystem::Scheduling;
 pub use crate::fsync_group::Done;
 pub use crate::ops::FsyncLeader;

@@ -51,7 +51,7 @@ pub struct ScrubOptions {
 }
 
 /// Scrubs a volume, and brings devices that lag up to the others.
-pub(crate) struct Scrubber {
+pub struct Scrubber {
     info: Arc<FsInfo>,
     committer: Arc<Committer>,
     is_ending: AtomicBool,
@@ -77,14 +77,11 @@ impl Scrubber {
         self.ended.notify_all();
     }
 
-    /// Scrubs. `goes_on` is called again and again with what was done so far; if it says no, or the
-    /// mount ends, that is all: `ECANCELED`. Devices that lag are current after it, if all copies
-    /// on them were compared and are right now, and they have not failed again.
-    pub(crate) fn run(
-        &self,
-        options: ScrubOptions,
-        goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
-    ) -> Result<ScrubProgress> {
+    /// Compares all copies of all that is allocated with what they should be, and rewrites those
+    /// that are wrong. `goes_on` is asked again and again with what was done so far; when it says
+    /// no, or the mount ends, the scrub ends with `ECANCELED`. Devices that lack something have all
+    /// of it after a scrub that could rewrite all that was wrong on them.
+    pub fn run(&self, options: ScrubOptions, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<ScrubProgress> {
         ubtrfs_tree::ensure_may_block()?;
         let volume = &self.info.volume;
         if self.info.options.rescue.ignore_data_checksums {
@@ -100,9 +97,9 @@ impl Scrubber {
         self.bring_up(&lagging, || self.compare((start, end), scope, options.bytes_per_second, goes_on))
     }
 
-    /// About how many bytes a scrub from this address on reads: of all copies, or of those on one
-    /// device.
-    pub(crate) fn bytes_to_read(&self, device: Option<DeviceId>, from: Logical) -> u64 {
+    /// About how many bytes a scrub reads, from an address on: of all copies, or of those on one
+    /// device. Parity is not counted.
+    pub fn bytes_to_read(&self, device: Option<DeviceId>, from: Logical) -> u64 {
         let volume = &self.info.volume;
         let missing: Vec<DeviceId> = volume.missing_devices().iter().map(|item| item.devid).collect();
         let is_read = |devid: DeviceId| device.is_none_or(|device| device == devid) && !missing.contains(&devid);
@@ -278,8 +275,9 @@ impl Scrubber {
         Ok(next.is_some())
     }
 
-    /// Brings all devices that lag up to the others. Returns those that are current again.
-    pub(crate) fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
+    /// Brings devices that lack something up to the others. Returns those that have all of it now.
+    /// Mounts do that by themselves, in the background.
+    pub fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
         let mut lagging = self.info.volume.lagging_devices();
         if self.info.is_read_only() {
             return Ok(Vec::new());

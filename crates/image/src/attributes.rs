@@ -32,7 +32,8 @@ fn about<'a>(path: &'a Path, name: &'a [u8]) -> impl FnOnce(ubtrfs::Error) -> Er
 /// Gives a file that is still empty the property by which its content is compressed.
 pub(crate) fn give_property(fs: &Filesystem, id: InodeId, xattrs: &[(Vec<u8>, Vec<u8>)], path: &Path) -> Result<()> {
     let mut properties = xattrs.iter().filter(|(name, _)| name == COMPRESSION);
-    properties.try_for_each(|(name, value)| fs.put_xattr(id, name, value, XattrMode::Set).map_err(about(path, name)))
+    properties
+        .try_for_each(|(name, value)| fs.inodes().put_xattr(id, name, value, XattrMode::Set).map_err(about(path, name)))
 }
 
 impl Attributes<'_> {
@@ -50,11 +51,11 @@ impl Attributes<'_> {
         // Another owner takes capabilities away, so they come after; and an ACL says the mode.
         let (uid, gid, mode) = (Some(self.owner.0), Some(self.owner.1), Some(self.mode));
         let owner = SetAttributes { uid, gid, btime: self.btime, ..SetAttributes::default() };
-        fs.set_attributes(id, &owner).map_err(inside(path))?;
-        fs.put_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map_err(inside(path))?;
+        fs.inodes().set_attributes(id, &owner).map_err(inside(path))?;
+        fs.inodes().put_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map_err(inside(path))?;
         for (name, value) in self.xattrs {
-            fs.put_xattr(id, name, value, XattrMode::Set).map_err(about(path, name))?;
+            fs.inodes().put_xattr(id, name, value, XattrMode::Set).map_err(about(path, name))?;
         }
-        fs.set_attributes(id, &self.times()).map(drop).map_err(inside(path))
+        fs.inodes().set_attributes(id, &self.times()).map(drop).map_err(inside(path))
     }
 }

@@ -32,7 +32,7 @@ pub fn dump(
     let mut left = vec![dir];
     while let Some(file) = left.pop() {
         let of = source.describe(&file)?;
-        let nlink = fs.attributes(file.id).map_err(|error| file.failed(error))?.nlink;
+        let nlink = fs.inodes().attributes(file.id).map_err(|error| file.failed(error))?.nlink;
         let mut line = escaped(&file.path().below(b"/"), false);
         let size = if of.file_type() == FileType::Symlink { of.target.len() as u64 } else { of.size };
         let first = of.identity.and_then(|identity| links.get(&identity));

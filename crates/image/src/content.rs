@@ -12,7 +12,7 @@ pub(crate) struct Target {
 /// Writes all of it; set-id bits and capabilities stay.
 pub(crate) fn write_all(fs: &Filesystem, id: InodeId, mut at: u64, mut data: &[u8]) -> ubtrfs::Result<()> {
     while !data.is_empty() {
-        let written = fs.write(id, WriteAt::Offset(at), &data[..data.len().min(1 << 20)], false)?;
+        let written = fs.files().write(id, WriteAt::Offset(at), &data[..data.len().min(1 << 20)], false)?;
         at += written as u64;
         data = &data[written..];
     }

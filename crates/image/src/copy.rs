@@ -115,7 +115,7 @@ impl<S: Source> Copier<'_, '_, S> {
             } else if let Some(done) = frames.pop() {
                 ends.pop();
                 self.finish(done.to, as_path(&path), &done.description, done.is_new)?;
-                self.fs.forget(done.to, 1);
+                self.fs.references().forget(done.to, 1);
                 self.job.done(FileType::Directory)?;
             }
         }
@@ -147,21 +147,21 @@ impl<S: Source> Copier<'_, '_, S> {
             && !self.options.archive
         {
             let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
-            self.fs.set_attributes(id, &empty).map_err(inside(path))?;
+            self.fs.inodes().set_attributes(id, &empty).map_err(inside(path))?;
             self.content(node, &description, id, path)?;
             self.job.done(FileType::Regular)?;
             return Ok(None);
         }
         if present.is_some() {
-            self.fs.unlink(dir, &name).map_err(inside(path))?;
+            self.fs.directories().unlink(dir, &name).map_err(inside(path))?;
         }
         if let Some(first) = first {
-            self.fs.link(first, dir, &name).map_err(inside(path))?;
+            self.fs.directories().link(first, dir, &name).map_err(inside(path))?;
             self.job.done(description.file_type())?;
             return Ok(None);
         }
         let new = self.new_inode(dir, &description).map_err(inside(path))?;
-        let made = self.fs.create(dir, &name, &new).map_err(inside(path))?;
+        let made = self.fs.directories().create(dir, &name, &new).map_err(inside(path))?;
         if description.file_type() == FileType::Regular {
             self.job.made(self.fs, made, path)?;
             if self.options.archive {
@@ -170,7 +170,7 @@ impl<S: Source> Copier<'_, '_, S> {
             self.content(node, &description, made, path)?;
         }
         self.finish(made, path, &description, true)?;
-        self.fs.forget(made, 1);
+        self.fs.references().forget(made, 1);
         if let Some(identity) = identity {
             self.links.insert(identity, made);
         }
@@ -187,7 +187,7 @@ impl<S: Source> Copier<'_, '_, S> {
         self.refuse_within(node, to, path)?;
         let mut left = self.source.children(node)?;
         left.reverse();
-        self.fs.reference(to);
+        self.fs.references().reference(to);
         self.job.made(self.fs, to, path)?;
         Ok(Frame { to, description, is_new: false, left })
     }
@@ -206,14 +206,14 @@ impl<S: Source> Copier<'_, '_, S> {
         let is_new = present.is_none();
         let (to, mut left) = match present {
             Some((id, FileType::Directory)) => {
-                self.fs.reference(id);
+                self.fs.references().reference(id);
                 (id, self.source.children(node)?)
             }
             Some(_) => return Err(refused(path, "is no directory, and no directory replaces it")),
             None => {
                 let left = self.source.children(node)?;
                 let new = self.new_inode(dir, &description).map_err(inside(path))?;
-                (self.fs.create(dir, name, &new).map_err(inside(path))?, left)
+                (self.fs.directories().create(dir, name, &new).map_err(inside(path))?, left)
             }
         };
         self.job.made(self.fs, to, path)?;
@@ -235,7 +235,7 @@ impl<S: Source> Copier<'_, '_, S> {
         // The parents of a damaged volume may have no end.
         let mut passed = HashSet::new();
         while passed.insert(dir) && dir != above {
-            let Ok(parent) = self.fs.parent(dir) else { return false };
+            let Ok(parent) = self.fs.directories().parent(dir) else { return false };
             dir = parent;
         }
         dir == above
@@ -257,7 +257,7 @@ impl<S: Source> Copier<'_, '_, S> {
             _ => 0,
         };
         let new = NewInode { mode: of.mode & !dropped, uid: owner.0, gid: owner.1, ..new };
-        self.fs.inheriting(dir, new, umask)
+        self.fs.inodes().inheriting(dir, new, umask)
     }
 
     /// Fills an empty file.
@@ -268,7 +268,7 @@ impl<S: Source> Copier<'_, '_, S> {
             (None, Reflink::Always) => {
                 return Err(refused(path, "can share extents only with a file of the same volume"));
             }
-            (Some(from), _) if size > 0 => match self.fs.clone_range(from, 0, to, 0, size) {
+            (Some(from), _) if size > 0 => match self.fs.files().clone_range(from, 0, to, 0, size) {
                 Ok(shared) => shared,
                 Err(error) if error.errno() == Errno::OPNOTSUPP => 0,
                 Err(error) => return Err(inside(path)(error)),
@@ -283,7 +283,7 @@ impl<S: Source> Copier<'_, '_, S> {
             return Err(refused(path, "can't share extents with that file: --reflink=auto copies then"));
         }
         let set_size = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        self.fs.set_attributes(to, &set_size).map_err(inside(path))?;
+        self.fs.inodes().set_attributes(to, &set_size).map_err(inside(path))?;
         let (job, fs, dedupe) = (&mut *self.job, self.fs, self.options.dedupe);
         let to = Target { id: to, size };
         let found = self.source.read(node, size, &mut |at, data| {
@@ -293,7 +293,7 @@ impl<S: Source> Copier<'_, '_, S> {
         if found < size {
             job.note_shrunk(path);
             let set_size = SetAttributes { size: Some(found), ..SetAttributes::default() };
-            fs.set_attributes(to.id, &set_size).map_err(inside(path))?;
+            fs.inodes().set_attributes(to.id, &set_size).map_err(inside(path))?;
         }
         Ok(())
     }
@@ -305,9 +305,9 @@ impl<S: Source> Copier<'_, '_, S> {
         }
         if !is_new {
             let names: Vec<_> = of.xattrs.iter().map(|(name, _)| name).collect();
-            for old in self.fs.list_xattrs(id).map_err(inside(path))? {
+            for old in self.fs.inodes().list_xattrs(id).map_err(inside(path))? {
                 if !names.contains(&&old) {
-                    self.fs.drop_xattr(id, &old).map_err(inside(path))?;
+                    self.fs.inodes().drop_xattr(id, &old).map_err(inside(path))?;
                 }
             }
         }

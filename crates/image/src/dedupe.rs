@@ -155,12 +155,12 @@ impl Dedupe {
         let source = self.files[place.file as usize];
         let from = u64::from(place.sector) * self.sector;
         // A hole there stays one, and what is data here stays data.
-        let until = (from + (end - pos)).min(fs.seek_hole(source, from).ok()?);
+        let until = (from + (end - pos)).min(fs.files().seek_hole(source, from).ok()?);
         let part = |from: u64, until: u64| &data[(from - at) as usize..(until - at) as usize];
         let mut equal = 0;
         while from + equal < until {
             let len = (until - from - equal).min(COMPARED);
-            let found = fs.read(source, from + equal, len as usize).ok()?;
+            let found = fs.files().read(source, from + equal, len as usize).ok()?;
             let wanted = part(pos + equal, pos + equal + len);
             let same = if wanted == found { len } else { common(wanted, &found) };
             equal += same;
@@ -189,11 +189,11 @@ impl Dedupe {
         data: &[u8],
     ) -> u64 {
         let most = (pos - written).min(from).min(COMPARED);
-        let is_data = |start: u64| fs.seek_hole(source, start).is_ok_and(|hole| hole >= from);
+        let is_data = |start: u64| fs.files().seek_hole(source, start).is_ok_and(|hole| hole >= from);
         if most == 0 || !is_data(from - most) {
             return 0;
         }
-        let Ok(found) = fs.read(source, from - most, most as usize) else { return 0 };
+        let Ok(found) = fs.files().read(source, from - most, most as usize) else { return 0 };
         let wanted = &data[(pos - most - at) as usize..(pos - at) as usize];
         let equal = wanted.iter().rev().zip(found.iter().rev()).take_while(|(a, b)| a == b).count() as u64;
         let start = (pos - equal).next_multiple_of(self.block);
@@ -203,7 +203,7 @@ impl Dedupe {
 
 /// Shares a run, as far as it can be shared; returns how far.
 fn share(fs: &Filesystem, run: Run, to: Target) -> ubtrfs::Result<u64> {
-    match fs.clone_range(run.source, run.from, to.id, run.start, run.end - run.start) {
+    match fs.files().clone_range(run.source, run.from, to.id, run.start, run.end - run.start) {
         // One has checksums and the other has not, or only the one ends in the last sector; or the
         // file with the same data has been removed, but is not freed yet.
         Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::NOENT) => Ok(0),
@@ -254,7 +254,7 @@ mod tests {
         let fs = session.fs();
         let file = Dir::root(fs).create(name).unwrap();
         let size = data.len() as u64;
-        fs.set_attributes(file.id(), &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+        fs.inodes().set_attributes(file.id(), &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
         let to = Target { id: file.id(), size };
         let pieces = data.chunks(1 << 20).zip(0..);
         pieces.map(|(piece, number)| dedupe.write(fs, to, number << 20, piece).unwrap()).sum()
@@ -342,14 +342,16 @@ mod tests {
         let (fs, mut dedupe) = (session.fs(), Dedupe::new(session.fs()));
         let mut sparse = content(6, 64 << 10);
         let file = Dir::root(fs).create("sparse").unwrap();
-        fs.set_attributes(file.id(), &SetAttributes { size: Some(1 << 20), ..SetAttributes::default() }).unwrap();
+        fs.inodes()
+            .set_attributes(file.id(), &SetAttributes { size: Some(1 << 20), ..SetAttributes::default() })
+            .unwrap();
         let to = Target { id: file.id(), size: 1 << 20 };
         dedupe.write(fs, to, 0, &sparse).unwrap();
         // Zeros that were written are data, whatever the first file has there.
         sparse.resize(1 << 20, 0);
         write(&session, &mut dedupe, "full", &sparse);
         let full = Dir::root(fs).metadata("full").unwrap().id;
-        assert_eq!(fs.seek_hole(full, 0).unwrap(), 1 << 20);
+        assert_eq!(fs.files().seek_hole(full, 0).unwrap(), 1 << 20);
         holds(&session, "full", &sparse);
         for name in ["small", "small again"] {
             assert_eq!(write(&session, &mut dedupe, name, &content(7, 2000)), 0);

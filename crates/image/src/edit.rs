@@ -147,7 +147,7 @@ impl Editor {
         let mode = change.apply(0o777, true);
         let said = change.said(true);
         let made = self.make(path, S_IFDIR | mode & 0o1777, 0, 0)?;
-        let is = self.fs.mode(made).map_err(inside(path))?;
+        let is = self.fs.inodes().mode(made).map_err(inside(path))?;
         self.permit(made, is & !said | mode & said, path)
     }
 
@@ -166,7 +166,7 @@ impl Editor {
         let made = self.make(path, kind | 0o666, umask, rdev)?;
         if group.is_some() {
             let group = SetAttributes { gid: group, ..SetAttributes::default() };
-            self.fs.set_attributes(made, &group).map_err(inside(path))?;
+            self.fs.inodes().set_attributes(made, &group).map_err(inside(path))?;
         }
         mode.map_or(Ok(()), |change| self.permit(made, change.apply(0o666, false), path))
     }
@@ -177,16 +177,16 @@ impl Editor {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let (uid, gid) = self.owner;
         let new = NewInode { mode, uid, gid, rdev, ..NewInode::default() };
-        let new = self.fs.inheriting(dir, new, umask).map_err(inside(&path))?;
-        let made = self.fs.create(dir, name, &new).map_err(inside(&path))?;
-        self.fs.forget(made, 1);
+        let new = self.fs.inodes().inheriting(dir, new, umask).map_err(inside(&path))?;
+        let made = self.fs.directories().create(dir, name, &new).map_err(inside(&path))?;
+        self.fs.references().forget(made, 1);
         Ok(made)
     }
 
     /// Gives permissions as chmod(2) does.
     fn permit(&self, id: InodeId, mode: u32, path: &Path) -> Result<()> {
         let changes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-        self.fs.put_attributes(id, &changes).map(drop).map_err(inside(path))
+        self.fs.inodes().put_attributes(id, &changes).map(drop).map_err(inside(path))
     }
 
     /// Removes a file; with `recursive` also a directory with all that is in it.
@@ -267,7 +267,7 @@ impl Editor {
         let mut left = vec![VolumeFile::new(id, rooted(path))];
         while let Some(file) = left.pop() {
             act(file.id).map_err(|error| file.failed(error))?;
-            let mode = self.fs.mode(file.id).map_err(|error| file.failed(error))?;
+            let mode = self.fs.inodes().mode(file.id).map_err(|error| file.failed(error))?;
             if recursive && FileType::from_mode(mode) == FileType::Directory {
                 left.extend(source.children(&file)?.into_iter().map(|(_, file)| file));
             }
@@ -278,13 +278,13 @@ impl Editor {
     /// Changes permissions. Symbolic links have none.
     pub fn change_mode(&self, path: &Path, change: &ModeChange, recursive: bool) -> Result<()> {
         self.each(path, (recursive, true), &|id| {
-            let mode = self.fs.mode(id)?;
+            let mode = self.fs.inodes().mode(id)?;
             let file_type = FileType::from_mode(mode);
             if file_type == FileType::Symlink {
                 return Ok(());
             }
             let mode = Some(change.apply(mode, file_type == FileType::Directory));
-            self.fs.put_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
+            self.fs.inodes().put_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
         })
     }
 
@@ -298,10 +298,10 @@ impl Editor {
     ) -> Result<()> {
         let changes = SetAttributes { uid, gid, ..SetAttributes::default() };
         self.each(path, (recursive, follow), &|id| {
-            let capabilities = self.fs.get_xattr(id, CAPABILITY);
-            self.fs.set_attributes(id, &changes)?;
+            let capabilities = self.fs.inodes().get_xattr(id, CAPABILITY);
+            self.fs.inodes().set_attributes(id, &changes)?;
             match capabilities {
-                Ok(value) => self.fs.set_xattr(id, CAPABILITY, &value, XattrMode::Set),
+                Ok(value) => self.fs.inodes().set_xattr(id, CAPABILITY, &value, XattrMode::Set),
                 Err(error) if error.errno() == Errno::NODATA => Ok(()),
                 Err(error) => Err(error),
             }
@@ -312,8 +312,8 @@ impl Editor {
     pub fn set_xattr(&self, path: &Path, name: &[u8], value: Option<&[u8]>, follow: bool) -> Result<()> {
         let (id, _) = self.find(path, follow)?;
         match value {
-            Some(value) => self.fs.put_xattr(id, name, value, XattrMode::Set),
-            None => self.fs.drop_xattr(id, name),
+            Some(value) => self.fs.inodes().put_xattr(id, name, value, XattrMode::Set),
+            None => self.fs.inodes().drop_xattr(id, name),
         }
         .map_err(|error| match error.errno() {
             Errno::OPNOTSUPP if !has_namespace(name) => {
@@ -329,7 +329,7 @@ impl Editor {
         let path = rooted(path);
         let file = ubtrfs::OpenOptions::new().write(true).create(true).open(&self.root, path).map_err(inside(path))?;
         let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        self.fs.set_attributes(file.id(), &changes).map(drop).map_err(inside(path))
+        self.fs.inodes().set_attributes(file.id(), &changes).map(drop).map_err(inside(path))
     }
 
     /// Makes what a reader yields the whole content of a file.

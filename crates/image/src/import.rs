@@ -87,7 +87,7 @@ pub(crate) fn import_plain(
     archive.finish()?;
     // Entries change the times of the directories that they come into.
     for (id, times) in import.times {
-        match fs.set_attributes(id, &times) {
+        match fs.inodes().set_attributes(id, &times) {
             // A later entry may have replaced it.
             Err(error) if error.errno() != Errno::NOENT => return Err(inside("/")(error)),
             _ => {}
@@ -95,7 +95,7 @@ pub(crate) fn import_plain(
     }
     // Nothing changes a file any more that its flags protect.
     for (id, flags) in import.flags {
-        match fs.set_flags_as(id, &|is| Ok(is.flags | flags)) {
+        match fs.inodes().set_flags_as(id, &|is| Ok(is.flags | flags)) {
             Err(error) if error.errno() != Errno::NOENT => return Err(inside("/")(error)),
             _ => {}
         }
@@ -150,7 +150,7 @@ impl Import<'_, '_> {
             match self.layer {
                 Layer::Oci => remove(self.fs, dir, name, &shown)?,
                 // As by tar(1): nothing goes that has another name.
-                Layer::Plain => match self.fs.rmdir(dir, name) {
+                Layer::Plain => match self.fs.directories().rmdir(dir, name) {
                     Err(error) if error.errno() == Errno::NOTEMPTY => {
                         return Err(refused(&shown, "would replace a directory that is not empty"));
                     }
@@ -165,7 +165,7 @@ impl Import<'_, '_> {
             return self.job.done(FileType::Regular);
         }
         if present.is_some() {
-            self.fs.unlink(dir, name).map_err(inside(&shown))?;
+            self.fs.directories().unlink(dir, name).map_err(inside(&shown))?;
         }
         let new = NewInode {
             mode: of.kind.type_bits() | of.mode,
@@ -175,7 +175,7 @@ impl Import<'_, '_> {
             symlink_target: if of.kind == Kind::Symlink { of.target.clone() } else { Vec::new() },
             ..NewInode::default()
         };
-        let made = self.fs.create(dir, name, &new).map_err(inside(&shown))?;
+        let made = self.fs.directories().create(dir, name, &new).map_err(inside(&shown))?;
         if matches!(of.kind, Kind::Regular | Kind::Directory) {
             self.tell_job(made, &names)?;
             give_property(self.fs, made, &of.xattrs, &shown)?;
@@ -184,7 +184,7 @@ impl Import<'_, '_> {
             self.content(archive, of, made, &shown)?;
         }
         self.finish(made, of, &shown)?;
-        self.fs.forget(made, 1);
+        self.fs.references().forget(made, 1);
         Ok(())
     }
 
@@ -234,7 +234,7 @@ impl Import<'_, '_> {
                     if links > MAX_SYMLINKS {
                         return Err(inside(shown)(Errno::LOOP.into()));
                     }
-                    let target = self.fs.read_link(id).map_err(inside(shown))?;
+                    let target = self.fs.files().read_link(id).map_err(inside(shown))?;
                     if target.starts_with(b"/") {
                         dir = self.root;
                         above.clear();
@@ -250,9 +250,9 @@ impl Import<'_, '_> {
                 Some(_) => return Err(inside(shown)(Errno::NOTDIR.into())),
                 None => {
                     let new = NewInode { mode: 0o040_755, ..NewInode::default() };
-                    let made = self.fs.create(dir, &name, &new).map_err(inside(shown))?;
+                    let made = self.fs.directories().create(dir, &name, &new).map_err(inside(shown))?;
                     self.tell_job(made, &names[..names.len().saturating_sub(left.len())])?;
-                    self.fs.forget(made, 1);
+                    self.fs.references().forget(made, 1);
                     made
                 }
             };
@@ -290,9 +290,9 @@ impl Import<'_, '_> {
             return Ok(());
         }
         if present.is_some() {
-            self.fs.unlink(dir, name).map_err(inside(shown))?;
+            self.fs.directories().unlink(dir, name).map_err(inside(shown))?;
         }
-        self.fs.link(target, dir, name).map_err(inside(shown))
+        self.fs.directories().link(target, dir, name).map_err(inside(shown))
     }
 
     /// Removes what layers below have under a name, or, where that is `.wh..opq`, all that they
@@ -352,7 +352,7 @@ impl Import<'_, '_> {
         shown: &Path,
     ) -> Result<()> {
         let set_size = SetAttributes { size: Some(of.size), ..SetAttributes::default() };
-        self.fs.set_attributes(to, &set_size).map_err(inside(shown))?;
+        self.fs.inodes().set_attributes(to, &set_size).map_err(inside(shown))?;
         let to = Target { id: to, size: of.size };
         let mut buf = vec![0; PIECE.min(of.size as usize)];
         for (start, len) in &of.ranges {

@@ -61,10 +61,10 @@ pub struct VolumeFiles {
 
 /// What has a name in a directory, if anything.
 pub(crate) fn lookup(fs: &Filesystem, dir: InodeId, name: &[u8]) -> ubtrfs::Result<Option<(InodeId, FileType)>> {
-    match fs.lookup(dir, name) {
+    match fs.directories().lookup(dir, name) {
         Ok(id) => {
-            let mode = fs.mode(id);
-            fs.forget(id, 1);
+            let mode = fs.inodes().mode(id);
+            fs.references().forget(id, 1);
             Ok(Some((id, FileType::from_mode(mode?))))
         }
         Err(error) if error.errno() == Errno::NOENT => Ok(None),
@@ -98,10 +98,10 @@ impl VolumeFiles {
 
     /// The names in a directory, in their order, and what they refer to.
     fn entries(fs: &Filesystem, dir: InodeId) -> ubtrfs::Result<Vec<Child<InodeId>>> {
-        let last = fs.last_index(dir)?;
+        let last = fs.directories().last_index(dir)?;
         let (mut all, mut after) = (Vec::new(), DirIndex(0));
         loop {
-            let batch = fs.list(dir, after, last, BATCH)?;
+            let batch = fs.directories().list(dir, after, last, BATCH)?;
             let Some(end) = batch.last() else { break };
             after = end.index;
             all.extend(batch.into_iter().map(|entry| (entry.name, entry.inode)));
@@ -111,13 +111,13 @@ impl VolumeFiles {
     }
 
     fn described(&self, id: InodeId) -> ubtrfs::Result<Description> {
-        let found = self.fs.attributes(id)?;
-        let target = if found.file_type == FileType::Symlink { self.fs.read_link(id)? } else { Vec::new() };
-        let mut names = self.fs.list_xattrs(id)?;
+        let found = self.fs.inodes().attributes(id)?;
+        let target = if found.file_type == FileType::Symlink { self.fs.files().read_link(id)? } else { Vec::new() };
+        let mut names = self.fs.inodes().list_xattrs(id)?;
         names.sort();
         let mut xattrs = Vec::new();
         for name in names {
-            let value = self.fs.get_xattr(id, &name)?;
+            let value = self.fs.inodes().get_xattr(id, &name)?;
             xattrs.push((name, value));
         }
         let may_have_names = found.nlink > 1 && found.file_type != FileType::Directory;
@@ -139,12 +139,13 @@ impl VolumeFiles {
     pub(crate) fn data_ranges(&self, file: &VolumeFile, size: u64) -> Result<Vec<(u64, u64)>> {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < size {
-            let start = match self.fs.seek_data(file.id, at) {
+            let start = match self.fs.files().seek_data(file.id, at) {
                 Ok(start) if start < size => start,
                 Err(error) if error.errno() != Errno::NXIO => return Err(file.failed(error)),
                 _ => break,
             };
-            let end = self.fs.seek_hole(file.id, start).map_err(|error| file.failed(error))?.min(size).max(start + 1);
+            let end =
+                self.fs.files().seek_hole(file.id, start).map_err(|error| file.failed(error))?.min(size).max(start + 1);
             found.push((start, end));
             at = end;
         }
@@ -161,7 +162,7 @@ impl VolumeFiles {
         let mut at = start;
         while at < end {
             let len = (end - at).min(PIECE) as usize;
-            let data = self.fs.read(file.id, at, len).map_err(|error| file.failed(error))?;
+            let data = self.fs.files().read(file.id, at, len).map_err(|error| file.failed(error))?;
             if data.is_empty() {
                 let source = io::ErrorKind::UnexpectedEof.into();
                 return Err(Error::Outside { path: file.path.path(), source });

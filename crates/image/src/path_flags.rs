@@ -55,7 +55,7 @@ impl PathFlags {
     pub(crate) fn give(&self, fs: &Filesystem, id: InodeId, path: &Path) -> Result<()> {
         match self.of(path) {
             0 => Ok(()),
-            flags => fs.set_flags_as(id, &|is| Ok(is.flags | flags)).map_err(inside(path)),
+            flags => fs.inodes().set_flags_as(id, &|is| Ok(is.flags | flags)).map_err(inside(path)),
         }
     }
 }

@@ -31,7 +31,7 @@ pub fn remove(fs: &Arc<Filesystem>, dir: InodeId, name: &[u8], path: &Path) -> R
                     let left = source.children(&dir)?;
                     frames.push(Frame { dir, name, left });
                 }
-                Some(_) => fs.unlink(above, &name).map_err(|error| file.failed(error))?,
+                Some(_) => fs.directories().unlink(above, &name).map_err(|error| file.failed(error))?,
                 None => {}
             }
         }
@@ -41,7 +41,7 @@ pub fn remove(fs: &Arc<Filesystem>, dir: InodeId, name: &[u8], path: &Path) -> R
             && let Some(done) = frames.pop()
         {
             let above = frames.last().map_or(dir, |frame| frame.dir.id);
-            fs.rmdir(above, &done.name).map_err(|error| done.dir.failed(error))?;
+            fs.directories().rmdir(above, &done.name).map_err(|error| done.dir.failed(error))?;
         }
     }
 }

@@ -45,7 +45,7 @@ impl Session {
         let options = Options { background_commits: false, subvolume_id: Some(0), no_atime: true, ..options };
         let at_rest = Options { begins_at_rest: true, ..options.clone() };
         if let Ok(session) = Self::begin(devices.clone(), at_rest) {
-            session.fs.write_again()?;
+            session.fs.durability().write_again()?;
             return Ok(session);
         }
         // What a mount does at once, or soon, it does by commits, which have to be on the devices
@@ -82,7 +82,7 @@ impl Session {
 
     /// Makes what has been done so far durable: an edit ends here and another one begins.
     pub fn checkpoint(&self) -> Result<()> {
-        self.fs.sync()?;
+        self.fs.durability().sync()?;
         // If one of several superblocks fails to be written, others may be there.
         self.footprints.borrow_mut().iter_mut().for_each(Footprint::forget);
         self.write_superblocks()?;
@@ -110,7 +110,7 @@ impl Session {
                 if device.total_bytes < least + SPARE {
                     break;
                 }
-                match self.fs.resize_device(devid, least.next_multiple_of(SPARE), &|_| true) {
+                match self.fs.relocator().resize_device(devid, least.next_multiple_of(SPARE), &|_| true) {
                     // What moves finds no place that is large enough, or no device is so small.
                     Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::INVAL) => {}
                     done => {
@@ -213,7 +213,7 @@ mod tests {
         let edit = session(&device);
         for byte in 2..5 {
             fill(&edit, byte).unwrap();
-            edit.fs().sync().unwrap();
+            edit.fs().durability().sync().unwrap();
             assert!(seen(&device) == before, "after commit {byte}");
         }
         // What the volume refers to is kept even where room is short.
@@ -250,7 +250,7 @@ mod tests {
             let before = used();
             let edit = Session::open(vec![open()]).unwrap();
             fill(&edit, 2).unwrap();
-            edit.fs().sync().unwrap();
+            edit.fs().durability().sync().unwrap();
             let at_most = used();
             edit.abandon();
             assert_eq!(used(), before, "{preallocated}, {at_most} meanwhile");
@@ -284,7 +284,7 @@ mod tests {
         let edit = Session::open(vec![Arc::clone(&one) as _, Arc::clone(&late) as _]).unwrap();
         for byte in 3..9 {
             fill(&edit, byte).unwrap();
-            edit.fs().sync().unwrap();
+            edit.fs().durability().sync().unwrap();
         }
         drop(edit);
         assert!(seen([&one, &late]) == before);
@@ -354,7 +354,7 @@ mod tests {
             for commit in 0..commits {
                 let content = vec![if commit + 1 < commits { 99 } else { byte }; 100_000];
                 Dir::root(session.fs()).write("file", content).map_err(crate::error::inside("/"))?;
-                session.fs().sync()?;
+                session.fs().durability().sync()?;
             }
             session.publish()
         };
@@ -399,7 +399,7 @@ mod tests {
         for number in 0..6 {
             root.write(format!("file{number}"), vec![byte; 100_000]).map_err(crate::error::inside("/"))?;
             if number % 2 == 1 {
-                session.fs().sync()?;
+                session.fs().durability().sync()?;
             }
         }
         session.publish()
@@ -492,7 +492,7 @@ mod tests {
         // Together they are many times as large as the device.
         for byte in 2..22 {
             fill(&edit, byte).unwrap();
-            edit.fs().sync().unwrap();
+            edit.fs().durability().sync().unwrap();
             assert!(seen(&device) == before, "after commit {byte}");
         }
         edit.publish().unwrap();
@@ -508,7 +508,7 @@ mod tests {
                 let content = vec![byte + round; 1 << 20];
                 root.write(format!("file{number}"), content).map_err(crate::error::inside("/"))?;
             }
-            session.fs().sync()?;
+            session.fs().durability().sync()?;
         }
         session.publish()
     }

@@ -38,10 +38,11 @@ impl MadeSubvolumes {
             }
             let (dir, path) = editor.place(path, None)?;
             let name = path.file_name().unwrap_or_default().as_bytes();
-            let id = fs.create_subvolume(dir, name, 0o755, (0, 0)).map_err(|error| match error.errno() {
-                Errno::EXIST => Error::Refused(format!("{} is named as a subvolume twice", shown(&path))),
-                _ => inside(&path)(error),
-            })?;
+            let id =
+                fs.subvolumes().create_subvolume(dir, name, 0o755, (0, 0)).map_err(|error| match error.errno() {
+                    Errno::EXIST => Error::Refused(format!("{} is named as a subvolume twice", shown(&path))),
+                    _ => inside(&path)(error),
+                })?;
             made.push((subvolume, id));
         }
         Ok(Self(made))
@@ -59,10 +60,10 @@ impl MadeSubvolumes {
                 return Err(Error::Refused(format!("{} is no directory in the tree", shown(&path))));
             }
             if default {
-                fs.set_default_subvolume(id).map_err(inside(&path))?;
+                fs.subvolumes().set_default_subvolume(id).map_err(inside(&path))?;
             }
             if read_only {
-                fs.set_subvolume_read_only(id, true).map_err(inside(&path))?;
+                fs.subvolumes().set_subvolume_read_only(id, true).map_err(inside(&path))?;
             }
         }
         Ok(())

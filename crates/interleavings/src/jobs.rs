@@ -106,7 +106,7 @@ impl Job {
                 Self::ReadOnly => read_only(stage, random),
                 Self::Scrub => scrub(stage),
                 Self::Balance => balance(stage),
-                Self::Trim => drop(stage.succeeds("a trim", stage.fs.trim(0, u64::MAX, 0), &[])),
+                Self::Trim => drop(stage.succeeds("a trim", stage.fs.discarder().trim(0, u64::MAX, 0), &[])),
                 Self::Defragment => defragment(stage, random),
                 Self::Compress => compress(stage, random),
                 Self::Remount => remount(stage),
@@ -133,7 +133,7 @@ impl Job {
 fn snapshot(stage: &Stage, number: u64, read_only: bool) {
     let name = format!("snapshot {number}").into_bytes();
     let least: Vec<usize> = stage.files.iter().map(|(_, file)| file.done()).collect();
-    let made = stage.fs.snapshot(TreeId::FS, stage.dir, &name, read_only);
+    let made = stage.fs.subvolumes().snapshot(TreeId::FS, stage.dir, &name, read_only);
     let Some(id) = stage.succeeds("a snapshot", made, &[]) else { return };
     let versions: Vec<Versions> =
         stage.files.iter().zip(least).map(|((_, file), least)| Versions { least, ..file.now() }).collect();
@@ -149,31 +149,31 @@ fn snapshot(stage: &Stage, number: u64, read_only: bool) {
             }
         }
     }
-    stage.succeeds("deleting a snapshot", stage.fs.delete_subvolume(stage.dir, &name), &[]);
+    stage.succeeds("deleting a snapshot", stage.fs.subvolumes().delete_subvolume(stage.dir, &name), &[]);
 }
 
 fn subvolume(stage: &Stage, number: u64) {
     let name = format!("subvolume {number}").into_bytes();
-    let made = stage.fs.create_subvolume(stage.dir, &name, 0o755, (0, 0));
+    let made = stage.fs.subvolumes().create_subvolume(stage.dir, &name, 0o755, (0, 0));
     let Some(id) = stage.succeeds("making a subvolume", made, &[]) else { return };
     let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
     let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
-    if let Some(file) = stage.succeeds("a creation", stage.fs.create(root, b"file", &new), &[]) {
+    if let Some(file) = stage.succeeds("a creation", stage.fs.directories().create(root, b"file", &new), &[]) {
         let data = Random::data(number, 9000);
-        stage.succeeds("a write", stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &data, false), &[]);
-        stage.succeeds("an fsync", stage.fs.fsync(file), &[]);
-        stage.fs.forget(file, 1);
+        stage.succeeds("a write", stage.fs.files().write(file, ubtrfs::WriteAt::Offset(0), &data, false), &[]);
+        stage.succeeds("an fsync", stage.fs.durability().fsync(file), &[]);
+        stage.fs.references().forget(file, 1);
     }
-    stage.succeeds("deleting a subvolume", stage.fs.delete_subvolume(stage.dir, &name), &[]);
+    stage.succeeds("deleting a subvolume", stage.fs.subvolumes().delete_subvolume(stage.dir, &name), &[]);
 }
 
 /// Two threads toggle the same subvolume, and a third writes there.
 fn read_only(stage: &Arc<Stage>, random: &mut Random) {
     let name = b"toggled";
-    let id = if let Ok(root) = stage.fs.lookup(stage.dir, name) {
+    let id = if let Ok(root) = stage.fs.directories().lookup(stage.dir, name) {
         root.subvolume
     } else {
-        let made = stage.fs.create_subvolume(stage.dir, name, 0o755, (0, 0));
+        let made = stage.fs.subvolumes().create_subvolume(stage.dir, name, 0o755, (0, 0));
         let Some(id) = stage.succeeds("making a subvolume", made, &[]) else { return };
         id
     };
@@ -182,21 +182,21 @@ fn read_only(stage: &Arc<Stage>, random: &mut Random) {
         for toggles in toggles {
             scope.spawn(move || {
                 for read_only in toggles {
-                    let result = stage.fs.set_subvolume_read_only(id, read_only);
+                    let result = stage.fs.subvolumes().set_subvolume_read_only(id, read_only);
                     stage.succeeds("a change of a subvolume's flag", result, &[]);
                 }
             });
         }
     });
     // Nobody changes it now: a file can be made there or not, as it says.
-    let Ok(info) = stage.fs.subvolume_info(id) else { return };
+    let Ok(info) = stage.fs.subvolumes().subvolume_info(id) else { return };
     let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
     let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
-    match stage.fs.create(root, b"file", &new) {
+    match stage.fs.directories().create(root, b"file", &new) {
         Ok(file) => {
             assert!(!info.read_only, "a file was made in a read-only subvolume");
-            stage.fs.forget(file, 1);
-            stage.succeeds("an unlink", stage.fs.unlink(root, b"file"), &[]);
+            stage.fs.references().forget(file, 1);
+            stage.succeeds("an unlink", stage.fs.directories().unlink(root, b"file"), &[]);
         }
         Err(error) if error.errno() == Errno::ROFS && info.read_only => {}
         Err(error) => drop(stage.succeeds::<()>("a creation", Err(error), &[Errno::EXIST])),
@@ -204,7 +204,7 @@ fn read_only(stage: &Arc<Stage>, random: &mut Random) {
 }
 
 fn scrub(stage: &Stage) {
-    let result = stage.fs.scrub(ScrubOptions::default(), &mut |_| true);
+    let result = stage.fs.scrubber().run(ScrubOptions::default(), &mut |_| true);
     if let Some(found) = stage.succeeds("a scrub", result, &[]) {
         let may_be = stage.fails || stage.glitching.is_some();
         assert!(may_be || found.errors() == 0, "a scrub found errors: {found:?}");
@@ -214,7 +214,7 @@ fn scrub(stage: &Stage) {
 
 fn balance(stage: &Stage) {
     let all = BalanceItem { flags: BalanceFlags::DATA | BalanceFlags::METADATA, ..BalanceItem::default() };
-    let result = stage.fs.start_balance(&all, &|_| true);
+    let result = stage.fs.balancer().start(&all, &|_| true);
     // A small volume may have no other place for a block group, and a change of the trees may
     // outrun a step.
     stage.succeeds("a balance", result, &[Errno::NOSPC, Errno::CANCELED, Errno::INPROGRESS]);
@@ -223,7 +223,7 @@ fn balance(stage: &Stage) {
 fn defragment(stage: &Stage, random: &mut Random) {
     if let Some((id, _)) = random.pick(&stage.files) {
         let how = Defragmentation { unshare: random.one_in(2), ..Defragmentation::default() };
-        stage.succeeds("a defragmentation", stage.fs.defragment(*id, &how), &[]);
+        stage.succeeds("a defragmentation", stage.fs.files().defragment(*id, &how), &[]);
     }
     thread::sleep(Duration::from_micros(50));
 }
@@ -237,14 +237,14 @@ fn compress(stage: &Stage, random: &mut Random) {
 
 fn remount(stage: &Stage) {
     let events_before: Vec<usize> = stage.files.iter().map(|(_, file)| file.done()).collect();
-    if stage.succeeds("a remount", stage.fs.stop_writing(), &[]).is_some() {
+    if stage.succeeds("a remount", stage.fs.durability().stop_writing(), &[]).is_some() {
         let events = stage.events();
         for ((_, file), version) in stage.files.iter().zip(events_before) {
             file.promise(events, version);
         }
     }
     thread::sleep(Duration::from_micros(200));
-    stage.succeeds("a remount", stage.fs.write_again(), &[]);
+    stage.succeeds("a remount", stage.fs.durability().write_again(), &[]);
     thread::sleep(Duration::from_millis(1));
 }
 
@@ -295,7 +295,7 @@ fn glitch(stage: &Stage, random: &mut Random) {
 /// No device lags, and none fails: all copies are right.
 fn lacks_nothing(stage: &Stage) {
     let options = ScrubOptions { read_only: true, ..ScrubOptions::default() };
-    if let Some(found) = stage.succeeds("a scrub", stage.fs.scrub(options, &mut |_| true), &[]) {
+    if let Some(found) = stage.succeeds("a scrub", stage.fs.scrubber().run(options, &mut |_| true), &[]) {
         assert_eq!(found.errors(), 0, "a device that was brought up to the others lacks something: {found:?}");
     }
 }
@@ -308,7 +308,7 @@ pub(crate) fn bring_up(stage: &Stage) {
         if stage.fs.volume().lagging_devices().is_empty() {
             return;
         }
-        let result = stage.fs.catch_up(&mut |_| true);
+        let result = stage.fs.scrubber().catch_up(&mut |_| true);
         stage.succeeds("bringing a device up", result, &[Errno::CANCELED]);
     }
     panic!("a device is never brought up to the others");
@@ -321,7 +321,7 @@ fn resize(stage: &Stage, random: &mut Random) {
     let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
     let Ok(bytes) = stage.fs.volume().device_size(device) else { return };
     for bytes in [bytes - random.below(bytes / 3), bytes] {
-        let result = stage.fs.resize_device(device, bytes, &|_| true);
+        let result = stage.fs.relocator().resize_device(device, bytes, &|_| true);
         // The device may have been removed, or lag.
         let lags: &[Errno] = if stage.glitching.is_some() { &[Errno::BUSY] } else { &[] };
         stage.succeeds("a resize", result, &[&OF_VACATING[..], &[Errno::NODEV], lags].concat());
@@ -335,7 +335,7 @@ fn devices(stage: &Stage, random: &mut Random) {
     }
     let devices = stage.fs.volume().devices();
     let Some(device) = random.pick(&devices).map(|item| item.devid) else { return };
-    let result = stage.fs.remove_device(device, &|_| true);
+    let result = stage.fs.relocator().remove_device(device, &|_| true);
     // The profiles may need all devices that there are.
     stage.succeeds("a removal", result, &[&OF_VACATING[..], &[Errno::INVAL]].concat());
 }
@@ -346,16 +346,20 @@ fn drop_trees(stage: &Stage, number: u64, random: &mut Random) {
     let names: Vec<Vec<u8>> =
         (0..=random.below(2)).map(|half| format!("dropped {number}.{half}").into_bytes()).collect();
     for name in &names {
-        let made = stage.fs.snapshot(source, stage.dir, name, false);
+        let made = stage.fs.subvolumes().snapshot(source, stage.dir, name, false);
         let Some(id) = stage.succeeds("a snapshot", made, &[]) else { continue };
         let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
         has_own_leaves(stage, root, 7 + 20 * random.below(3) as usize);
         if random.one_in(2) {
-            stage.succeeds("a sync", stage.fs.sync(), &[]);
+            stage.succeeds("a sync", stage.fs.durability().sync(), &[]);
         }
     }
     for name in names {
-        stage.succeeds("deleting a snapshot", stage.fs.delete_subvolume(stage.dir, &name), &[Errno::NOENT]);
+        stage.succeeds(
+            "deleting a snapshot",
+            stage.fs.subvolumes().delete_subvolume(stage.dir, &name),
+            &[Errno::NOENT],
+        );
         thread::sleep(Duration::from_micros(random.below(300)));
     }
 }
@@ -368,25 +372,29 @@ fn fill(stage: &Stage) {
     for number in 0..MAX_SNAPSHOTS {
         let name = format!("filling {number}").into_bytes();
         // One that could not be deleted before is still there.
-        let made = stage.fs.snapshot(source, stage.dir, &name, false);
+        let made = stage.fs.subvolumes().snapshot(source, stage.dir, &name, false);
         let made = stage.succeeds("a snapshot", made, &[Errno::EXIST]);
         names.push(name);
         let Some(id) = made else { break };
         let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
-        if !has_own_leaves(stage, root, 7) || stage.succeeds("a sync", stage.fs.sync(), &[]).is_none() {
+        if !has_own_leaves(stage, root, 7) || stage.succeeds("a sync", stage.fs.durability().sync(), &[]).is_none() {
             break;
         }
     }
     let kept = stage.fs.keep_commit();
     for name in names {
-        stage.succeeds("deleting a snapshot", stage.fs.delete_subvolume(stage.dir, &name), &[Errno::NOENT]);
-        stage.succeeds("a sync", stage.fs.sync(), &[]);
+        stage.succeeds(
+            "deleting a snapshot",
+            stage.fs.subvolumes().delete_subvolume(stage.dir, &name),
+            &[Errno::NOENT],
+        );
+        stage.succeeds("a sync", stage.fs.durability().sync(), &[]);
     }
     for _ in 0..10 {
-        stage.succeeds("a sync", stage.fs.sync(), &[]);
+        stage.succeeds("a sync", stage.fs.durability().sync(), &[]);
     }
     drop(kept);
-    stage.succeeds("a sync", stage.fs.sync(), &[]);
+    stage.succeeds("a sync", stage.fs.durability().sync(), &[]);
 }
 
 const FILES_OF_SOURCE: usize = 120;
@@ -394,17 +402,21 @@ const FILES_OF_SOURCE: usize = 120;
 /// A subvolume of files with inline data.
 fn tree_of_some_leaves(stage: &Stage) -> Option<TreeId> {
     let name = b"source";
-    if let Ok(root) = stage.fs.lookup(stage.dir, name) {
+    if let Ok(root) = stage.fs.directories().lookup(stage.dir, name) {
         return Some(root.subvolume);
     }
-    let id = stage.succeeds("making a subvolume", stage.fs.create_subvolume(stage.dir, name, 0o755, (0, 0)), &[])?;
+    let id = stage.succeeds(
+        "making a subvolume",
+        stage.fs.subvolumes().create_subvolume(stage.dir, name, 0o755, (0, 0)),
+        &[],
+    )?;
     let root = ubtrfs::InodeId { subvolume: id, ino: ubtrfs_format::Ino::FIRST_FREE };
     let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
     for number in 0..FILES_OF_SOURCE {
-        let made = stage.fs.create(root, format!("file {number}").as_bytes(), &new);
+        let made = stage.fs.directories().create(root, format!("file {number}").as_bytes(), &new);
         let file = stage.succeeds("a creation", made, &[])?;
-        stage.succeeds("a write", stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &[1; 1500], false), &[]);
-        stage.fs.forget(file, 1);
+        stage.succeeds("a write", stage.fs.files().write(file, ubtrfs::WriteAt::Offset(0), &[1; 1500], false), &[]);
+        stage.fs.references().forget(file, 1);
     }
     Some(id)
 }
@@ -413,10 +425,10 @@ fn tree_of_some_leaves(stage: &Stage) -> Option<TreeId> {
 /// each leaf. Whether there was room.
 fn has_own_leaves(stage: &Stage, root: ubtrfs::InodeId, step: usize) -> bool {
     (0..FILES_OF_SOURCE).step_by(step).all(|number| {
-        let Ok(file) = stage.fs.lookup(root, format!("file {number}").as_bytes()) else { return true };
-        let written = stage.fs.write(file, ubtrfs::WriteAt::Offset(0), &[2; 1500], false);
+        let Ok(file) = stage.fs.directories().lookup(root, format!("file {number}").as_bytes()) else { return true };
+        let written = stage.fs.files().write(file, ubtrfs::WriteAt::Offset(0), &[2; 1500], false);
         let has_room = stage.succeeds("a write", written, &[]).is_some();
-        stage.fs.forget(file, 1);
+        stage.fs.references().forget(file, 1);
         has_room
     })
 }
@@ -429,15 +441,18 @@ fn names(stage: &Stage, random: &mut Random) {
     match random.below(4) {
         3 => unnamed(stage, random),
         0 => {
-            if let Some(id) = stage.succeeds("a creation", stage.fs.create(stage.dir, one, &new), &expected) {
+            if let Some(id) =
+                stage.succeeds("a creation", stage.fs.directories().create(stage.dir, one, &new), &expected)
+            {
                 let data = Random::data(random.number(), 6000);
-                stage.succeeds("a write", stage.fs.write(id, ubtrfs::WriteAt::Offset(0), &data, false), &[]);
-                stage.fs.forget(id, 1);
+                stage.succeeds("a write", stage.fs.files().write(id, ubtrfs::WriteAt::Offset(0), &data, false), &[]);
+                stage.fs.references().forget(id, 1);
             }
         }
-        1 => drop(stage.succeeds("an unlink", stage.fs.unlink(stage.dir, one), &expected)),
+        1 => drop(stage.succeeds("an unlink", stage.fs.directories().unlink(stage.dir, one), &expected)),
         _ => {
-            let result = stage.fs.rename(stage.dir, one, stage.dir, other, ubtrfs::RenameFlags::default());
+            let result =
+                stage.fs.directories().rename(stage.dir, one, stage.dir, other, ubtrfs::RenameFlags::default());
             stage.succeeds("a rename", result, &expected);
         }
     }
@@ -446,15 +461,15 @@ fn names(stage: &Stage, random: &mut Random) {
 /// A file without a name is there until it is closed, also while orphans are looked for.
 fn unnamed(stage: &Stage, random: &mut Random) {
     let new = ubtrfs::NewInode { mode: 0o100_644, ..ubtrfs::NewInode::default() };
-    let made = stage.fs.create_unnamed(stage.dir, &new);
+    let made = stage.fs.directories().create_unnamed(stage.dir, &new);
     let Some(id) = stage.succeeds("making a file without a name", made, &[]) else { return };
     let data = Random::data(random.number(), 6000);
-    let written = stage.fs.write(id, ubtrfs::WriteAt::Offset(0), &data, false);
+    let written = stage.fs.files().write(id, ubtrfs::WriteAt::Offset(0), &data, false);
     if stage.succeeds("a write", written, &[]).is_some() {
-        stage.succeeds("a sync", stage.fs.sync(), &[]);
+        stage.succeeds("a sync", stage.fs.durability().sync(), &[]);
         if let Some(found) = stage.succeeds("a read of a file without a name", read(&stage.fs, id), &[]) {
             assert!(found == data, "a file without a name is not as it was written");
         }
     }
-    stage.fs.forget(id, 1);
+    stage.fs.references().forget(id, 1);
 }

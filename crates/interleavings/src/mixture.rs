@@ -214,10 +214,10 @@ impl Mixture {
             for number in 0..=random.below(3) as usize {
                 let length = random.one_of([700, 5000, 20_000, 70_000, 300_000]);
                 let file = File::new(writer, number, length, recording.len());
-                files.push((done(fs.create(dir, &file.name(), &new)), file));
+                files.push((done(fs.directories().create(dir, &file.name(), &new)), file));
             }
         }
-        done(fs.sync());
+        done(fs.durability().sync());
         Stage {
             fs,
             recording,

@@ -64,7 +64,7 @@ fn brought_up(devices: &[OverlayDevice], options: &Options) -> Vec<OverlayDevice
     let volume = done(open_volume(devices.iter().map(|device| Arc::clone(device) as _).collect(), false));
     if !volume.lagging_devices().is_empty() {
         let fs = done(mount(volume, options.clone()));
-        done(fs.catch_up(&mut |_| true));
+        done(fs.scrubber().catch_up(&mut |_| true));
         assert!(fs.volume().lagging_devices().is_empty(), "a device is not brought up to the others after a crash");
         done(fs.close());
     }
@@ -100,7 +100,7 @@ fn remount(devices: &[OverlayDevice], options: &Options) -> Arc<Filesystem> {
 
 fn judge_files(stage: &Stage, fs: &Filesystem, versions: impl Fn(usize) -> Versions, context: &str) {
     for (number, (_, file)) in stage.files.iter().enumerate() {
-        let found = fs.lookup(stage.dir, &file.name()).and_then(|id| read(fs, id));
+        let found = fs.directories().lookup(stage.dir, &file.name()).and_then(|id| read(fs, id));
         let found = match found {
             Ok(found) => found,
             // It was made before the run begins, but the crash may have been earlier still.
@@ -119,8 +119,9 @@ fn judge_files(stage: &Stage, fs: &Filesystem, versions: impl Fn(usize) -> Versi
 fn subvolume_flags(fs: &Filesystem) -> Vec<(TreeId, bool)> {
     let mut flags: Vec<_> = fs
         .subvolumes()
+        .ids()
         .into_iter()
-        .filter_map(|id| fs.subvolume_info(id).ok())
+        .filter_map(|id| fs.subvolumes().subvolume_info(id).ok())
         .map(|info| (info.id, info.read_only))
         .collect();
     flags.sort_unstable();
@@ -146,7 +147,7 @@ fn counters_are_back(stage: &Stage) {
         }
         left = off.join(", ");
         thread::sleep(std::time::Duration::from_millis(50));
-        let _ = stage.fs.sync();
+        let _ = stage.fs.durability().sync();
     }
     panic!("a counter is off: {left}");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::scheduling::{Scheduling, nonblocking};
+use ubtrfs::scheduling::nonblocking;
 use ubtrfs::{Filesystem, InodeId, SetAttributes, TimeChange, WriteAt};
 use ubtrfs_server::Pool;
 use ubtrfs_simulator::Random;
@@ -37,9 +37,9 @@ fn next_version(stage: &Stage, id: InodeId, file: &File) {
     loop {
         stage.notes.add(format!("writer {}: version {version} of file {}", file.writer, file.number));
         let result = if File::is_punched(version) {
-            stage.fs.punch_hole(id, 0, file.length as u64)
+            stage.fs.files().punch_hole(id, 0, file.length as u64)
         } else {
-            stage.fs.write(id, WriteAt::Offset(0), &content, false).map(drop)
+            stage.fs.files().write(id, WriteAt::Offset(0), &content, false).map(drop)
         };
         if stage.succeeds("a write", result, &[]).is_some() {
             file.end(version);
@@ -56,13 +56,13 @@ fn next_version(stage: &Stage, id: InodeId, file: &File) {
 fn change_time(stage: &Stage, id: InodeId, file: &File) {
     stage.notes.add(format!("writer {}: new times of file {}", file.writer, file.number));
     let changes = SetAttributes { atime: Some(TimeChange::Now), ..SetAttributes::default() };
-    stage.succeeds("a change of times", stage.fs.set_attributes(id, &changes).map(drop), &[]);
+    stage.succeeds("a change of times", stage.fs.inodes().set_attributes(id, &changes).map(drop), &[]);
 }
 
 fn sync_file(stage: &Stage, id: InodeId, file: &File, data_only: bool) {
     let version = file.done();
     stage.notes.add(format!("writer {}: fsync of version {version} of file {}", file.writer, file.number));
-    let result = if data_only { stage.fs.fdatasync(id) } else { stage.fs.fsync(id) };
+    let result = if data_only { stage.fs.durability().fdatasync(id) } else { stage.fs.durability().fsync(id) };
     if stage.succeeds("an fsync", result, &[]).is_some() {
         file.promise(stage.events(), version);
     }
@@ -75,9 +75,9 @@ fn sync_by_pool(stage: &Arc<Stage>, pool: &Pool, id: InodeId, file: &File, data_
     stage.notes.add(format!("writer {}: pool's fsync of version {version} of file {}", file.writer, file.number));
     let (sender, answer) = channel();
     let done = Box::new(move |result| drop(sender.send(result)));
-    if let Some(leader) = nonblocking(|| stage.fs.join_fsync(id, data_only, done)) {
+    if let Some(leader) = nonblocking(|| stage.fs.durability().join_fsync(id, data_only, done)) {
         let stage = Arc::clone(stage);
-        pool.run(move || stage.fs.lead_fsync(leader));
+        pool.run(move || stage.fs.durability().lead_fsync(leader));
     }
     match answer.recv() {
         Ok(result) => {
@@ -93,7 +93,7 @@ fn sync_by_pool(stage: &Arc<Stage>, pool: &Pool, id: InodeId, file: &File, data_
 pub(crate) fn sync_all(stage: &Stage) {
     let versions: Vec<usize> = stage.files.iter().map(|(_, file)| file.done()).collect();
     stage.notes.add("a sync".into());
-    if stage.succeeds("a sync", stage.fs.sync(), &[]).is_some() {
+    if stage.succeeds("a sync", stage.fs.durability().sync(), &[]).is_some() {
         let events = stage.events();
         for ((_, file), version) in stage.files.iter().zip(versions) {
             file.promise(events, version);
@@ -112,6 +112,6 @@ fn read_again(stage: &Stage, id: InodeId, file: &File) {
 
 /// All of a file.
 pub(crate) fn read(fs: &Filesystem, id: InodeId) -> ubtrfs::Result<Vec<u8>> {
-    let size = fs.size(id)?;
-    fs.read(id, 0, size as usize)
+    let size = fs.inodes().size(id)?;
+    fs.files().read(id, 0, size as usize)
 }

@@ -65,7 +65,7 @@ pub(crate) fn apply(
     if done.is_err() && merge.has_taken_away {
         return done;
     }
-    let cleaned = remove_all(fs, staging).and_then(|()| fs.rmdir(root, &name));
+    let cleaned = remove_all(fs, staging).and_then(|()| fs.directories().rmdir(root, &name));
     merge.tell_of_removed();
     effect(MergeEffect::Name(root, name));
     done.and(cleaned)
@@ -79,9 +79,9 @@ fn make_staging(fs: &Filesystem, root: InodeId) -> Result<(Vec<u8>, InodeId)> {
     let new = NewInode { mode: S_IFDIR | 0o700, uid, gid, ..NewInode::default() };
     for number in 0..u32::MAX {
         let name = format!(".ubtrfs-merge-{number}").into_bytes();
-        match fs.create(root, &name, &new) {
+        match fs.directories().create(root, &name, &new) {
             Ok(staging) => {
-                fs.forget(staging, 1);
+                fs.references().forget(staging, 1);
                 return Ok((name, staging));
             }
             Err(error) if error.errno() == Errno::EXIST => {}
@@ -96,19 +96,19 @@ fn remove_all(fs: &Filesystem, dir: InodeId) -> Result<()> {
     let mut path = vec![(dir, Vec::new())];
     while let Some((dir, _)) = path.last().cloned() {
         let mut is_empty = true;
-        for entry in fs.list(dir, DirIndex(0), DirIndex(u64::MAX), LISTED)? {
+        for entry in fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), LISTED)? {
             is_empty = false;
             if entry.file_type == FileType::Directory && entry.inode.subvolume == dir.subvolume {
                 path.push((entry.inode, entry.name));
                 break;
             }
-            fs.unlink(dir, &entry.name)?;
+            fs.directories().unlink(dir, &entry.name)?;
         }
         if is_empty
             && let Some((_, name)) = path.pop()
             && let Some((above, _)) = path.last()
         {
-            fs.rmdir(*above, &name)?;
+            fs.directories().rmdir(*above, &name)?;
         }
     }
     Ok(())
@@ -162,25 +162,26 @@ impl Applied<'_> {
 
     fn make(&self, source: InodeId, name: &[u8]) -> Result<InodeId> {
         let fs = self.fs;
-        let is = fs.attributes(source)?;
-        let symlink_target = if is.file_type == FileType::Symlink { fs.read_link(source)? } else { Vec::new() };
+        let is = fs.inodes().attributes(source)?;
+        let symlink_target = if is.file_type == FileType::Symlink { fs.files().read_link(source)? } else { Vec::new() };
         let (uid, gid, rdev) = (is.uid, is.gid, is.rdev);
         // Those that it would get from the mount may exclude these.
         let flags = Some(is.flags & !FORBIDDING);
         let new = NewInode { mode: is.mode, uid, gid, rdev, symlink_target, flags, ..NewInode::default() };
-        let made = fs.create(self.staging, name, &new)?;
-        fs.forget(made, 1);
+        let made = fs.directories().create(self.staging, name, &new)?;
+        fs.references().forget(made, 1);
         if is.file_type == FileType::Regular {
             content::take(fs, (source, made), &Taken::Whole, &|| self.sides.check_wanted())?;
         }
         // A change of the owner takes capabilities away: xattrs come after it.
-        fs.set_attributes(made, &SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() })?;
+        fs.inodes()
+            .set_attributes(made, &SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() })?;
         for (name, value) in content::xattrs(fs, source)? {
-            fs.set_xattr(made, &name, &value, XattrMode::Set)?;
+            fs.inodes().set_xattr(made, &name, &value, XattrMode::Set)?;
         }
         let (atime, mtime) = (Some(TimeChange::To(is.atime)), Some(TimeChange::To(is.mtime)));
         let mode = (is.file_type != FileType::Symlink).then_some(is.mode);
-        fs.set_attributes(made, &SetAttributes { mode, atime, mtime, ..SetAttributes::default() })?;
+        fs.inodes().set_attributes(made, &SetAttributes { mode, atime, mtime, ..SetAttributes::default() })?;
         Ok(made)
     }
 
@@ -221,7 +222,7 @@ impl Applied<'_> {
             let dir = self.id(entry.0)?;
             let name = self.staged_name(*node);
             let id = self.id(*node)?;
-            self.fs.rename_inode(id, (dir, &entry.1), (self.staging, &name))?;
+            self.fs.directories().rename_inode(id, (dir, &entry.1), (self.staging, &name))?;
             self.has_taken_away = true;
             self.tell(dir, &entry.1);
             self.tell(self.staging, &name);
@@ -237,10 +238,10 @@ impl Applied<'_> {
             let (dir, id) = (self.id(entry.0)?, self.id(*node)?);
             match self.staged.get_mut(node).and_then(Vec::pop) {
                 Some(name) => {
-                    self.fs.rename_inode(id, (self.staging, &name), (dir, &entry.1))?;
+                    self.fs.directories().rename_inode(id, (self.staging, &name), (dir, &entry.1))?;
                     self.tell(self.staging, &name);
                 }
-                None => self.fs.link(id, dir, &entry.1)?,
+                None => self.fs.directories().link(id, dir, &entry.1)?,
             }
             self.tell(dir, &entry.1);
             (self.effect)(MergeEffect::Attributes(id));
@@ -274,14 +275,14 @@ impl Applied<'_> {
             done?;
         }
         for (node, made) in &self.made {
-            let is = self.fs.attributes(self.source(*node)?)?;
+            let is = self.fs.inodes().attributes(self.source(*node)?)?;
             if is.flags & FORBIDDING != 0 && made.ino != Ino::ROOT_DIR {
-                self.fs.set_flags(*made, is.flags)?;
+                self.fs.inodes().set_flags(*made, is.flags)?;
             }
             if is.file_type == FileType::Directory {
                 // Its entries came later.
                 let mtime = Some(TimeChange::To(is.mtime));
-                self.fs.set_attributes(*made, &SetAttributes { mtime, ..SetAttributes::default() })?;
+                self.fs.inodes().set_attributes(*made, &SetAttributes { mtime, ..SetAttributes::default() })?;
             }
             (self.effect)(MergeEffect::Attributes(*made));
         }
@@ -293,19 +294,19 @@ fn take_access(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
     // A change of the owner takes capabilities and set-id bits away: it is the first.
     let (uid, gid) = (parts.owner.map(|(uid, _)| uid), parts.owner.map(|(_, gid)| gid));
     if parts.owner.is_some() {
-        fs.set_attributes(target, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
+        fs.inodes().set_attributes(target, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
     }
     for (name, value) in &parts.xattrs {
         match value {
-            Some(value) => fs.set_xattr(target, name, value, XattrMode::Set)?,
-            None => match fs.remove_xattr(target, name) {
+            Some(value) => fs.inodes().set_xattr(target, name, value, XattrMode::Set)?,
+            None => match fs.inodes().remove_xattr(target, name) {
                 Err(error) if error.errno() == Errno::NODATA => {}
                 removed => removed?,
             },
         }
     }
     if parts.mode.is_some() {
-        fs.set_attributes(target, &SetAttributes { mode: parts.mode, ..SetAttributes::default() })?;
+        fs.inodes().set_attributes(target, &SetAttributes { mode: parts.mode, ..SetAttributes::default() })?;
     }
     Ok(())
 }
@@ -313,23 +314,23 @@ fn take_access(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
 /// A file that gets the content of another keeps its set-id bits and capabilities if the other has
 /// the same, and the same owner. Or else one user's program would run with another's rights.
 fn drop_privileges_of_others(fs: &Filesystem, source: InodeId, target: InodeId) -> Result<()> {
-    let capability = |id| match fs.get_xattr(id, CAPABILITY) {
+    let capability = |id| match fs.inodes().get_xattr(id, CAPABILITY) {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.errno() == Errno::NODATA => Ok(None),
         Err(error) => Err(error),
     };
-    let (of, is) = (fs.attributes(source)?, fs.attributes(target)?);
+    let (of, is) = (fs.inodes().attributes(source)?, fs.inodes().attributes(target)?);
     let (other, own) = (capability(source)?, capability(target)?);
     let set_id = |mode: u32| mode & 0o6000;
     if (set_id(of.mode), of.uid, of.gid, &other) == (set_id(is.mode), is.uid, is.gid, &own) {
         return Ok(());
     }
     if own.is_some() {
-        fs.remove_xattr(target, CAPABILITY)?;
+        fs.inodes().remove_xattr(target, CAPABILITY)?;
     }
     if set_id(is.mode) != 0 {
         let mode = Some(is.mode & 0o1777);
-        fs.set_attributes(target, &SetAttributes { mode, ..SetAttributes::default() })?;
+        fs.inodes().set_attributes(target, &SetAttributes { mode, ..SetAttributes::default() })?;
     }
     Ok(())
 }
@@ -337,7 +338,7 @@ fn drop_privileges_of_others(fs: &Filesystem, source: InodeId, target: InodeId) 
 fn take_time_and_flags(fs: &Filesystem, target: InodeId, parts: &Parts) -> Result<()> {
     let mtime = parts.mtime.map(TimeChange::To);
     if mtime.is_some() {
-        fs.set_attributes(target, &SetAttributes { mtime, ..SetAttributes::default() })?;
+        fs.inodes().set_attributes(target, &SetAttributes { mtime, ..SetAttributes::default() })?;
     }
-    parts.flags.map_or(Ok(()), |flags| fs.set_flags(target, flags))
+    parts.flags.map_or(Ok(()), |flags| fs.inodes().set_flags(target, flags))
 }

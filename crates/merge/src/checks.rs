@@ -26,12 +26,12 @@ pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -
             continue;
         }
         let Some(dir) = sides.in_target(node) else { continue };
-        if fs.attributes(dir)?.file_type != FileType::Directory {
+        if fs.inodes().attributes(dir)?.file_type != FileType::Directory {
             continue;
         }
         let mut after = DirIndex(0);
         loop {
-            let listed = fs.list(dir, after, DirIndex(u64::MAX), LISTED)?;
+            let listed = fs.directories().list(dir, after, DirIndex(u64::MAX), LISTED)?;
             let Some(last) = listed.last() else { break };
             after = last.index;
             if listed.into_iter().any(|entry| !changing.contains(&(node, entry.name))) {
@@ -41,9 +41,9 @@ pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -
     }
     for (entry, ours, _) in &plan.entries {
         let Some(dir) = sides.in_target(entry.0) else { continue };
-        let found = match fs.lookup(dir, &entry.1) {
+        let found = match fs.directories().lookup(dir, &entry.1) {
             Ok(found) => {
-                fs.forget(found, 1);
+                fs.references().forget(found, 1);
                 Some(found)
             }
             Err(error) if error.errno() == Errno::NOENT => None,
@@ -71,7 +71,7 @@ pub(crate) fn check_unchanged(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -
             Node::Target(ino) => sides.target.made.get(ino).and_then(|change| change.new),
             _ => None,
         };
-        if kept.is_some_and(|kept| fs.attributes(id).map_or(true, |now| now.ctime != kept.ctime)) {
+        if kept.is_some_and(|kept| fs.inodes().attributes(id).map_or(true, |now| now.ctime != kept.ctime)) {
             return Err(Errno::BUSY.into());
         }
     }
@@ -86,7 +86,7 @@ pub(crate) fn check_sources(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> 
         let (Node::Base(ino) | Node::Changed(ino), Some(id)) = (node, sides.in_changed(*node)) else { continue };
         let change = sides.changed.changed.get(ino).or_else(|| sides.changed.made.get(ino));
         let Some(planned) = change.and_then(|change| change.new) else { continue };
-        if fs.attributes(id)?.ctime != planned.ctime {
+        if fs.inodes().attributes(id)?.ctime != planned.ctime {
             return Err(Errno::BUSY.into());
         }
     }
@@ -99,7 +99,7 @@ pub(crate) fn check_flags(fs: &Filesystem, sides: &Sides<'_>, plan: &Plan) -> Re
     let named = entries.flat_map(|((dir, _), ours, decided)| [Some(*dir), *ours, *decided]).flatten();
     let all: BTreeSet<Node> = named.chain(plan.parts.keys().copied()).collect();
     for id in all.into_iter().filter_map(|node| sides.in_target(node)) {
-        if fs.attributes(id)?.flags & FORBIDDING != 0 {
+        if fs.inodes().attributes(id)?.flags & FORBIDDING != 0 {
             return Err(Errno::PERM.into());
         }
     }

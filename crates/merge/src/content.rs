@@ -22,8 +22,8 @@ const PIECE: u64 = 1 << 20;
 
 /// Whether two files have the same content; holes are zeroes.
 pub(crate) fn is_equal(fs: &Filesystem, sides: &Sides<'_>, one: InodeId, other: InodeId) -> Result<bool> {
-    let size = fs.size(one)?;
-    if size != fs.size(other)? {
+    let size = fs.inodes().size(one)?;
+    if size != fs.inodes().size(other)? {
         return Ok(false);
     }
     let mut at = 0;
@@ -33,7 +33,7 @@ pub(crate) fn is_equal(fs: &Filesystem, sides: &Sides<'_>, one: InodeId, other: 
         let data = next_data(fs, one, at, size)?.min(next_data(fs, other, at, size)?);
         at = at.max(data / PIECE * PIECE);
         let len = PIECE.min(size - at) as usize;
-        if fs.read(one, at, len)? != fs.read(other, at, len)? {
+        if fs.files().read(one, at, len)? != fs.files().read(other, at, len)? {
             return Ok(false);
         }
         at += PIECE;
@@ -42,7 +42,7 @@ pub(crate) fn is_equal(fs: &Filesystem, sides: &Sides<'_>, one: InodeId, other: 
 }
 
 fn next_data(fs: &Filesystem, id: InodeId, from: u64, size: u64) -> Result<u64> {
-    match fs.seek_data(id, from) {
+    match fs.files().seek_data(id, from) {
         Ok(data) => Ok(data),
         Err(error) if error.errno() == Errno::NXIO => Ok(size.saturating_sub(1)),
         Err(error) => Err(error),
@@ -51,8 +51,8 @@ fn next_data(fs: &Filesystem, id: InodeId, from: u64, size: u64) -> Result<u64> 
 
 /// The xattrs of an inode.
 pub(crate) fn xattrs(fs: &Filesystem, id: InodeId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let names = fs.list_xattrs(id)?.into_iter();
-    names.map(|name| fs.get_xattr(id, &name).map(|value| (name, value))).collect()
+    let names = fs.inodes().list_xattrs(id)?.into_iter();
+    names.map(|name| fs.inodes().get_xattr(id, &name).map(|value| (name, value))).collect()
 }
 
 /// Whether inodes that both sides have made are alike, but for times and names. They are of one
@@ -70,7 +70,7 @@ pub(crate) fn is_alike(fs: &Filesystem, sides: &Sides<'_>, change: &FileChange, 
     }
     match change.file_type {
         FileType::Regular => is_equal(fs, sides, one, other),
-        FileType::Symlink => Ok(fs.read_link(one)? == fs.read_link(other)?),
+        FileType::Symlink => Ok(fs.files().read_link(one)? == fs.files().read_link(other)?),
         _ => Ok(true),
     }
 }
@@ -83,10 +83,10 @@ pub(crate) fn take(
     taken: &Taken,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<()> {
-    let size = fs.size(source)?;
+    let size = fs.inodes().size(source)?;
     let resize = |size| {
         let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        fs.set_attributes(target, &changes).map(drop)
+        fs.inodes().set_attributes(target, &changes).map(drop)
     };
     let ranges = match taken {
         Taken::Whole => {
@@ -116,7 +116,7 @@ fn take_range(
     let mut at = range.start;
     while at < range.end {
         check()?;
-        match fs.clone_range(source, at, target, at, range.end - at) {
+        match fs.files().clone_range(source, at, target, at, range.end - at) {
             Ok(0) => break,
             Ok(bytes) => at += bytes,
             Err(error) if matches!(error.errno(), Errno::OPNOTSUPP | Errno::INVAL) => break,
@@ -125,7 +125,7 @@ fn take_range(
     }
     // What can't be shared, such as what has no checksums with what has them, is copied.
     if at < range.end {
-        fs.punch_hole(target, at, range.end - at)?;
+        fs.files().punch_hole(target, at, range.end - at)?;
     }
     while at < range.end {
         check()?;
@@ -134,12 +134,12 @@ fn take_range(
             break;
         }
         at = data;
-        let end = fs.seek_hole(source, at)?.min(range.end).min(at + PIECE);
-        let bytes = fs.read(source, at, (end - at) as usize)?;
+        let end = fs.files().seek_hole(source, at)?.min(range.end).min(at + PIECE);
+        let bytes = fs.files().read(source, at, (end - at) as usize)?;
         if bytes.is_empty() {
             break;
         }
-        let written = fs.write(target, WriteAt::Offset(at), &bytes, false)?;
+        let written = fs.files().write(target, WriteAt::Offset(at), &bytes, false)?;
         at += written as u64;
     }
     Ok(())

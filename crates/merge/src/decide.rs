@@ -293,7 +293,9 @@ impl Decision {
             }
         }
         match (dir, sides.in_target(dir)) {
-            (Node::Base(ino), Some(id)) if ino != Ino::ROOT_DIR => Ok(Some(sides.target.node(fs.parent(id)?.ino))),
+            (Node::Base(ino), Some(id)) if ino != Ino::ROOT_DIR => {
+                Ok(Some(sides.target.node(fs.directories().parent(id)?.ino)))
+            }
             _ => Ok(None),
         }
     }

@@ -60,7 +60,7 @@ pub fn merge_while(
     effect: &mut dyn FnMut(MergeEffect),
     is_wanted: &dyn Fn() -> bool,
 ) -> Result<Merged> {
-    let is_read_only = fs.is_read_only() || fs.subvolume_info(sides.target)?.read_only;
+    let is_read_only = fs.is_read_only() || fs.subvolumes().subvolume_info(sides.target)?.read_only;
     if is_read_only && !dry_run {
         return Err(Errno::ROFS.into());
     }

@@ -183,7 +183,7 @@ impl Plan {
         let (Some(theirs), Some(ours)) = (sides.in_changed(theirs), sides.in_target(ours)) else {
             return Ok(Parts::default());
         };
-        let (new, kept) = (fs.attributes(theirs)?, fs.attributes(ours)?);
+        let (new, kept) = (fs.inodes().attributes(theirs)?, fs.inodes().attributes(ours)?);
         let names = sides.changed.made.get(&theirs.ino).and_then(|change| change.new_names.first());
         let path = names.map(|name| name.path.clone()).unwrap_or_default();
         let mut parts = Parts { path: path.clone(), ..Parts::default() };

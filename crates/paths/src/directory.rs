@@ -151,13 +151,13 @@ impl Dir {
         let (dir, name) = place.new_entry(FileType::Symlink)?;
         let new = NewInode { symlink_target: target.to_vec(), ..self.new_inode(FileType::Symlink, 0o777) };
         let fs = dir.fs();
-        fs.create(dir.id(), name, &new).map(|id| drop(Handle::adopt(fs, id)))
+        fs.directories().create(dir.id(), name, &new).map(|id| drop(Handle::adopt(fs, id)))
     }
 
     /// Where a symbolic link leads.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let inode = self.find(path.as_ref(), AtEnd::Stay)?;
-        Ok(OsString::from_vec(inode.fs().read_link(inode.id())?).into())
+        Ok(OsString::from_vec(inode.fs().files().read_link(inode.id())?).into())
     }
 
     /// Gives what is at `original`, a symbolic link as such, another name.
@@ -165,7 +165,7 @@ impl Dir {
         let inode = self.find(original.as_ref(), AtEnd::Stay)?;
         let place = self.resolve(link.as_ref(), AtEnd::Name)?;
         let (dir, name) = place.new_entry(FileType::Regular)?;
-        inode.fs().link(inode.id(), dir.id(), name)
+        inode.fs().directories().link(inode.id(), dir.id(), name)
     }
 
     /// Renames. What is at `to` is replaced at the same time: a file by a file, an empty directory
@@ -182,7 +182,7 @@ impl Dir {
         if to.ends_with_slash() && file_type != FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        self.filesystem().rename(dir.id(), name, new_dir.id(), new_name, flags)
+        self.filesystem().directories().rename(dir.id(), name, new_dir.id(), new_name, flags)
     }
 
     /// Removes a name of something that is no directory; the inode goes with the last one, once
@@ -190,14 +190,14 @@ impl Dir {
     pub fn remove_file(&self, path: impl AsRef<Path>) -> Result<()> {
         let place = self.resolve(path.as_ref(), AtEnd::Name)?;
         let (dir, name, _) = place.old_entry()?;
-        dir.fs().unlink(dir.id(), name)
+        dir.fs().directories().unlink(dir.id(), name)
     }
 
     /// Removes an empty directory.
     pub fn remove_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         let place = self.resolve(path.as_ref(), AtEnd::Name)?;
         let (dir, name, _) = place.old_entry()?;
-        dir.fs().rmdir(dir.id(), name)
+        dir.fs().directories().rmdir(dir.id(), name)
     }
 
     /// Removes a directory with all that is in it, or a symbolic link; none is followed. If that
@@ -207,7 +207,7 @@ impl Dir {
         let (above, name, file_type) = place.old_entry()?;
         match file_type {
             FileType::Directory => {}
-            FileType::Symlink => return above.fs().unlink(above.id(), name),
+            FileType::Symlink => return above.fs().directories().unlink(above.id(), name),
             _ => return Err(Errno::NOTDIR.into()),
         }
         // Directories from the top down, each with its name in the one before.
@@ -225,7 +225,7 @@ impl Dir {
             let Some((removed, name)) = way.pop() else { break };
             on_way.remove(&removed.id());
             let dir = way.last().map_or(above, |(dir, _)| dir);
-            dir.fs().rmdir(dir.id(), &name)?;
+            dir.fs().directories().rmdir(dir.id(), &name)?;
         }
         Ok(())
     }
@@ -238,19 +238,19 @@ impl Dir {
     /// The attributes of what is at a path.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         let inode = self.find(path.as_ref(), AtEnd::Follow)?;
-        inode.fs().attributes(inode.id())
+        inode.fs().inodes().attributes(inode.id())
     }
 
     /// The same; of a symbolic link at the end, its own.
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Attributes> {
         let inode = self.find(path.as_ref(), AtEnd::Stay)?;
-        inode.fs().attributes(inode.id())
+        inode.fs().inodes().attributes(inode.id())
     }
 
     /// Changes attributes of what is at a path, and returns those that it has then.
     pub fn set_attributes(&self, path: impl AsRef<Path>, changes: &SetAttributes) -> Result<Attributes> {
         let inode = self.find(path.as_ref(), AtEnd::Follow)?;
-        inode.fs().set_attributes(inode.id(), changes)
+        inode.fs().inodes().set_attributes(inode.id(), changes)
     }
 
     /// Whether something is at a path.
@@ -266,12 +266,12 @@ impl Dir {
     /// its entries and the inodes that new ones refer to.
     pub fn fsync(&self, path: impl AsRef<Path>) -> Result<()> {
         let inode = self.find(path.as_ref(), AtEnd::Follow)?;
-        inode.fs().fsync(inode.id())
+        inode.fs().durability().fsync(inode.id())
     }
 
     /// The same of this directory.
     pub fn sync_all(&self) -> Result<()> {
-        self.filesystem().fsync(self.id())
+        self.filesystem().durability().fsync(self.id())
     }
 
     fn resolve(&self, path: &Path, at_end: AtEnd) -> Result<Place> {
@@ -288,8 +288,8 @@ impl Dir {
     }
 
     fn make(&self, dir: &Handle, name: &[u8], file_type: FileType, (mode, umask): (u32, u32)) -> Result<Handle> {
-        let new = dir.fs().inheriting(dir.id(), self.new_inode(file_type, mode), umask)?;
-        let id = dir.fs().create(dir.id(), name, &new)?;
+        let new = dir.fs().inodes().inheriting(dir.id(), self.new_inode(file_type, mode), umask)?;
+        let id = dir.fs().directories().create(dir.id(), name, &new)?;
         Ok(Handle::adopt(dir.fs(), id))
     }
 }
@@ -322,7 +322,7 @@ fn empty(dir: &Handle) -> Result<Option<(Handle, Vec<u8>)>> {
         if entry.file_type() == FileType::Directory {
             return Ok(Some((dir.lookup(name)?, name.to_vec())));
         }
-        dir.fs().unlink(dir.id(), name)?;
+        dir.fs().directories().unlink(dir.id(), name)?;
     }
     Ok(None)
 }

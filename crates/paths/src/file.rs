@@ -43,7 +43,7 @@ impl File {
             return Err(Errno::BADF.into());
         }
         let len = buf.len().min(MAX_AT_ONCE);
-        self.inode.fs().read_into(self.id(), offset, &mut buf[..len])
+        self.inode.fs().files().read_into(self.id(), offset, &mut buf[..len])
     }
 
     /// All bytes from an offset on.
@@ -53,7 +53,7 @@ impl File {
         }
         let mut all = Vec::new();
         loop {
-            let part = self.inode.fs().read(self.id(), offset, MAX_AT_ONCE)?;
+            let part = self.inode.fs().files().read(self.id(), offset, MAX_AT_ONCE)?;
             if part.is_empty() {
                 return Ok(all);
             }
@@ -72,9 +72,9 @@ impl File {
         }
         let fs = self.inode.fs();
         let at = if self.appends { WriteAt::End } else { WriteAt::Offset(offset) };
-        let written = fs.write(self.id(), at, &data[..data.len().min(MAX_AT_ONCE)], true)?;
-        if fs.is_synchronous(self.id()) {
-            fs.fsync(self.id())?;
+        let written = fs.files().write(self.id(), at, &data[..data.len().min(MAX_AT_ONCE)], true)?;
+        if fs.inodes().is_synchronous(self.id()) {
+            fs.durability().fsync(self.id())?;
         }
         Ok(written)
     }
@@ -96,22 +96,22 @@ impl File {
             return Err(Errno::BADF.into());
         }
         let size = SetAttributes { size: Some(len), kill_privileges: true, ..SetAttributes::default() };
-        self.inode.fs().set_attributes(self.id(), &size).map(drop)
+        self.inode.fs().inodes().set_attributes(self.id(), &size).map(drop)
     }
 
     /// The file's attributes.
     pub fn metadata(&self) -> Result<Attributes> {
-        self.inode.fs().attributes(self.id())
+        self.inode.fs().inodes().attributes(self.id())
     }
 
     /// Makes the file durable (fsync): content, attributes, and the names that refer to it.
     pub fn sync_all(&self) -> Result<()> {
-        self.inode.fs().fsync(self.id())
+        self.inode.fs().durability().fsync(self.id())
     }
 
     /// Makes the file durable but for its times (fdatasync).
     pub fn sync_data(&self) -> Result<()> {
-        self.inode.fs().fdatasync(self.id())
+        self.inode.fs().durability().fdatasync(self.id())
     }
 
     /// Closes the file. Nothing becomes durable by that. An error if the file system has turned

@@ -13,7 +13,7 @@ pub(crate) struct Handle {
 impl Handle {
     /// Takes another reference.
     pub(crate) fn new(fs: &Arc<Filesystem>, id: InodeId) -> Self {
-        fs.reference(id);
+        fs.references().reference(id);
         Self::adopt(fs, id)
     }
 
@@ -37,12 +37,12 @@ impl Handle {
 
     /// The directory above; that of the root is the root.
     pub(crate) fn parent(&self) -> Result<Self> {
-        Ok(Self::new(&self.fs, self.fs.parent(self.id)?))
+        Ok(Self::new(&self.fs, self.fs.directories().parent(self.id)?))
     }
 
     /// What a name in this directory refers to.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Self> {
-        Ok(Self::adopt(&self.fs, self.fs.lookup(self.id, name)?))
+        Ok(Self::adopt(&self.fs, self.fs.directories().lookup(self.id, name)?))
     }
 }
 
@@ -54,7 +54,7 @@ impl Clone for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.fs.forget(self.id, 1);
+        self.fs.references().forget(self.id, 1);
     }
 }
 

@@ -27,7 +27,7 @@ pub struct ReadDir {
 
 impl ReadDir {
     pub(crate) fn new(dir: Handle) -> Result<Self> {
-        let end = dir.fs().last_index(dir.id())?;
+        let end = dir.fs().directories().last_index(dir.id())?;
         Ok(Self { dir, end, after: DirIndex(0), batch: VecDeque::new(), is_done: false })
     }
 }
@@ -37,7 +37,7 @@ impl Iterator for ReadDir {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.batch.is_empty() && !self.is_done {
-            match self.dir.fs().list(self.dir.id(), self.after, self.end, BATCH) {
+            match self.dir.fs().directories().list(self.dir.id(), self.after, self.end, BATCH) {
                 Ok(entries) => self.batch = entries.into(),
                 Err(error) => {
                     self.is_done = true;
@@ -80,6 +80,6 @@ impl DirEntry {
     /// The attributes of what has the name now; of a symbolic link, its own.
     pub fn metadata(&self) -> Result<Attributes> {
         let inode = self.dir.lookup(&self.entry.name)?;
-        inode.fs().attributes(inode.id())
+        inode.fs().inodes().attributes(inode.id())
     }
 }

@@ -108,7 +108,7 @@ pub(crate) fn resolve(from: &Handle, path: &[u8], at_end: AtEnd) -> Result<Place
             }
             Err(error) => return Err(error),
         };
-        let file_type = FileType::from_mode(found.fs().mode(found.id())?);
+        let file_type = FileType::from_mode(found.fs().inodes().mode(found.id())?);
         let stays = match at_end {
             AtEnd::Follow | AtEnd::Create => false,
             AtEnd::Stay => is_last && !ends_with_slash,
@@ -119,7 +119,7 @@ pub(crate) fn resolve(from: &Handle, path: &[u8], at_end: AtEnd) -> Result<Place
             if links > MAX_SYMLINKS {
                 return Err(Errno::LOOP.into());
             }
-            let target = found.fs().read_link(found.id())?;
+            let target = found.fs().files().read_link(found.id())?;
             ends_with_slash |= is_last && target.ends_with(b"/");
             at = beginning(&at, &target);
             rest.extend(components(&target));

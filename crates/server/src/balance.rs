@@ -69,18 +69,18 @@ impl BalanceIoctl {
                 let goes_on = within_limit(engine, run.bytes_per_second, goes_on);
                 let goes_on = |_: &BalanceProgress| goes_on();
                 let done = if resumes {
-                    engine.resume_balance(&goes_on)
+                    engine.balancer().resume(&goes_on)
                 } else {
-                    engine.start_balance(&run.balance, &goes_on)
+                    engine.balancer().start(&run.balance, &goes_on)
                 };
                 done.map(|progress| encode(&run.balance, false, progress)).map_err(failed)
             }
             Self::Progress => {
-                let status = engine.balance_status().ok_or(Errno::NOTCONN)?;
+                let status = engine.balancer().status().ok_or(Errno::NOTCONN)?;
                 Ok(encode(&status.balance, status.running, status.progress))
             }
-            Self::Pause => engine.pause_balance().map(|()| Vec::new()).map_err(failed),
-            Self::Cancel => engine.cancel_balance().map(|()| Vec::new()).map_err(failed),
+            Self::Pause => engine.balancer().pause().map(|()| Vec::new()).map_err(failed),
+            Self::Cancel => engine.balancer().cancel().map(|()| Vec::new()).map_err(failed),
         }
     }
 }

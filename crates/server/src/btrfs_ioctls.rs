@@ -130,7 +130,7 @@ impl VolumeIoctl {
     ) -> Result<Answer> {
         match self {
             Self::Trim { start, len, least } => {
-                let trimmed = engine.trim(start, len, least)?;
+                let trimmed = engine.discarder().trim(start, len, least)?;
                 let least = least.max(u64::from(engine.volume().sector_size()));
                 Ok([start, trimmed, least].iter().flat_map(|number| number.to_le_bytes()).collect())
             }
@@ -228,7 +228,7 @@ impl Search {
         let tree = if self.tree == 0 { subvolume } else { TreeId(self.tree) };
         // Trees are shown as of the last commit; programs list subvolumes by these.
         if [TreeId::ROOT, TreeId::UUID].contains(&tree) {
-            engine.commit_subvolume_entries()?;
+            engine.subvolumes().commit_subvolume_entries()?;
         }
         let mut answer = self.head;
         let mut count = 0_u32;

@@ -263,10 +263,10 @@ mod tests {
         assert_eq!((before.errors, before.last_errors, before.aborted), (0, vec![], None));
 
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let file = engine.create(engine.root(), b"file", &new).unwrap();
-        engine.write(file, WriteAt::Offset(0), &[7; 8192], false).unwrap();
+        let file = engine.directories().create(engine.root(), b"file", &new).unwrap();
+        engine.files().write(file, WriteAt::Offset(0), &[7; 8192], false).unwrap();
         device.fail(Operation::Write, 0, 5, Lasting::Once);
-        engine.fsync(file).unwrap_err();
+        engine.durability().fsync(file).unwrap_err();
 
         let report = serde_json::to_vec(&shared.report()).unwrap();
         let report: Report = serde_json::from_slice(&report).unwrap();

@@ -38,7 +38,7 @@ impl Shared {
     /// Does what is asked by the process `pid`.
     fn control(self: &Arc<Self>, asked: ControlIoctl, streams: &Streams, pid: u32) -> Result<Vec<u8>, Errno> {
         match asked {
-            ControlIoctl::Sync => self.engine.sync().map_err(|error| errno(&error))?,
+            ControlIoctl::Sync => self.engine.durability().sync().map_err(|error| errno(&error))?,
             ControlIoctl::Force => self.expect_force(),
             ControlIoctl::Remount(change) => self.change_mount(change)?,
             ControlIoctl::Ask(question) => {
@@ -56,8 +56,8 @@ impl Shared {
     fn change_mount(&self, change: Change) -> Result<(), Errno> {
         match change {
             Change::Nothing => {}
-            Change::ReadOnly => self.engine.stop_writing().map_err(|error| errno(&error))?,
-            Change::Writable => self.engine.write_again().map_err(|error| errno(&error))?,
+            Change::ReadOnly => self.engine.durability().stop_writing().map_err(|error| errno(&error))?,
+            Change::Writable => self.engine.durability().write_again().map_err(|error| errno(&error))?,
             Change::Compression(mode) => self.engine.set_compression(mode),
             Change::NewFiles(flags) => self.engine.set_new_file_flags(flags),
             Change::Threads(threads) => self.set_compression_threads(threads),

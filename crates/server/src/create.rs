@@ -20,7 +20,7 @@ impl Shared {
     ) -> Result<NewInode, Errno> {
         let (uid, gid) = self.ownership().maker(caller);
         let new = NewInode { mode, uid, gid, rdev: device_number::to_disk(rdev), ..NewInode::default() };
-        self.engine.inheriting(parent, new, umask).map_err(|error| errno(&error))
+        self.engine.inodes().inheriting(parent, new, umask).map_err(|error| errno(&error))
     }
 
     /// A symbolic link, for which neither umask nor ACLs count.
@@ -31,7 +31,7 @@ impl Shared {
 
     /// An attribute's value, if the inode has the attribute.
     pub(crate) fn xattr(&self, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
-        match self.engine.get_xattr(id, name) {
+        match self.engine.inodes().get_xattr(id, name) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.errno() == Errno::NODATA => Ok(None),
             Err(error) => Err(errno(&error)),

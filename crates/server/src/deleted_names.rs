@@ -30,7 +30,7 @@ impl Shared {
             let Some(shared) = shared.upgrade() else { return false };
             let left = {
                 let mut waiting = shared.deleted_names.lock();
-                waiting.retain(|(_, deleted)| shared.engine.is_in_use(*deleted));
+                waiting.retain(|(_, deleted)| shared.engine.references().is_in_use(*deleted));
                 waiting.clone()
             };
             for (user, deleted) in &left {
@@ -47,7 +47,7 @@ impl Shared {
     /// the directory is the root of a deleted subvolume, which has no name itself.
     pub(crate) fn forget_absent_name(&self, caller: &Caller<'_>, dir: u64, name: &[u8]) {
         let Some(notifier) = self.notifier.get() else { return };
-        if self.inode(dir).is_ok_and(|id| self.engine.is_deleted_root(id)) {
+        if self.inode(dir).is_ok_and(|id| self.engine.directories().is_deleted_root(id)) {
             let (notifier, name) = (notifier.clone(), name.to_vec());
             self.changed_names.add(User::of(caller), dir, false, move || {
                 let _ = notifier.inval_entry(dir, &name);
@@ -57,7 +57,7 @@ impl Shared {
 
     fn invalidate_names_of(&self, user: User, deleted: TreeId) {
         let Some(notifier) = self.notifier.get() else { return };
-        for (dir, names) in self.engine.referenced_names(deleted, MAX) {
+        for (dir, names) in self.engine.references().referenced_names(deleted, MAX) {
             let (notifier, dir) = (notifier.clone(), self.numbers.node(dir));
             self.changed_names.add(user, dir, false, move || {
                 for name in names {
@@ -85,8 +85,8 @@ mod tests {
     fn no_thread_outlives_the_mount() {
         let shared = Arc::new(Shared::new(fixtures::engine(&fixtures::volume(), 1 << 20), MountFacts::default()));
         let engine = Arc::clone(shared.engine());
-        let id = engine.create_subvolume(engine.root(), b"gone", 0o755, (0, 0)).unwrap();
-        engine.delete_subvolume(engine.root(), b"gone").unwrap();
+        let id = engine.subvolumes().create_subvolume(engine.root(), b"gone", 0o755, (0, 0)).unwrap();
+        engine.subvolumes().delete_subvolume(engine.root(), b"gone").unwrap();
         shared.forget_names_of(User::Root, id);
         // A thread names itself, and is listed for a moment after it was joined.
         let comes_to = |is_there: bool, seconds: u64| {

@@ -143,8 +143,8 @@ impl DeviceIoctl {
     pub(crate) fn answer(self, engine: &Filesystem, devices: &Devices) -> Result<Vec<u8>, Errno> {
         match self {
             Self::Add(path) => devices.add(engine, &path).map(|()| Vec::new()),
-            Self::Status => Ok(progress(&engine.replacement())),
-            Self::Cancel => match engine.cancel_replacement().map_err(|error| error.errno()) {
+            Self::Status => Ok(progress(&engine.replacer().progress())),
+            Self::Cancel => match engine.replacer().cancel().map_err(|error| error.errno()) {
                 Ok(()) => Ok(outcome(CANCEL, Outcome::Good)),
                 Err(Errno::NOTCONN) => Ok(outcome(CANCEL, Outcome::NotStarted)),
                 Err(errno) => Err(errno),

@@ -55,7 +55,7 @@ impl Devices {
         if !by_number.contains_key(&TARGET.0) || engine.volume().replacement().is_some() {
             return;
         }
-        let (ended, path) = (engine.replacement(), by_number.remove(&TARGET.0));
+        let (ended, path) = (engine.replacer().progress(), by_number.remove(&TARGET.0));
         let (ReplaceState::Finished, Some(path)) = (ended.state, path) else { return };
         let old = by_number.insert(ended.source.0, path.clone());
         let mut paths = self.paths.lock();
@@ -84,7 +84,7 @@ impl Devices {
         goes_on: &dyn Fn(&VacateProgress) -> bool,
     ) -> Result<(), Errno> {
         let path = self.by_number.lock().get(&number.0).cloned();
-        engine.remove_device(number, goes_on).map_err(|error| error.errno())?;
+        engine.relocator().remove_device(number, goes_on).map_err(|error| error.errno())?;
         let mut by_number = self.by_number.lock();
         // A new device may have its number by now.
         if by_number.get(&number.0) == path.as_ref() {
@@ -120,12 +120,12 @@ impl Devices {
         }
         let device = self.open(target)?;
         let failed = |error: ubtrfs::Error| error.errno();
-        engine.begin_replacement(source, device, options).map_err(failed)?;
+        engine.replacer().begin(source, device, options).map_err(failed)?;
         self.by_number.lock().insert(TARGET.0, target.to_owned());
         if in_background {
             return engine.replace_in_background().map_err(failed);
         }
-        let done = engine.continue_replacement(&mut |_| true).map_err(failed);
+        let done = engine.replacer().run(&mut |_| true).map_err(failed);
         self.note_replaced(engine);
         done
     }

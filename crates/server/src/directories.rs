@@ -14,7 +14,6 @@
 
 use std::sync::Arc;
 
-use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{DirectoryEntry, InodeId, Result};
 use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{DirIndex, TreeId};
@@ -33,8 +32,8 @@ const BATCH: usize = 128;
 fn last_of(engine: &ubtrfs::Filesystem, dir: InodeId, position: Position) -> Result<DirIndex> {
     match position.end {
         ListingEnd::At(last) => Ok(last),
-        ListingEnd::AsTheLast => engine.listing_end(dir),
-        ListingEnd::Begins => engine.begin_listing(dir),
+        ListingEnd::AsTheLast => engine.directories().listing_end(dir),
+        ListingEnd::Begins => engine.directories().begin_listing(dir),
     }
 }
 
@@ -69,17 +68,17 @@ impl Server {
             list((self.engine(), numbers.top()), dir, next, last, true, &mut |row| match row {
                 Row::Dots { name, id, next } => Ok(reply.add_name(numbers.shown(id), next, S_IFDIR, name)),
                 // The kernel has it: to return its attributes again would only cost time.
-                Row::Entry { entry, next } if self.engine().is_referenced(entry.inode) => {
+                Row::Entry { entry, next } if self.engine().references().is_referenced(entry.inode) => {
                     let mode = entry.file_type.type_bits();
                     Ok(reply.add_name(numbers.shown(entry.inode), next, mode, &entry.name))
                 }
                 Row::Entry { entry, next } => {
-                    let found = self.engine().lookup(dir, &entry.name).map_err(|error| errno(&error));
+                    let found = self.engine().directories().lookup(dir, &entry.name).map_err(|error| errno(&error));
                     match found.and_then(|id| self.shared().entry(id).map(|entry| (id, entry))) {
                         Ok((id, found)) => {
                             let fits = reply.add(&found, next, &entry.name);
                             if !fits {
-                                self.engine().forget(id, 1);
+                                self.engine().references().forget(id, 1);
                             }
                             Ok(fits)
                         }
@@ -114,7 +113,7 @@ impl Server {
 
     /// Answers that a directory's listing has reached its end.
     fn end_listing(&self, node: u64, mut end: impl End) {
-        let is_whole = self.shared().inode(node).map(|dir| self.shared().engine().is_listing_whole(dir));
+        let is_whole = self.shared().inode(node).map(|dir| self.shared().engine().directories().is_listing_whole(dir));
         if !matches!(is_whole, Ok(Ok(false))) {
             return end.done();
         }
@@ -124,7 +123,7 @@ impl Server {
             if shared.invalidate_pages(node)
                 && let Ok(dir) = shared.inode(node)
             {
-                drop(shared.engine().forget_listings(dir));
+                drop(shared.engine().directories().forget_listings(dir));
             }
         };
         // Until it is answered no name changes, for the kernel has the directory locked.
@@ -183,7 +182,7 @@ fn list(
         return Ok(());
     }
     if next < AFTER_DOTS {
-        let parent = engine.parent_within(top, dir)?;
+        let parent = engine.directories().parent_within(top, dir)?;
         if !show(Row::Dots { name: b"..", id: parent, next: offset(AFTER_DOTS) })? {
             return Ok(());
         }
@@ -192,9 +191,9 @@ fn list(
     // listing continues at 2, too.
     let mut after = DirIndex(next.max(AFTER_DOTS) - 1);
     loop {
-        let entries = engine.list(dir, after, last, BATCH)?;
+        let entries = engine.directories().list(dir, after, last, BATCH)?;
         if looks_up {
-            engine.will_look_up(dir, &entries);
+            engine.directories().will_look_up(dir, &entries);
         }
         let is_end = entries.len() < BATCH;
         for (rest, entry) in (0..entries.len()).rev().zip(&entries) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ubtrfs::scheduling::{DeferredRead, Scheduling};
+use ubtrfs::scheduling::DeferredRead;
 use ubtrfs::volume::DirectRead;
 use ubtrfs::{Filesystem as Engine, InodeId, SetAttributes, WriteAt};
 use ubtrfs_format::posix::{S_IFMT, S_IFREG, SET_ID};
@@ -21,10 +21,10 @@ impl Server {
         let dir = self.inode(parent)?;
         let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
         let new = self.shared().new_inode(dir, caller, mode, what.umask, 0)?;
-        match self.engine().create(dir, what.name, &new) {
+        match self.engine().directories().create(dir, what.name, &new) {
             Ok(id) => self.shared().entry(id),
             Err(error) if error.errno() == Errno::EXIST && !what.flags.contains(OFlags::EXCL) => {
-                let id = self.engine().lookup(dir, what.name).map_err(|error| errno(&error))?;
+                let id = self.engine().directories().lookup(dir, what.name).map_err(|error| errno(&error))?;
                 if what.flags.contains(OFlags::TRUNC) {
                     let changes = SetAttributes {
                         size: Some(0),
@@ -32,8 +32,8 @@ impl Server {
                         kill_group_id: self.takes_group_id(caller, id, what.kill_suidgid),
                         ..SetAttributes::default()
                     };
-                    self.engine().set_attributes(id, &changes).map_err(|error| {
-                        self.engine().forget(id, 1);
+                    self.engine().inodes().set_attributes(id, &changes).map_err(|error| {
+                        self.engine().references().forget(id, 1);
                         errno(&error)
                     })?;
                 }
@@ -73,7 +73,7 @@ impl Server {
     /// Begins to read a file; the ring's thread reads the device.
     pub(crate) fn begin_read(&self, node: u64, what: &Read, buffer: &mut [u8]) -> Result<FileReads, Errno> {
         let seen = !what.flags.contains(OFlags::NOATIME);
-        let begun = self.engine().begin_read(self.inode(node)?, what.offset, buffer, seen);
+        let begun = self.engine().files().begin_read(self.inode(node)?, what.offset, buffer, seen);
         let begun = begun.map_err(|error| errno(&error))?;
         let read = |part: &DeferredRead| {
             let DirectRead { file, at, .. } = &part.from;
@@ -88,10 +88,10 @@ impl Server {
     pub(crate) fn write_to(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>) -> Result<u32, Errno> {
         let id = self.inode(node)?;
         let kill = what.write_flags.contains(WriteFlags::KILL_SUIDGID);
-        let loses = kill && self.engine().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
+        let loses = kill && self.engine().inodes().mode(id).is_ok_and(|mode| mode & SET_ID != 0);
         if loses && self.takes_group_id(caller, id, kill) {
             let changes = SetAttributes { kill_group_id: true, ..SetAttributes::default() };
-            self.engine().set_attributes(id, &changes).map_err(|error| errno(&error))?;
+            self.engine().inodes().set_attributes(id, &changes).map_err(|error| errno(&error))?;
         }
         let is_of_page = what.write_flags.contains(WriteFlags::CACHE);
         // Of a page in writeback they are any opener's flags.
@@ -99,14 +99,14 @@ impl Server {
         let at = if appends { WriteAt::Appending(what.offset) } else { WriteAt::Offset(what.offset) };
         let direct = what.flags.contains(OFlags::DIRECT) && !is_of_page;
         let written = if direct {
-            self.engine().write_directly(id, at, what.data, kill)
+            self.engine().files().write_directly(id, at, what.data, kill)
         } else {
-            self.engine().write(id, at, what.data, kill)
+            self.engine().files().write(id, at, what.data, kill)
         };
         let written = match written {
             Err(error) if is_of_page && self.forbids(id, error.errno()) => {
                 // The kernel would report the error to every syncfs(2), of all users.
-                self.engine().fail_next_fsync(id, error).map_err(|error| errno(&error))?;
+                self.engine().durability().fail_next_fsync(id, error).map_err(|error| errno(&error))?;
                 self.discard_pages(node);
                 return Ok(u32::try_from(what.data.len()).unwrap_or(u32::MAX));
             }
@@ -135,11 +135,11 @@ fn punches(what: &Fallocate) -> bool {
 fn allocate(engine: &Engine, id: InodeId, what: &Fallocate) -> Result<(), Errno> {
     let keep_size = what.mode.contains(FallocateFlags::KEEP_SIZE);
     let done = if punches(what) {
-        engine.punch_hole(id, what.offset, what.length)
+        engine.files().punch_hole(id, what.offset, what.length)
     } else if what.mode.contains(FallocateFlags::ZERO_RANGE) {
-        engine.zero_range(id, what.offset, what.length, keep_size)
+        engine.files().zero_range(id, what.offset, what.length, keep_size)
     } else {
-        engine.allocate(id, what.offset, what.length, keep_size)
+        engine.files().allocate(id, what.offset, what.length, keep_size)
     };
     done.map_err(|error| errno(&error))
 }

@@ -166,7 +166,7 @@ impl Shared {
             _ => false,
         };
         // Nothing of a directory waits to be written.
-        let is_directory = |id| self.engine.attributes(id).is_ok_and(|is| is.file_type == FileType::Directory);
+        let is_directory = |id| self.engine.inodes().attributes(id).is_ok_and(|is| is.file_type == FileType::Directory);
         adds && !is_directory(id)
     }
 
@@ -181,7 +181,7 @@ impl Shared {
             may.check(is, wanted)?;
             Ok((wanted, (wanted & InodeFlags::COMPRESS != 0).then(|| usual.to_vec())))
         };
-        self.engine.set_flags_with(id, COMPRESSION, PROPERTY_ROOM, &plan).map_err(|error| errno(&error))
+        self.engine.inodes().set_flags_with(id, COMPRESSION, PROPERTY_ROOM, &plan).map_err(|error| errno(&error))
     }
 
     /// `FSSETXATTR`: the flags that it knows; the others stay.
@@ -201,7 +201,7 @@ impl Shared {
             may.check(is, wanted)?;
             Ok(wanted)
         };
-        self.engine.set_flags_as(id, &plan).map_err(|error| errno(&error))
+        self.engine.inodes().set_flags_as(id, &plan).map_err(|error| errno(&error))
     }
 }
 

@@ -67,7 +67,7 @@ impl Server {
             Request::Defragment(how) => self.defragment(admitted, runs, (node, how), reply),
             Request::EnableVerity(parameters) => self.enable_verity(admitted, runs, (node, parameters), reply),
             Request::Version => self.run(runs, admitted, reply, move |shared, _| {
-                let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
+                let is = shared.engine.inodes().attributes(id).map_err(|error| errno(&error))?;
                 Ok(is.generation.0.to_ne_bytes().to_vec())
             }),
             Request::MeasureVerity => {
@@ -77,7 +77,7 @@ impl Server {
                 });
             }
             Request::Extents(from) => self.run(runs, admitted, reply, move |shared, _| {
-                let found = shared.engine.extents(shared.inode(node)?, from, extent_map::ROOM);
+                let found = shared.engine.files().extents(shared.inode(node)?, from, extent_map::ROOM);
                 Ok(extent_map::encode(from, &found.map_err(|error| errno(&error))?))
             }),
             Request::Merge(asked) => {
@@ -171,7 +171,7 @@ impl Server {
         let powers = admitted.powers();
         self.run(runs, admitted, reply, move |shared, goes_on| {
             let id = shared.inode(node)?;
-            let is = shared.engine.attributes(id).map_err(|error| errno(&error))?;
+            let is = shared.engine.inodes().attributes(id).map_err(|error| errno(&error))?;
             if is.file_type == FileType::Directory {
                 return Err(Errno::OPNOTSUPP);
             }
@@ -179,7 +179,7 @@ impl Server {
             if is.size > 0 && how.range.start >= is.size {
                 return Err(Errno::INVAL);
             }
-            shared.engine.defragment_while(id, &how, goes_on).map_err(|error| errno(&error))?;
+            shared.engine.files().defragment_while(id, &how, goes_on).map_err(|error| errno(&error))?;
             Ok(Vec::new())
         });
     }
@@ -199,7 +199,7 @@ impl Server {
             // By invariant 27: a descriptor for reading does, and the file has to be writable.
             shared.check_access(&powers, id, WRITE)?;
             shared.invalidate_pages(node);
-            shared.engine.enable_verity(id, &parameters).map_err(|error| errno(&error))?;
+            shared.engine.files().enable_verity(id, &parameters).map_err(|error| errno(&error))?;
             Ok(Vec::new())
         });
     }

@@ -70,7 +70,7 @@ pub(crate) fn within_limit<'a>(
     let has_begun = Cell::new(false);
     move || {
         if !has_begun.replace(true) {
-            engine.limit_relocation(Some(bytes_per_second).filter(|limit| *limit > 0));
+            engine.relocator().limit(Some(bytes_per_second).filter(|limit| *limit > 0));
         }
         goes_on()
     }

@@ -100,7 +100,7 @@ impl Shared {
                 let node = self.numbers.node(id);
                 // Processes that list a directory may hold its pages for as long as they like.
                 let is_file = |is: ubtrfs::Attributes| is.file_type == FileType::Regular;
-                if self.engine.attributes(id).is_ok_and(is_file) {
+                if self.engine.inodes().attributes(id).is_ok_and(is_file) {
                     self.invalidate_pages(node);
                 }
                 self.attributes_changed(node);
@@ -152,11 +152,11 @@ mod tests {
         let device = Arc::new(MemoryDevice::from_bytes(fixtures::volume()));
         let shared = Arc::new(Shared::new(fixtures::engine_on(device, 1 << 20), MountFacts::default()));
         let engine = &shared.engine;
-        let base = engine.create_subvolume(engine.root(), b"base", 0o755, (0, 0)).unwrap();
-        let snapshot = |name: &[u8]| engine.snapshot(base, engine.root(), name, false).unwrap();
+        let base = engine.subvolumes().create_subvolume(engine.root(), b"base", 0o755, (0, 0)).unwrap();
+        let snapshot = |name: &[u8]| engine.subvolumes().snapshot(base, engine.root(), name, false).unwrap();
         let (changed, target) = (snapshot(b"changed"), snapshot(b"target"));
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        engine.create(InodeId::root_of(changed), b"new", &new).unwrap();
+        engine.directories().create(InodeId::root_of(changed), b"new", &new).unwrap();
         let streams = Streams::new();
         let merge_for = |pid| {
             let shared = Arc::clone(&shared);
@@ -170,7 +170,7 @@ mod tests {
                 }
             }
         };
-        let is_there = || engine.lookup(InodeId::root_of(target), b"new").is_ok();
+        let is_there = || engine.directories().lookup(InodeId::root_of(target), b"new").is_ok();
         assert_eq!(merge_for(i32::MAX as u32), Err(Errno::INTR));
         assert!(!is_there(), "nobody waited for this merge");
         merge_for(std::process::id()).unwrap();

@@ -5,7 +5,6 @@
 //! device, a commit or the inactivator; the request then comes again in a thread that may block.
 //! What is known to block, or to take long, is not tried.
 
-use ubtrfs::scheduling::Scheduling;
 use ubtrfs_fuse::{Operation, Request};
 
 use crate::control;
@@ -52,13 +51,13 @@ impl Server {
             Operation::SetAttr(change) => matches!(change.size, None | Some(0)) && !self.is_busy(node, true),
             Operation::Fsync { .. } | Operation::FsyncDir { .. } => {
                 let shared = self.shared();
-                shared.inode(node).is_ok_and(|id| shared.engine().is_fsync_short(id))
+                shared.inode(node).is_ok_and(|id| shared.engine().durability().is_fsync_short(id))
             }
             Operation::Write(what) => what.data.len() <= MAX_WRITE && !self.is_busy(node, true),
             Operation::CopyFileRange(what) => {
                 let shared = self.shared();
                 let ends = shared.inode(node).and_then(|source| Ok((source, shared.inode(what.node_out)?)));
-                ends.is_ok_and(|(source, target)| shared.engine().is_clone_short(source, target))
+                ends.is_ok_and(|(source, target)| shared.engine().files().is_clone_short(source, target))
             }
             // The ring's thread reads the device without waiting for it.
             Operation::Read(what) => what.size <= MAX_READ && !self.is_busy(node, false),
@@ -68,6 +67,6 @@ impl Server {
 
     fn is_busy(&self, node: u64, to_change: bool) -> bool {
         let shared = self.shared();
-        shared.inode(node).is_ok_and(|id| shared.engine().is_busy(id, to_change))
+        shared.inode(node).is_ok_and(|id| shared.engine().references().is_busy(id, to_change))
     }
 }

@@ -70,7 +70,7 @@ impl Server {
         if !engine.is_read_only() && !engine.is_in_read_only_subvolume(id) {
             return Ok(());
         }
-        let is = engine.attributes(id).map_err(|error| errno(&error))?;
+        let is = engine.inodes().attributes(id).map_err(|error| errno(&error))?;
         match is.file_type {
             FileType::Regular | FileType::Directory => Err(Errno::ROFS),
             _ => Ok(()),
@@ -93,7 +93,7 @@ impl Server {
             return Err(Errno::ROFS);
         }
         // By invariant 57; the kernel says so, too.
-        if writes && self.engine().has_verity(id) {
+        if writes && self.engine().files().has_verity(id) {
             return Err(Errno::PERM);
         }
         let only_appends = flags.contains(OFlags::APPEND) && !flags.contains(OFlags::TRUNC);
@@ -107,7 +107,7 @@ impl Server {
             && name == CAPABILITY
             && self.inode(node).is_ok_and(|id| {
                 let engine = self.engine();
-                engine.is_in_read_only_subvolume(id) || engine.uses_verity() && engine.has_verity(id)
+                engine.is_in_read_only_subvolume(id) || engine.uses_verity() && engine.files().has_verity(id)
             });
         if refuses {
             self.shared().refusals.note(node);

@@ -23,7 +23,7 @@ impl Shared {
     /// READ or WRITE.
     pub(crate) fn note_pages(&self, node: u64) {
         if let Ok(id) = self.inode(node) {
-            self.engine().note_pages(id);
+            self.engine().references().note_pages(id);
         }
     }
 
@@ -42,9 +42,10 @@ impl Shared {
     /// the trees.
     pub(crate) fn regular_files(&self) -> impl Iterator<Item = u64> {
         self.engine()
+            .references()
             .with_pages()
             .into_iter()
-            .filter(|id| self.engine().attributes(*id).is_ok_and(|of| of.file_type == FileType::Regular))
+            .filter(|id| self.engine().inodes().attributes(*id).is_ok_and(|of| of.file_type == FileType::Regular))
             .map(|id| self.numbers.node(id))
     }
 
@@ -58,9 +59,10 @@ impl Shared {
 
     /// The same of a subvolume: node and generation.
     fn files_of(&self, subvolume: TreeId) -> impl Iterator<Item = (u64, u64)> {
-        let with_pages = self.engine().with_pages().into_iter().filter(move |id| id.subvolume == subvolume);
+        let with_pages =
+            self.engine().references().with_pages().into_iter().filter(move |id| id.subvolume == subvolume);
         with_pages.filter_map(|id| {
-            let is = self.engine().attributes(id).ok().filter(|is| is.file_type == FileType::Regular)?;
+            let is = self.engine().inodes().attributes(id).ok().filter(|is| is.file_type == FileType::Regular)?;
             Some((self.numbers.node(id), is.generation.0))
         })
     }

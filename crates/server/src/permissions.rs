@@ -20,7 +20,7 @@ const S_ISVTX: u32 = 0o1000;
 impl Shared {
     /// `EACCES` unless a process has all these permissions for a file or directory (invariant 27).
     pub(crate) fn check_access(&self, powers: &Powers, id: InodeId, wanted: u16) -> Result<(), Errno> {
-        let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
+        let attributes = self.engine.inodes().attributes(id).map_err(|error| errno(&error))?;
         let is = self.shown(&attributes);
         let only_reads = wanted & WRITE == 0;
         if self.facts().unchecked {
@@ -57,14 +57,14 @@ impl Shared {
         if self.facts().unchecked {
             return Ok(());
         }
-        let attributes = self.engine.attributes(id).map_err(|error| errno(&error))?;
+        let attributes = self.engine.inodes().attributes(id).map_err(|error| errno(&error))?;
         if powers.owns(self.shown(&attributes).uid) { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// `EPERM` if the directory has the sticky bit, and neither it nor what is removed from it is
     /// the process's.
     pub(crate) fn check_sticky(&self, powers: &Powers, dir: InodeId, removed: InodeId) -> Result<(), Errno> {
-        let shown = |id| self.engine.attributes(id).map(|is| self.shown(&is)).map_err(|error| errno(&error));
+        let shown = |id| self.engine.inodes().attributes(id).map(|is| self.shown(&is)).map_err(|error| errno(&error));
         let is = shown(dir)?;
         if self.facts().unchecked || is.mode & S_ISVTX == 0 || powers.is_user(is.uid) {
             return Ok(());

@@ -84,20 +84,21 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::Forget);
         for (node, lookups) in forgets.iter().filter(|(node, _)| *node != ROOT) {
             if let Ok(id) = self.inode(node) {
-                self.engine().forget(id, lookups);
+                self.engine().references().forget(id, lookups);
             }
         }
     }
 
     fn getattr(&self, _: &Caller<'_>, node: u64, _: Option<u64>, reply: ReplyAttr) {
         let _timed = self.count(Kind::GetAttr);
-        let found = self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error)));
+        let found =
+            self.inode(node).and_then(|id| self.engine().inodes().attributes(id).map_err(|error| errno(&error)));
         answer_attributes(self.shared(), reply, found);
     }
 
     fn statx(&self, _: &Caller<'_>, node: u64, _: Option<u64>, _: u32, _: StatxFlags, reply: ReplyStatx) {
         let _timed = self.count(Kind::Statx);
-        match self.inode(node).and_then(|id| self.engine().attributes(id).map_err(|error| errno(&error))) {
+        match self.inode(node).and_then(|id| self.engine().inodes().attributes(id).map_err(|error| errno(&error))) {
             Ok(attributes) => {
                 let mut shown = ours::statx(&self.shared().numbers, self.shared().block_size, &attributes);
                 self.shared().ownership().show(&mut shown.attributes);
@@ -118,7 +119,7 @@ impl Filesystem for Server {
 
     fn readlink(&self, _: &Caller<'_>, node: u64, reply: ReplyData) {
         let _timed = self.count(Kind::ReadLink);
-        match self.inode(node).and_then(|id| self.engine().read_link(id).map_err(|error| errno(&error))) {
+        match self.inode(node).and_then(|id| self.engine().files().read_link(id).map_err(|error| errno(&error))) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
         }
@@ -128,7 +129,7 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::SymLink);
         let made = self.inode(parent).and_then(|dir| {
             let new = self.shared().new_symlink(caller, target);
-            let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
+            let id = self.engine().directories().create(dir, name, &new).map_err(|error| errno(&error))?;
             self.shared().entry(id)
         });
         answer_entry(reply, made);
@@ -139,7 +140,7 @@ impl Filesystem for Server {
         let made = self.inode(parent).and_then(|dir| {
             let mode = if what.mode & S_IFMT == 0 { what.mode | S_IFREG } else { what.mode };
             let new = self.shared().new_inode(dir, caller, mode, what.umask, what.rdev)?;
-            let id = self.engine().create(dir, what.name, &new).map_err(|error| errno(&error))?;
+            let id = self.engine().directories().create(dir, what.name, &new).map_err(|error| errno(&error))?;
             self.shared().entry(id)
         });
         answer_entry(reply, made);
@@ -149,7 +150,7 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::MkDir);
         let made = self.inode(parent).and_then(|dir| {
             let new = self.shared().new_inode(dir, caller, mode & !S_IFMT | S_IFDIR, umask, 0)?;
-            let id = self.engine().create(dir, name, &new).map_err(|error| errno(&error))?;
+            let id = self.engine().directories().create(dir, name, &new).map_err(|error| errno(&error))?;
             self.shared().entry(id)
         });
         answer_entry(reply, made);
@@ -157,13 +158,17 @@ impl Filesystem for Server {
 
     fn unlink(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let _timed = self.count(Kind::Unlink);
-        let done = self.inode(parent).and_then(|dir| self.engine().unlink(dir, name).map_err(|error| errno(&error)));
+        let done = self
+            .inode(parent)
+            .and_then(|dir| self.engine().directories().unlink(dir, name).map_err(|error| errno(&error)));
         answer(reply, done);
     }
 
     fn rmdir(&self, _: &Caller<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
         let _timed = self.count(Kind::RmDir);
-        let done = self.inode(parent).and_then(|dir| self.engine().rmdir(dir, name).map_err(|error| errno(&error)));
+        let done = self
+            .inode(parent)
+            .and_then(|dir| self.engine().directories().rmdir(dir, name).map_err(|error| errno(&error)));
         answer(reply, done);
     }
 
@@ -181,7 +186,10 @@ impl Filesystem for Server {
         };
         let done = self.inode(parent).and_then(|dir| {
             let new_dir = self.inode(what.new_parent)?;
-            self.engine().rename(dir, what.name, new_dir, what.new_name, flags).map_err(|error| errno(&error))
+            self.engine()
+                .directories()
+                .rename(dir, what.name, new_dir, what.new_name, flags)
+                .map_err(|error| errno(&error))
         });
         answer(reply, done);
     }
@@ -190,8 +198,8 @@ impl Filesystem for Server {
         let _timed = self.count(Kind::Link);
         let linked = self.inode(node).and_then(|id| {
             let dir = self.inode(parent)?;
-            self.engine().link(id, dir, name).map_err(|error| errno(&error))?;
-            self.engine().reference(id);
+            self.engine().directories().link(id, dir, name).map_err(|error| errno(&error))?;
+            self.engine().references().reference(id);
             self.shared().entry(id)
         });
         answer_entry(reply, linked);
@@ -210,9 +218,9 @@ impl Filesystem for Server {
         reply.fill(|buffer| {
             let id = self.inode(node)?;
             let read = if what.flags.contains(OFlags::NOATIME) {
-                self.engine().read_into_unseen(id, what.offset, buffer)
+                self.engine().files().read_into_unseen(id, what.offset, buffer)
             } else {
-                self.engine().read_into(id, what.offset, buffer)
+                self.engine().files().read_into(id, what.offset, buffer)
             };
             read.map_err(|error| errno(&error))
         });
@@ -221,7 +229,7 @@ impl Filesystem for Server {
     fn write(&self, caller: &Caller<'_>, node: u64, what: &Write<'_>, reply: ReplyWrite) {
         let _timed = self.count(Kind::Write);
         self.shared().note_pages(node);
-        let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().is_synchronous(id));
+        let is_synchronous = self.inode(node).is_ok_and(|id| self.engine().inodes().is_synchronous(id));
         match self.write_to(caller, node, what) {
             Ok(bytes) if is_synchronous => self.sync_inode(node, false, move |result| match result {
                 Ok(()) => reply.written(bytes),
@@ -255,7 +263,7 @@ impl Filesystem for Server {
         let (shared, caller) = (Arc::clone(self.shared()), caller.pid);
         self.syncing.run(move || {
             shared.mapped_pages.write(caller, || shared.take_pages(&AtomicU64::new(0)));
-            answer(reply, shared.engine().sync().map_err(|error| errno(&error)));
+            answer(reply, shared.engine().durability().sync().map_err(|error| errno(&error)));
         });
     }
 
@@ -322,7 +330,7 @@ impl Filesystem for Server {
         let made = self.inode(parent).and_then(|dir| {
             let mode = what.mode & !S_IFMT | S_IFREG;
             let new = self.shared().new_inode(dir, caller, mode, what.umask, 0)?;
-            let id = self.engine().create_unnamed(dir, &new).map_err(|error| errno(&error))?;
+            let id = self.engine().directories().create_unnamed(dir, &new).map_err(|error| errno(&error))?;
             self.shared().entry(id)
         });
         answer_create(self.shared(), reply, made);
@@ -365,7 +373,10 @@ impl Filesystem for Server {
             self.drop_privileges(caller, what.node_out, target)?;
             let engine = self.engine();
             // Programs ask for the rest, and others are served in between.
-            engine.clone_some(source, what.offset_in, target, what.offset_out, length).map_err(|error| errno(&error))
+            engine
+                .files()
+                .clone_some(source, what.offset_in, target, what.offset_out, length)
+                .map_err(|error| errno(&error))
         });
         match shared {
             Ok(bytes) if bytes > 0 && self.copies_durably(caller, what.node_out) => {
@@ -385,7 +396,7 @@ impl Server {
     fn copies_durably(&self, caller: &Caller<'_>, target: u64) -> bool {
         self.inode(target).is_ok_and(|id| {
             let is_target = |number| self.shared().numbers.shown_as(number) == Ok(id);
-            self.engine().is_synchronous(id) || copies_durably(caller.pid, &is_target)
+            self.engine().inodes().is_synchronous(id) || copies_durably(caller.pid, &is_target)
         })
     }
 
@@ -394,10 +405,10 @@ impl Server {
     fn find(&self, dir: InodeId, name: &[u8]) -> ubtrfs::Result<InodeId> {
         let id = match name {
             b"." => dir,
-            b".." => self.engine().parent_within(self.shared().numbers.top(), dir)?,
-            name => return self.engine().lookup(dir, name),
+            b".." => self.engine().directories().parent_within(self.shared().numbers.top(), dir)?,
+            name => return self.engine().directories().lookup(dir, name),
         };
-        self.engine().lookup_inode(id)?;
+        self.engine().directories().lookup_inode(id)?;
         Ok(id)
     }
 }

@@ -186,7 +186,7 @@ impl Scrubs {
         let goes_on_there = request.resume && !engine.volume().lagging_devices().contains(&device);
         let cancelled = if goes_on_there { self.cancelled.lock().get(&device).copied() } else { None };
         let start = Logical(cancelled.unwrap_or(request.start));
-        let running = Arc::new(Running::new(engine.bytes_to_scrub(Some(device), start)));
+        let running = Arc::new(Running::new(engine.scrubber().bytes_to_read(Some(device), start)));
         {
             let mut all = self.running.lock();
             if all.contains_key(&device) {
@@ -207,7 +207,7 @@ impl Scrubs {
             *running.progress.lock() = *progress;
             !running.is_cancelled.load(Ordering::Acquire) && goes_on()
         };
-        let done = engine.scrub(options, &mut note).map(|progress| *running.progress.lock() = progress);
+        let done = engine.scrubber().run(options, &mut note).map(|progress| *running.progress.lock() = progress);
         let progress = *running.progress.lock();
         let done = done.map_err(|error| error.errno());
         if done == Err(Errno::CANCELED) {

@@ -69,7 +69,7 @@ impl Server {
         };
         let Some(hole) = shared.hole_in(id, whence, offset, found) else { return answer(reply, found) };
         if !reply.may_wait() {
-            let size = shared.engine.size(id).map_err(|error| errno(&error));
+            let size = shared.engine.inodes().size(id).map_err(|error| errno(&error));
             return answer(reply, size.and_then(|size| without_holes(whence, offset, size)));
         }
         let shared = Arc::clone(shared);
@@ -81,8 +81,8 @@ impl Server {
 impl Shared {
     fn look(&self, id: InodeId, whence: Seek, offset: u64) -> Found {
         match whence {
-            Seek::Data => self.engine.seek_data(id, offset),
-            Seek::Hole => self.engine.seek_hole(id, offset),
+            Seek::Data => self.engine.files().seek_data(id, offset),
+            Seek::Hole => self.engine.files().seek_hole(id, offset),
         }
         .map_err(|error| errno(&error))
     }
@@ -92,7 +92,7 @@ impl Shared {
         if self.engine.is_read_only() || self.engine.is_in_read_only_subvolume(id) {
             return None;
         }
-        let size = self.engine.size(id).ok()?;
+        let size = self.engine.inodes().size(id).ok()?;
         hole_in(whence, offset, found, size, |from| self.look(id, Seek::Data, from))
     }
 

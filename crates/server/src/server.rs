@@ -17,7 +17,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use ubtrfs::scheduling::{Scheduling, may_block};
+use ubtrfs::scheduling::may_block;
 use ubtrfs::{Filesystem as Engine, InodeId};
 use ubtrfs_fuse::{Capabilities, Config, Errno, Transport};
 use ubtrfs_threads::time::Instant;
@@ -133,12 +133,12 @@ impl Server {
         match self.shared.inode(node) {
             Ok(id) => {
                 let done = move |result: ubtrfs::Result<()>| done(result.map_err(|error| errno(&error)));
-                let Some(leader) = self.engine().join_fsync(id, data_only, Box::new(done)) else { return };
+                let Some(leader) = self.engine().durability().join_fsync(id, data_only, Box::new(done)) else { return };
                 if may_block() {
-                    return self.engine().lead_fsync(leader);
+                    return self.engine().durability().lead_fsync(leader);
                 }
                 let shared = Arc::clone(&self.shared);
-                self.slow.run(move || shared.engine.lead_fsync(leader));
+                self.slow.run(move || shared.engine.durability().lead_fsync(leader));
             }
             Err(errno) => done(Err(errno)),
         }
@@ -150,7 +150,7 @@ impl Server {
             return;
         }
         // Nobody asks for that: the file's owner counts.
-        let owner = self.shared.inode(node).ok().and_then(|id| self.shared.engine.attributes(id).ok());
+        let owner = self.shared.inode(node).ok().and_then(|id| self.shared.engine.inodes().attributes(id).ok());
         let user = owner.map_or(User::Unknown, |is| User::of_id(is.uid));
         let (shared, to_invalidate) = (Arc::clone(&self.shared), Arc::clone(&self.to_invalidate));
         self.invalidating.run(user, move || {

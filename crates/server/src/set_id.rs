@@ -31,8 +31,8 @@ impl Server {
     pub(crate) fn takes_group_id(&self, caller: &Caller<'_>, id: InodeId, kills: bool) -> bool {
         let engine = self.shared().engine();
         kills
-            && engine.mode(id).is_ok_and(is_marked)
-            && engine.attributes(id).is_ok_and(|attributes| takes_group_id(&attributes, &Powers::of(caller)))
+            && engine.inodes().mode(id).is_ok_and(is_marked)
+            && engine.inodes().attributes(id).is_ok_and(|attributes| takes_group_id(&attributes, &Powers::of(caller)))
     }
 
     /// By a SETATTR without attributes the kernel requests to drop set-id bits: before a write to a
@@ -41,7 +41,7 @@ impl Server {
     /// bits by itself.
     pub(crate) fn change_of_nothing(&self, caller: &Caller<'_>, id: InodeId) -> Result<ubtrfs::Attributes, Errno> {
         let engine = self.shared().engine();
-        let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
+        let attributes = engine.inodes().attributes(id).map_err(|error| errno(&error))?;
         let powers = Powers::of(caller);
         let kill_privileges = powers.owns(attributes.uid);
         if !kill_privileges && attributes.mode & S_IFMT != S_IFDIR && attributes.mode & SET_ID != 0 {
@@ -49,7 +49,7 @@ impl Server {
         }
         let kill_group_id = kill_privileges && takes_group_id(&attributes, &powers);
         let changes = SetAttributes { kill_privileges, kill_group_id, ..SetAttributes::default() };
-        engine.set_attributes(id, &changes).map_err(|error| errno(&error))
+        engine.inodes().set_attributes(id, &changes).map_err(|error| errno(&error))
     }
 
     /// Clears set-id bits and capabilities of a file that a process is about to change. Unlike a
@@ -57,7 +57,7 @@ impl Server {
     /// owner only.
     pub(crate) fn drop_privileges(&self, caller: &Caller<'_>, node: u64, id: InodeId) -> Result<(), Errno> {
         let engine = self.shared().engine();
-        let attributes = engine.attributes(id).map_err(|error| errno(&error))?;
+        let attributes = engine.inodes().attributes(id).map_err(|error| errno(&error))?;
         // Most files have nothing to lose, and whose powers they are takes long to find out.
         let has_capability = self.shared().xattr(id, CAPABILITY)?.is_some();
         if attributes.mode & SET_ID == 0 && !has_capability {
@@ -70,10 +70,10 @@ impl Server {
         if !powers.has(Capability::SetIdBits) {
             let kill_group_id = takes_group_id(&attributes, &powers);
             let changes = SetAttributes { kill_privileges: true, kill_group_id, ..SetAttributes::default() };
-            engine.set_attributes(id, &changes).map_err(|error| errno(&error))?;
+            engine.inodes().set_attributes(id, &changes).map_err(|error| errno(&error))?;
             self.shared().attributes_changed(node);
         } else if has_capability {
-            engine.remove_xattr(id, CAPABILITY).map_err(|error| errno(&error))?;
+            engine.inodes().remove_xattr(id, CAPABILITY).map_err(|error| errno(&error))?;
         }
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{InodeId, SetAttributes, TimeChange};
 use ubtrfs_format::posix::{S_IFMT, S_IFREG};
 use ubtrfs_fuse::reply::ReplyAttr;
@@ -46,9 +45,9 @@ impl Server {
         // to nothing, it can't be distinguished from O_TRUNC.
         let only_size = SetAttr { size: change.size, handle: None, ..nothing };
         if *change == only_size && change.size != Some(0) {
-            let attributes = self.engine().attributes(id).map_err(|error| errno(&error))?;
+            let attributes = self.engine().inodes().attributes(id).map_err(|error| errno(&error))?;
             if change.size == Some(attributes.size) && attributes.mode & S_IFMT == S_IFREG {
-                self.engine().check_resizable(id).map_err(|error| errno(&error))?;
+                self.engine().inodes().check_resizable(id).map_err(|error| errno(&error))?;
                 return Ok(attributes);
             }
         }
@@ -57,14 +56,14 @@ impl Server {
 
     /// Whether a change truncates so much that it takes several commits.
     fn takes_long(&self, node: u64, change: &SetAttr) -> bool {
-        let in_steps = |size| self.inode(node).is_ok_and(|id| self.engine().is_truncated_in_steps(id, size));
+        let in_steps = |size| self.inode(node).is_ok_and(|id| self.engine().files().is_truncated_in_steps(id, size));
         change.size.is_some_and(in_steps)
     }
 }
 
 fn apply(shared: &Shared, id: InodeId, change: &SetAttr, kill_group_id: bool) -> Result<ubtrfs::Attributes, Errno> {
     let changes = SetAttributes { kill_group_id, ..changes(change) };
-    shared.engine.put_attributes(id, &changes).map_err(|error| errno(&error))
+    shared.engine.inodes().put_attributes(id, &changes).map_err(|error| errno(&error))
 }
 
 fn changes(change: &SetAttr) -> SetAttributes {

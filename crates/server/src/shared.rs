@@ -238,7 +238,7 @@ impl Shared {
 
     /// Invalidates the cached attributes of all files of a subvolume.
     pub(crate) fn attributes_changed_in(&self, subvolume: TreeId) {
-        for id in self.engine.referenced() {
+        for id in self.engine.references().referenced() {
             if id.subvolume == subvolume {
                 self.attributes_changed(self.numbers.node(id));
             }
@@ -293,7 +293,7 @@ impl Shared {
         if let Some(notifier) = self.notifier.get() {
             notifier.settle(|| self.regular_files())?;
         }
-        self.engine.sync().map_err(|error| errno(&error))
+        self.engine.durability().sync().map_err(|error| errno(&error))
     }
 
     /// No program of the mount waits any more, so neither need requests for devices that are away.
@@ -422,7 +422,7 @@ impl Shared {
             orphans_cleaned: stats.orphans_cleaned,
             nodes_unshared: stats.nodes_unshared,
             leaves_written_early: stats.leaves_written_early,
-            subvolumes_deleted_left: self.engine.deleted_subvolumes().len() as u64,
+            subvolumes_deleted_left: self.engine.subvolumes().deleted_subvolumes().len() as u64,
             subvolumes_undropped: stats.subvolumes_undropped,
             inactivation_inodes: stats.inactivation.inodes,
             inactivation_bytes: stats.inactivation.bytes,
@@ -466,14 +466,14 @@ impl Shared {
 
     /// The flags of an inode, as the format has them.
     pub(crate) fn flags_of(&self, id: InodeId) -> Result<u64, Errno> {
-        self.engine.flags(id).map_err(|error| errno(&error))
+        self.engine.inodes().flags(id).map_err(|error| errno(&error))
     }
 
     /// The entry of an inode that has just been referenced for the kernel; gives the reference back
     /// if there is none.
     pub(crate) fn entry(&self, id: InodeId) -> Result<Entry, Errno> {
-        let attributes = self.engine.attributes(id).map_err(|error| {
-            self.engine.forget(id, 1);
+        let attributes = self.engine.inodes().attributes(id).map_err(|error| {
+            self.engine.references().forget(id, 1);
             errno(&error)
         })?;
         let node = self.numbers.node(id);

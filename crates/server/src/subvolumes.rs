@@ -119,7 +119,7 @@ impl Server {
             } else {
                 powers.ids()
             };
-            let root = |owner| self.shared().engine.inheriting_root(dir, owner, umask(caller.pid));
+            let root = |owner| self.shared().engine.inodes().inheriting_root(dir, owner, umask(caller.pid));
             Some(owner.and_then(|owner| root(owner).map_err(|error| errno(&error))))
         } else {
             None
@@ -171,15 +171,15 @@ impl Shared {
             SubvolumeIoctl::SetFlags(flags) => self.set_subvolume_flags(asked, id, *flags).map(|()| (0, Vec::new())),
             SubvolumeIoctl::SetReceived(from) => only(self.set_received(asked, id, from)?),
             SubvolumeIoctl::SetDefault(default) => {
-                self.engine.set_default_subvolume(*default).map_err(|error| errno(&error))?;
+                self.engine.subvolumes().set_default_subvolume(*default).map_err(|error| errno(&error))?;
                 only(Vec::new())
             }
             SubvolumeIoctl::Sync | SubvolumeIoctl::WaitSync(0) => {
-                self.engine.sync().map_err(|error| errno(&error))?;
+                self.engine.durability().sync().map_err(|error| errno(&error))?;
                 only(Vec::new())
             }
             SubvolumeIoctl::StartSync => {
-                self.engine.sync().map_err(|error| errno(&error))?;
+                self.engine.durability().sync().map_err(|error| errno(&error))?;
                 only(self.engine.stats().generation.to_le_bytes().to_vec())
             }
             SubvolumeIoctl::WaitSync(generation) => {
@@ -188,7 +188,10 @@ impl Shared {
                     return Err(Errno::INVAL);
                 }
                 if *generation > committed {
-                    self.engine.wait_for_generation(Generation(*generation)).map_err(|error| errno(&error))?;
+                    self.engine
+                        .subvolumes()
+                        .wait_for_generation(Generation(*generation))
+                        .map_err(|error| errno(&error))?;
                 }
                 only(Vec::new())
             }
@@ -204,14 +207,14 @@ impl Shared {
             SubvolumeIoctl::Create { name } => {
                 self.check_new_entry(asked, id, name)?;
                 let new = asked.new.as_ref().ok_or(Errno::INVAL)?.as_ref().map_err(|errno| *errno)?;
-                self.engine.create_subvolume_with(id, name, new).map_err(|error| errno(&error))?;
+                self.engine.subvolumes().create_subvolume_with(id, name, new).map_err(|error| errno(&error))?;
                 changed(name, None)
             }
             SubvolumeIoctl::Snapshot { source, name, read_only } => {
                 let (source, open) = self.source_of_snapshot(asked, *source)?;
                 self.check_new_entry(asked, id, name)?;
                 self.write_pages_of(source, open);
-                self.engine.snapshot(source, id, name, *read_only).map_err(|error| errno(&error))?;
+                self.engine.subvolumes().snapshot(source, id, name, *read_only).map_err(|error| errno(&error))?;
                 changed(name, None)
             }
             SubvolumeIoctl::Delete { name } => {
@@ -235,7 +238,7 @@ impl Shared {
     }
 
     fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo, Errno> {
-        self.engine.subvolume_info(id).map_err(|error| errno(&error))
+        self.engine.subvolumes().subvolume_info(id).map_err(|error| errno(&error))
     }
 
     /// As for mkdir(2).
@@ -244,9 +247,9 @@ impl Shared {
         if matches!(name, b"." | b"..") {
             return Err(Errno::EXIST);
         }
-        match self.engine.lookup(dir, name) {
+        match self.engine.directories().lookup(dir, name) {
             Ok(found) => {
-                self.engine.forget(found, 1);
+                self.engine.references().forget(found, 1);
                 return Err(Errno::EXIST);
             }
             Err(error) if error.errno() == Errno::NOENT => {}
@@ -260,7 +263,7 @@ impl Shared {
     }
 
     fn check_is_directory(&self, dir: InodeId) -> Result<(), Errno> {
-        let attributes = self.engine.attributes(dir).map_err(|error| errno(&error))?;
+        let attributes = self.engine.inodes().attributes(dir).map_err(|error| errno(&error))?;
         if attributes.file_type == FileType::Directory { Ok(()) } else { Err(Errno::NOTDIR) }
     }
 
@@ -329,15 +332,15 @@ impl Shared {
             return Err(Errno::ACCESS);
         }
         loop {
-            let found = self.engine.lookup(dir, name).map_err(|error| match error.errno() {
+            let found = self.engine.directories().lookup(dir, name).map_err(|error| match error.errno() {
                 Errno::NOENT if wanted.is_some() => Errno::AGAIN,
                 _ => errno(&error),
             })?;
             let is_wanted = wanted.is_none_or(|wanted| found == InodeId::root_of(wanted));
             let checked = if is_wanted { self.check_deletion(asked, dir, found) } else { Err(Errno::AGAIN) };
-            self.engine.forget(found, 1);
+            self.engine.references().forget(found, 1);
             checked?;
-            match self.engine.delete_subvolume_if(dir, name, found.subvolume) {
+            match self.engine.subvolumes().delete_subvolume_if(dir, name, found.subvolume) {
                 // Another one has the name by now.
                 Err(error) if error.errno() == Errno::AGAIN => {}
                 done => return done.map(|_| found.subvolume).map_err(|error| errno(&error)),
@@ -359,16 +362,16 @@ impl Shared {
         if matches!(name, b"." | b"..") {
             return Err(Errno::ACCESS);
         }
-        let found = self.engine.lookup(dir, name).map_err(|error| errno(&error))?;
+        let found = self.engine.directories().lookup(dir, name).map_err(|error| errno(&error))?;
         let checked = self.check_deletion(asked, dir, found);
-        self.engine.forget(found, 1);
+        self.engine.references().forget(found, 1);
         checked?;
-        let default = self.engine.default_subvolume().map_err(|error| errno(&error))?;
+        let default = self.engine.subvolumes().default_subvolume().map_err(|error| errno(&error))?;
         if found.subvolume == default && !asked.powers.administers() {
             return Err(Errno::PERM);
         }
         self.write_pages_of(source, open);
-        let done = self.engine.reset_subvolume_if(dir, name, found.subvolume, source);
+        let done = self.engine.subvolumes().reset_subvolume_if(dir, name, found.subvolume, source);
         done.map(|_| found.subvolume).map_err(|error| errno(&error))
     }
 
@@ -399,7 +402,7 @@ impl Shared {
         if read_only {
             self.take_pages_of(id.subvolume);
         }
-        self.engine.set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))?;
+        self.engine.subvolumes().set_subvolume_read_only(id.subvolume, read_only).map_err(|error| errno(&error))?;
         if read_only {
             // The kernel remembers of files that were written meanwhile that they have no
             // capabilities, and so would not ask before the next write (see `opens`).
@@ -416,7 +419,8 @@ impl Shared {
         }
         self.check_owner(&asked.powers, id)?;
         check_root(id)?;
-        let (generation, time) = self.engine.set_received(id.subvolume, from).map_err(|error| errno(&error))?;
+        let (generation, time) =
+            self.engine.subvolumes().set_received(id.subvolume, from).map_err(|error| errno(&error))?;
         Ok(answer_to_received(from, generation, time))
     }
 
@@ -470,7 +474,7 @@ impl Shared {
         let mut names = Vec::new();
         let (mut at, mut length) = (from, 0);
         while at != top {
-            let found = self.engine.shown_name(InodeId::new(tree, at)).map_err(|error| errno(&error))?;
+            let found = self.engine.directories().shown_name(InodeId::new(tree, at)).map_err(|error| errno(&error))?;
             let (parent, name) = Some(found).filter(|(parent, _)| *parent != at).ok_or(Errno::NOENT)?;
             length += name.len() + 1;
             if length > PATH_SIZE {

@@ -205,7 +205,7 @@ impl VacateIoctl {
                 let before = item.ok_or(Errno::NODEV)?.total_bytes;
                 let there = engine.volume().device_size(device).map_err(|error| ubtrfs::Error::from(error).errno())?;
                 let bytes = size.of(before, there).ok_or(Errno::INVAL)?;
-                engine.resize_device(device, bytes, &|_: &VacateProgress| goes_on()).map_err(failed)?;
+                engine.relocator().resize_device(device, bytes, &|_: &VacateProgress| goes_on()).map_err(failed)?;
             }
             Self::CancelRemoval | Self::CancelResizing => {}
         }

@@ -13,7 +13,7 @@ const HEAD: usize = 4;
 
 /// Measures a file. `EOVERFLOW` if the caller has no room for the hash.
 pub(crate) fn measure(engine: &Filesystem, id: InodeId, argument: &[u8]) -> Result<Vec<u8>, Errno> {
-    let digest = engine.verity_digest(id).map_err(|error| errno(&error))?;
+    let digest = engine.files().verity_digest(id).map_err(|error| errno(&error))?;
     let room = argument.get(2..HEAD).and_then(|size| size.try_into().ok()).map(u16::from_le_bytes);
     let room = room.ok_or(Errno::INVAL)?;
     let size = u16::try_from(digest.hash.len()).map_err(|_| Errno::OVERFLOW)?;

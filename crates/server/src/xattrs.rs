@@ -40,7 +40,7 @@ impl Shared {
 
     /// Names, each with a NUL at its end.
     pub(crate) fn list_xattrs(&self, id: InodeId) -> Result<Vec<u8>, Errno> {
-        let names = self.engine.list_xattrs(id).map_err(|error| errno(&error))?;
+        let names = self.engine.inodes().list_xattrs(id).map_err(|error| errno(&error))?;
         let mut list = Vec::new();
         for name in names {
             list.extend(name);
@@ -62,17 +62,17 @@ impl Shared {
             XattrMode::Set
         };
         let set = match what.name {
-            acl::ACCESS => self.engine.put_access_acl(id, what.value, what.kill_sgid),
-            name => self.engine.put_xattr(id, name, what.value, mode),
+            acl::ACCESS => self.engine.inodes().put_access_acl(id, what.value, what.kill_sgid),
+            name => self.engine.inodes().put_xattr(id, name, what.value, mode),
         };
         set.map_err(|error| errno(&error))
     }
 
     pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<(), Errno> {
         check_takes_xattrs(id)?;
-        match self.engine.drop_xattr(id, name).map_err(|error| errno(&error)) {
+        match self.engine.inodes().drop_xattr(id, name).map_err(|error| errno(&error)) {
             // Before a write the kernel removes them if there are any, as it was answered.
-            Err(Errno::NODATA) if name == CAPABILITY && self.engine.has_verity(id) => Err(Errno::PERM),
+            Err(Errno::NODATA) if name == CAPABILITY && self.engine.files().has_verity(id) => Err(Errno::PERM),
             removed => removed,
         }
     }
@@ -107,21 +107,22 @@ mod tests {
             let shared = mount(&bytes);
             let engine = &shared.engine;
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-            let file = engine.create(engine.root(), b"file", &new).unwrap();
+            let file = engine.directories().create(engine.root(), b"file", &new).unwrap();
             for number in 0..others {
-                let made = nonblocking(|| engine.create(engine.root(), format!("{number}").as_bytes(), &new));
+                let made =
+                    nonblocking(|| engine.directories().create(engine.root(), format!("{number}").as_bytes(), &new));
                 made.ok();
             }
             for (value, mode) in [(&b"none"[..], XattrMode::Create), (b"", XattrMode::Replace)] {
-                let set = || engine.put_xattr(file, COMPRESSION, value, mode);
+                let set = || engine.inodes().put_xattr(file, COMPRESSION, value, mode);
                 if let Err(error) = nonblocking(set) {
                     assert_eq!(error.errno(), Errno::AGAIN);
                     waited += 1;
                     set().unwrap_or_else(|error| panic!("after {others} others: {error}"));
                 }
                 let flag = if value.is_empty() { 0 } else { InodeFlags::NOCOMPRESS };
-                assert_eq!(engine.flags(file).unwrap() & COMPRESSION_FLAGS, flag);
-                assert_eq!(engine.get_xattr(file, COMPRESSION).ok().unwrap_or_default(), value);
+                assert_eq!(engine.inodes().flags(file).unwrap() & COMPRESSION_FLAGS, flag);
+                assert_eq!(engine.inodes().get_xattr(file, COMPRESSION).ok().unwrap_or_default(), value);
             }
         }
         assert!(waited > 0);

@@ -57,7 +57,7 @@ impl Trial<'_> {
             None => Ok(()),
         };
         shows("when")?;
-        let brought_up = fs.catch_up(&mut |_| true).map_err(|error| format!("mending failed: {error}"))?;
+        let brought_up = fs.scrubber().catch_up(&mut |_| true).map_err(|error| format!("mending failed: {error}"))?;
         // Others may have lagged since the crash.
         if !given_up.iter().all(|devid| brought_up.contains(devid)) {
             return Err(format!("devices {brought_up:?} are brought up, and {given_up:?} are given up"));

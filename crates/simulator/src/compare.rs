@@ -27,7 +27,7 @@ pub fn compare(fs: &Filesystem, model: &Model, how: Compare) -> Result<(), Strin
     for (path, id) in model.paths() {
         compare_node(fs, model, id, how).map_err(|what| format!("{path:?} (inode {}): {what}", id.ino))?;
     }
-    same("default subvolume", &in_context("default subvolume", fs.default_subvolume())?, &model.default)?;
+    same("default subvolume", &in_context("default subvolume", fs.subvolumes().default_subvolume())?, &model.default)?;
     if how.nameless { compare_nameless(fs, model) } else { Ok(()) }
 }
 
@@ -51,7 +51,7 @@ fn in_context<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
 
 fn compare_node(fs: &Filesystem, model: &Model, id: InodeId, how: Compare) -> Result<(), String> {
     let node = model.node(id);
-    let found = in_context("stat", fs.attributes(id))?;
+    let found = in_context("stat", fs.inodes().attributes(id))?;
     same("mode", &format!("{:o}", found.mode), &format!("{:o}", node.mode))?;
     same("owner", &(found.uid, found.gid), &(node.uid, node.gid))?;
     same("link count", &found.nlink, &node.nlink)?;
@@ -63,12 +63,12 @@ fn compare_node(fs: &Filesystem, model: &Model, id: InodeId, how: Compare) -> Re
     match &node.body {
         Body::Directory { entries, parent } => {
             if node.nlink > 0 && id != model.root {
-                same("parent", &in_context("parent", fs.parent(id))?, parent)?;
+                same("parent", &in_context("parent", fs.directories().parent(id))?, parent)?;
             }
             compare_entries(fs, model, id, entries)
         }
         Body::File(content) => compare_content(fs, id, content),
-        Body::Symlink(target) => same("target", &in_context("readlink", fs.read_link(id))?, target),
+        Body::Symlink(target) => same("target", &in_context("readlink", fs.files().read_link(id))?, target),
         Body::Special(number) => same("device number", &found.rdev, number),
     }
 }
@@ -80,10 +80,10 @@ fn compare_entries(
     wanted: &BTreeMap<Vec<u8>, InodeId>,
 ) -> Result<(), String> {
     let mut left = wanted.clone();
-    let last = in_context("last index", fs.last_index(dir))?;
+    let last = in_context("last index", fs.directories().last_index(dir))?;
     let mut after = DirIndex(0);
     loop {
-        let entries = in_context("list", fs.list(dir, after, last, 5))?;
+        let entries = in_context("list", fs.directories().list(dir, after, last, 5))?;
         let Some(end) = entries.last() else { break };
         after = end.index;
         for entry in &entries {
@@ -103,24 +103,24 @@ fn compare_entries(
         return Err(format!("entry {:?} is not listed", Path(name)));
     }
     for (name, id) in wanted {
-        let found =
-            in_context("lookup", fs.lookup(dir, name)).map_err(|what| format!("{:?}: {what}", Path(name.clone())))?;
-        fs.forget(found, 1);
+        let found = in_context("lookup", fs.directories().lookup(dir, name))
+            .map_err(|what| format!("{:?}: {what}", Path(name.clone())))?;
+        fs.references().forget(found, 1);
         same("lookup", &found, id)?;
     }
-    match fs.lookup(dir, b"no such name") {
+    match fs.directories().lookup(dir, b"no such name") {
         Err(error) if error.errno() == Errno::NOENT => Ok(()),
         other => Err(format!("looking up what is not there gives {other:?}")),
     }
 }
 
 fn compare_xattrs(fs: &Filesystem, id: InodeId, node: &Node) -> Result<(), String> {
-    let found: BTreeSet<Vec<u8>> = in_context("listxattr", fs.list_xattrs(id))?.into_iter().collect();
+    let found: BTreeSet<Vec<u8>> = in_context("listxattr", fs.inodes().list_xattrs(id))?.into_iter().collect();
     let wanted: BTreeSet<Vec<u8>> = node.xattrs.keys().cloned().collect();
     let shown = |names: &BTreeSet<Vec<u8>>| names.iter().map(|name| Path(name.clone())).collect::<Vec<_>>();
     same("xattrs", &shown(&found), &shown(&wanted))?;
     for (name, value) in &node.xattrs {
-        let found = in_context("getxattr", fs.get_xattr(id, name))?;
+        let found = in_context("getxattr", fs.inodes().get_xattr(id, name))?;
         if *found != **value {
             let lens = (found.len(), value.len());
             return Err(format!("xattr {:?} has another value; lengths {lens:?}", Path(name.clone())));
@@ -137,12 +137,12 @@ fn compare_content(fs: &Filesystem, id: InodeId, wanted: &Content) -> Result<(),
     let mut at = 0;
     let mut ranges = wanted.data_ranges();
     loop {
-        let start = match fs.seek_data(id, at) {
+        let start = match fs.files().seek_data(id, at) {
             Ok(start) => start,
             Err(error) if error.errno() == Errno::NXIO => break,
             Err(error) => return Err(format!("seek for data from {at}: {error}")),
         };
-        at = in_context("seek for a hole", fs.seek_hole(id, start))?;
+        at = in_context("seek for a hole", fs.files().seek_hole(id, start))?;
         if at <= start {
             return Err(format!("data from {start} ends at {at}"));
         }
@@ -155,7 +155,7 @@ fn compare_range(fs: &Filesystem, id: InodeId, wanted: &Content, start: u64, len
     const STEP: u64 = 1 << 20;
     for from in (start..start + len).step_by(STEP as usize) {
         let len = STEP.min(start + len - from) as usize;
-        let found = in_context("read", fs.read(id, from, len))?;
+        let found = in_context("read", fs.files().read(id, from, len))?;
         let wanted = wanted.read(from, len);
         if found.len() != wanted.len() {
             return Err(format!("read {} bytes at {from}, not {}", found.len(), wanted.len()));

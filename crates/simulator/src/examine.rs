@@ -155,8 +155,8 @@ pub(crate) fn shown_when_mounted(judge: &Judge, devices: &[OverlayDevice]) -> Re
     let fs = open(devices.iter().map(|device| Arc::clone(device) as _).collect(), judge.options.clone())?;
     let shown = look(&fs)?;
     let has_orphans = |stats: &InactivationStats| stats.orphans_left || stats.inodes > 0;
-    while has_orphans(&fs.stats().inactivation) || !fs.deleted_subvolumes().is_empty() {
-        fs.sync().map_err(|error| format!("freeing orphans failed: {error}"))?;
+    while has_orphans(&fs.stats().inactivation) || !fs.subvolumes().deleted_subvolumes().is_empty() {
+        fs.durability().sync().map_err(|error| format!("freeing orphans failed: {error}"))?;
         is_clean()?;
     }
     fs.close().map_err(|error| format!("unmounting after a crash failed: {error}"))?;

@@ -44,12 +44,12 @@ pub fn look(fs: &Filesystem) -> Result<Model, String> {
     }
     let nodes = walk.nodes.into_iter().map(|(id, node)| (id, node.into())).collect();
     let mut read_only = BTreeSet::new();
-    for id in fs.subvolumes() {
-        if in_context("subvolume", fs.subvolume_info(id))?.read_only {
+    for id in fs.subvolumes().ids() {
+        if in_context("subvolume", fs.subvolumes().subvolume_info(id))?.read_only {
             read_only.insert(id);
         }
     }
-    Ok(Model { root, nodes, read_only, default: in_context("default subvolume", fs.default_subvolume())? })
+    Ok(Model { root, nodes, read_only, default: in_context("default subvolume", fs.subvolumes().default_subvolume())? })
 }
 
 struct Walk<'a> {
@@ -64,10 +64,10 @@ fn in_context<T>(what: &str, result: ubtrfs::Result<T>) -> Result<T, String> {
 
 impl Walk<'_> {
     fn node(&self, id: InodeId, parent: InodeId) -> Result<Node, String> {
-        let found = in_context("stat", self.fs.attributes(id))?;
+        let found = in_context("stat", self.fs.inodes().attributes(id))?;
         let body = match found.file_type {
             FileType::Directory => {
-                let held = in_context("parent", self.fs.parent(id))?;
+                let held = in_context("parent", self.fs.directories().parent(id))?;
                 if held != parent {
                     return Err(format!("its parent is inode {}, but its name is in {}", held.ino, parent.ino));
                 }
@@ -80,7 +80,7 @@ impl Walk<'_> {
                 }
                 Body::File(content)
             }
-            FileType::Symlink => Body::Symlink(in_context("readlink", self.fs.read_link(id))?),
+            FileType::Symlink => Body::Symlink(in_context("readlink", self.fs.files().read_link(id))?),
             _ => Body::Special(found.rdev),
         };
         let node = self.with_attributes(&found, body)?;
@@ -92,8 +92,8 @@ impl Walk<'_> {
 
     fn with_attributes(&self, found: &Attributes, body: Body) -> Result<Node, String> {
         let mut xattrs = BTreeMap::new();
-        for name in in_context("listxattr", self.fs.list_xattrs(found.id))? {
-            let value = in_context("getxattr", self.fs.get_xattr(found.id, &name))?;
+        for name in in_context("listxattr", self.fs.inodes().list_xattrs(found.id))? {
+            let value = in_context("getxattr", self.fs.inodes().get_xattr(found.id, &name))?;
             if xattrs.insert(name.clone(), value.into()).is_some() {
                 return Err(format!("xattr {:?} is listed twice", Path(name)));
             }
@@ -112,19 +112,19 @@ impl Walk<'_> {
     fn entries(&self, dir: InodeId) -> Result<BTreeMap<Vec<u8>, InodeId>, String> {
         const STEP: usize = 5;
         let mut entries = BTreeMap::new();
-        let last = in_context("last index", self.fs.last_index(dir))?;
+        let last = in_context("last index", self.fs.directories().last_index(dir))?;
         let mut after = DirIndex(0);
         loop {
-            let step = in_context("list", self.fs.list(dir, after, last, STEP))?;
+            let step = in_context("list", self.fs.directories().list(dir, after, last, STEP))?;
             for entry in &step {
                 let name = Path(entry.name.clone());
-                let looked_up = in_context("lookup", self.fs.lookup(dir, &entry.name))
+                let looked_up = in_context("lookup", self.fs.directories().lookup(dir, &entry.name))
                     .map_err(|what| format!("{name:?}: {what}"))?;
-                self.fs.forget(looked_up, 1);
+                self.fs.references().forget(looked_up, 1);
                 if looked_up != entry.inode {
                     return Err(format!("{name:?} is listed as {}, found as {}", entry.inode.ino, looked_up.ino));
                 }
-                let found = in_context("stat", self.fs.attributes(looked_up))?.file_type;
+                let found = in_context("stat", self.fs.inodes().attributes(looked_up))?.file_type;
                 if found != entry.file_type {
                     return Err(format!("{name:?} is listed as a {:?}, but is a {found:?}", entry.file_type));
                 }
@@ -137,7 +137,7 @@ impl Walk<'_> {
                 _ => break,
             }
         }
-        match self.fs.lookup(dir, b"no such name") {
+        match self.fs.directories().lookup(dir, b"no such name") {
             Err(error) if error.errno() == Errno::NOENT => Ok(entries),
             other => Err(format!("looking up what is not there gives {other:?}")),
         }
@@ -147,19 +147,19 @@ impl Walk<'_> {
         let mut content = Content::default();
         if size <= WHOLE {
             self.read(id, &mut content, 0, size)?;
-            let beyond = in_context("read", self.fs.read(id, size, 1))?;
+            let beyond = in_context("read", self.fs.files().read(id, size, 1))?;
             if !beyond.is_empty() {
                 return Err("there is data behind its end".into());
             }
         } else {
             let mut at = 0;
             loop {
-                let start = match self.fs.seek_data(id, at) {
+                let start = match self.fs.files().seek_data(id, at) {
                     Ok(start) => start,
                     Err(error) if error.errno() == Errno::NXIO => break,
                     Err(error) => return Err(format!("seek for data from {at}: {error}")),
                 };
-                at = in_context("seek for a hole", self.fs.seek_hole(id, start))?;
+                at = in_context("seek for a hole", self.fs.files().seek_hole(id, start))?;
                 if at <= start {
                     return Err(format!("data from {start} ends at {at}"));
                 }
@@ -174,7 +174,7 @@ impl Walk<'_> {
         const STEP: u64 = 1 << 20;
         for from in (start..end).step_by(STEP as usize) {
             let len = STEP.min(end - from) as usize;
-            let bytes = in_context("read", self.fs.read(id, from, len))?;
+            let bytes = in_context("read", self.fs.files().read(id, from, len))?;
             if bytes.len() != len {
                 return Err(format!("read {} bytes at {from}, not {len}", bytes.len()));
             }

@@ -206,11 +206,11 @@ pub(crate) fn work(
         Sharing::Files => vec![fs.root()],
         Sharing::Nothing => {
             let new = NewInode { mode: 0o040_755, ..NewInode::default() };
-            let make = |number| fs.create(fs.root(), format!("thread {number}").as_bytes(), &new);
+            let make = |number| fs.directories().create(fs.root(), format!("thread {number}").as_bytes(), &new);
             (0..threads).map(make).collect::<ubtrfs::Result<Vec<_>>>().map_err(|error| fail(error.to_string()))?
         }
     };
-    fs.sync().map_err(|error| fail(error.to_string()))?;
+    fs.durability().sync().map_err(|error| fail(error.to_string()))?;
     let steps = frees_in_steps(&history.options);
     let (mut parts, moves) = (Vec::new(), Arc::<AtomicBool>::default());
     for top in tops {
@@ -254,7 +254,7 @@ pub(crate) fn work(
         .map_err(|what| Failure { operations: operations(), ..fail(what) })?;
     // The last references go, and what they kept.
     for id in parts.iter_mut().flat_map(|part| part.worker.handles.drain(..)) {
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
     }
     match fs.close() {
         Err(error) if fault.is_none() => Err(fail(error.to_string())),
@@ -322,7 +322,7 @@ fn make_promise(
     let since = guard.least(fs.generation().0);
     let Operation::Fsync { what, data_only } = operation else {
         drop(guard);
-        if !succeeds(fs.sync())? {
+        if !succeeds(fs.durability().sync())? {
             return Ok(());
         }
         let (returned, mut guard) = (recording.len(), part.lock());
@@ -334,12 +334,12 @@ fn make_promise(
         return Ok(());
     };
     let Some(id) = guard.worker.find(what) else { return Ok(()) };
-    fs.reference(id);
+    fs.references().reference(id);
     drop(guard);
     let is_promised = succeeds(make_durable(fs, id, *data_only))?;
     let (returned, mut guard) = (recording.len(), part.lock());
     if !is_promised || guard.uncertain {
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
         return Ok(());
     }
     let until = guard.trace.now();
@@ -354,7 +354,7 @@ fn make_promise(
         covers.names.retain(|place| then.names.contains(place));
     }
     guard.trace.promises.push(Promise { returned, version, until, covers });
-    fs.forget(id, 1);
+    fs.references().forget(id, 1);
     Ok(())
 }
 

@@ -129,7 +129,7 @@ impl Trial<'_> {
         let failed = |error| format!("mending failed: {error}");
         if random.below(2) == 0 {
             // The mount ends, or crashes, meanwhile.
-            match fs.catch_up(&mut |_| false) {
+            match fs.scrubber().catch_up(&mut |_| false) {
                 Ok(_) | Err(Error::Posix(Errno::CANCELED)) => {}
                 Err(error) => return Err(failed(error)),
             }
@@ -140,12 +140,12 @@ impl Trial<'_> {
             drop(fs);
             (recording, recorded, fs) = open(&before)?;
         }
-        fs.catch_up(&mut |_| true).map_err(failed)?;
+        fs.scrubber().catch_up(&mut |_| true).map_err(failed)?;
         let still = fs.volume().lagging_devices();
         if !still.is_empty() {
             return Err(format!("devices {still:?} still lag when they have been brought up to the others"));
         }
-        let scrub = |fs: &Filesystem| fs.scrub(ScrubOptions::default(), &mut |_| true);
+        let scrub = |fs: &Filesystem| fs.scrubber().run(ScrubOptions::default(), &mut |_| true);
         let found = scrub(&fs).map_err(failed)?;
         let mut is_lost = false;
         if self.is_redundant && random.one_in(2) {

@@ -118,7 +118,7 @@ impl Session {
         let deletes = match operation {
             Operation::DeleteSubvolume { .. } | Operation::ResetSubvolume { .. } => true,
             // Perhaps that of a subvolume.
-            Operation::Rmdir { .. } => !self.worker.fs.deleted_subvolumes().is_empty(),
+            Operation::Rmdir { .. } => !self.worker.fs.subvolumes().deleted_subvolumes().is_empty(),
             _ => false,
         };
         let leaves_some = deletes || (matches!(operation, Operation::Snapshot { .. }) && self.worker.copies_orphans());
@@ -294,6 +294,6 @@ fn is_in_steps(operation: &Operation) -> bool {
 
 /// The model of a directory that holds nothing.
 pub(crate) fn empty(fs: &Filesystem, dir: ubtrfs::InodeId) -> Result<Model, String> {
-    let found = fs.attributes(dir).map_err(|error| format!("stat of inode {}: {error}", dir.ino))?;
+    let found = fs.inodes().attributes(dir).map_err(|error| format!("stat of inode {}: {error}", dir.ino))?;
     Ok(Model::new(dir, found.mode, Times { mtime: found.mtime, ctime: found.ctime, btime: found.btime }))
 }

@@ -114,17 +114,17 @@ fn root() -> InodeId {
 fn write(fs: &Filesystem, name: FileName) -> ubtrfs::Result<InodeId> {
     let (who, number) = name;
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-    let file = fs.create(root(), format!("{who}{number}").as_bytes(), &new)?;
-    fs.write(file, WriteAt::Offset(0), &content(name), false)?;
+    let file = fs.directories().create(root(), format!("{who}{number}").as_bytes(), &new)?;
+    fs.files().write(file, WriteAt::Offset(0), &content(name), false)?;
     Ok(file)
 }
 
 fn holds(fs: &Filesystem, name: FileName) -> Result<(), String> {
     let (who, number) = name;
     let failed = |error: ubtrfs::Error| format!("file {who}{number}: {error}");
-    let file = fs.lookup(root(), format!("{who}{number}").as_bytes()).map_err(failed)?;
-    let (expected, found) = (content(name), fs.read(file, 0, content(name).len() + 1).map_err(failed)?);
-    fs.forget(file, 1);
+    let file = fs.directories().lookup(root(), format!("{who}{number}").as_bytes()).map_err(failed)?;
+    let (expected, found) = (content(name), fs.files().read(file, 0, content(name).len() + 1).map_err(failed)?);
+    fs.references().forget(file, 1);
     if found == expected { Ok(()) } else { Err(format!("file {who}{number} has another content")) }
 }
 
@@ -140,12 +140,12 @@ fn work(fs: &Filesystem, durable: &Mutex<Vec<FileName>>) -> ubtrfs::Result<()> {
         let file = write(fs, ('a', number))?;
         match number % 3 {
             0 => {
-                fs.fsync(file)?;
+                fs.durability().fsync(file)?;
                 lock(durable).push(('a', number));
             }
             1 => written.push(('a', number)),
             _ => {
-                fs.sync()?;
+                fs.durability().sync()?;
                 lock(durable).append(&mut written);
                 lock(durable).push(('a', number));
             }
@@ -167,7 +167,7 @@ fn take_over(uri: &str) -> Result<Arc<dyn Device>, String> {
 }
 
 fn write_and_sync(fs: &Filesystem, names: &[FileName]) -> Result<(), String> {
-    let written = names.iter().try_for_each(|name| write(fs, *name).map(drop)).and_then(|()| fs.sync());
+    let written = names.iter().try_for_each(|name| write(fs, *name).map(drop)).and_then(|()| fs.durability().sync());
     written.map_err(|error| format!("the second writer: {error}"))
 }
 

@@ -48,11 +48,13 @@
 //!
 //! - **By path**: [`Dir`], [`File`] and [`OpenOptions`] look like [`std::fs`]. Paths and symbolic
 //!   links stay inside of the volume. An [`Error`] becomes a [`std::io::Error`] by `?`.
-//! - **By inode**: [`Filesystem`] has every operation that a server of the VFS needs, on
-//!   [`InodeId`]s: xattrs, flags, holes, reflinks, exchanging renames, unnamed files. Who gets an
-//!   inode by [`lookup`](Filesystem::lookup) or [`create`](Filesystem::create) holds a reference to
-//!   it, as the kernel's inode cache would, and gives it back by [`forget`](Filesystem::forget).
-//!   [`Dir::id`] and [`File::id`] lead from paths to inodes.
+//! - **By inode**: a [`Filesystem`] has the owners of every operation that a server of the VFS
+//!   needs, on [`InodeId`]s: [`DirectoryOperations`], [`FileOperations`] (content, holes,
+//!   reflinks), [`InodeOperations`] (attributes, flags, xattrs), [`SubvolumeOperations`],
+//!   [`Durability`]. Who gets an inode by [`lookup`](DirectoryOperations::lookup) or
+//!   [`create`](DirectoryOperations::create) holds a reference to it, as the kernel's inode cache
+//!   would, and gives it back by [`forget`](References::forget). [`Dir::id`] and [`File::id`] lead
+//!   from paths to inodes.
 //!
 //! # What one has to know
 //!
@@ -60,7 +62,7 @@
 //! by a *commit*, which writes everything that has changed since the last one, copy-on-write, and
 //! then one superblock that refers to it: all of it or nothing. A commit starts
 //! [`commit_interval`](Options::commit_interval) after a change at the latest (5 seconds), when
-//! memory or space asks for it, by [`Filesystem::sync`], and by [`Filesystem::close`].
+//! memory or space asks for it, by [`Durability::sync`], and by [`Filesystem::close`].
 //!
 //! **fsync promises** that the file's content, attributes and names, as they were when it was
 //! called, are there after any crash once it has returned `Ok`. It writes a log of what changed,
@@ -120,13 +122,15 @@ pub use ubtrfs_changes::{
 #[cfg(feature = "testing")]
 pub use ubtrfs_fs::testing;
 pub use ubtrfs_fs::{
-    Attributes, BalanceProgress, BalanceStatus, Compression, CompressionMode, Damage, DataError, Defragmentation,
-    DeviceFault, DirectoryEntry, Errno, Error, ErrorRecord, ExtentProblem, Filesystem, FilesystemStats, Flagged,
-    FlagsAndXattrPlan, FlagsPlan, FoundExtent, FoundInode, FoundItem, FoundSubvolume, FreeingLimits, InactivationStats,
-    InodeFix, InodeId, KeptCommit, ModeAndXattr, ModeAndXattrPlan, NewInode, Options, PackedPlace, Reason, Received,
-    Recompression, Refusal, RenameFlags, ReplaceOptions, ReplaceProgress, ReplaceState, Reproducible, Rescue, Result,
-    SETTABLE_FLAGS, ScrubOptions, ScrubProgress, SetAttributes, SpaceTotals, Stats, Step, SubvolumeInfo, TimeChange,
-    UnpackProblem, VacateProgress, VerityDigest, VerityParameters, WriteAt, XattrMode,
+    Attributes, BalanceProgress, BalanceStatus, Balancer, Compression, CompressionMode, Damage, DataError,
+    Defragmentation, DeviceFault, DirectoryEntry, DirectoryOperations, Discarder, Durability, Errno, Error,
+    ErrorRecord, ExtentProblem, FileOperations, Filesystem, FilesystemStats, Flagged, FlagsAndXattrPlan, FlagsPlan,
+    FoundExtent, FoundInode, FoundItem, FoundSubvolume, FreeingLimits, InactivationStats, InodeFix, InodeId,
+    InodeOperations, KeptCommit, ModeAndXattr, ModeAndXattrPlan, NewInode, Options, PackedPlace, Reason, Received,
+    Recompression, References, Refusal, Relocator, RenameFlags, ReplaceOptions, ReplaceProgress, ReplaceState,
+    Replacer, Reproducible, Rescue, Result, SETTABLE_FLAGS, ScrubOptions, ScrubProgress, Scrubber, SetAttributes,
+    SpaceTotals, Stats, Step, SubvolumeInfo, SubvolumeOperations, TimeChange, UnpackProblem, VacateProgress,
+    VerityDigest, VerityParameters, WriteAt, XattrMode,
 };
 pub use ubtrfs_fs::{acl, scheduling, xattr_names};
 pub use ubtrfs_merge::{

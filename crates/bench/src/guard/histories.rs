@@ -49,15 +49,19 @@ impl Bed {
     }
 
     fn dir(&self, parent: InodeId, name: &str) -> Result<InodeId> {
-        Ok(self.fs.create(parent, name.as_bytes(), &NewInode { mode: 0o40_755, ..NewInode::default() })?)
+        Ok(self.fs.directories().create(
+            parent,
+            name.as_bytes(),
+            &NewInode { mode: 0o40_755, ..NewInode::default() },
+        )?)
     }
 
     fn file(&self, dir: InodeId, name: &str) -> Result<InodeId> {
-        Ok(self.fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?)
+        Ok(self.fs.directories().create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?)
     }
 
     fn write(&self, file: InodeId, at: u64, len: u64) -> Result<()> {
-        self.fs.write(file, WriteAt::Offset(at), &vec![at as u8; len as usize], false)?;
+        self.fs.files().write(file, WriteAt::Offset(at), &vec![at as u8; len as usize], false)?;
         Ok(())
     }
 
@@ -68,7 +72,7 @@ impl Bed {
             let file = self.file(dir, &format!("file{number}"))?;
             self.write(file, 0, SECTOR)?;
         }
-        self.fs.sync()?;
+        self.fs.durability().sync()?;
         Ok(dir)
     }
 
@@ -76,7 +80,7 @@ impl Bed {
     fn cold_directory(&mut self, files: u64) -> Result<InodeId> {
         self.full_directory(files)?;
         self.reopen()?;
-        Ok(self.fs.lookup(self.fs.root(), b"dir")?)
+        Ok(self.fs.directories().lookup(self.fs.root(), b"dir")?)
     }
 }
 
@@ -118,7 +122,7 @@ fn fsync_new(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     for number in 0..200 {
         let file = bed.file(dir, &format!("new{number}"))?;
         bed.write(file, 0, SECTOR)?;
-        bed.fs.fsync(file)?;
+        bed.fs.durability().fsync(file)?;
     }
     Ok(())
 }
@@ -129,7 +133,7 @@ fn large(bed: &Bed, bytes: u64) -> Result<InodeId> {
     for at in (0..bytes).step_by(MIB as usize) {
         bed.write(file, at, MIB)?;
     }
-    bed.fs.sync()?;
+    bed.fs.durability().sync()?;
     Ok(file)
 }
 
@@ -146,7 +150,7 @@ fn fsync_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
         for _ in 0..16 {
             bed.write(file, random_sector(&mut random), SECTOR)?;
         }
-        bed.fs.fsync(file)?;
+        bed.fs.durability().fsync(file)?;
     }
     Ok(())
 }
@@ -156,7 +160,7 @@ fn fsync_append(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     begin(bed);
     for number in 0..200 {
         bed.write(file, MIB + number * 16 * SECTOR, 16 * SECTOR)?;
-        bed.fs.fsync(file)?;
+        bed.fs.durability().fsync(file)?;
     }
     Ok(())
 }
@@ -164,13 +168,13 @@ fn fsync_append(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
 fn rename(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let dir = bed.full_directory(2000)?;
     let other = bed.file(bed.fs.root(), "other")?;
-    bed.fs.fsync(other)?;
+    bed.fs.durability().fsync(other)?;
     begin(bed);
     for number in 0..2000 {
         let (old, new) = (format!("file{number}"), format!("renamed{number}"));
-        bed.fs.rename(dir, old.as_bytes(), dir, new.as_bytes(), RenameFlags::default())?;
+        bed.fs.directories().rename(dir, old.as_bytes(), dir, new.as_bytes(), RenameFlags::default())?;
     }
-    bed.fs.sync()?;
+    bed.fs.durability().sync()?;
     Ok(())
 }
 
@@ -178,9 +182,9 @@ fn unlink(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let dir = bed.cold_directory(2000)?;
     begin(bed);
     for number in 0..2000 {
-        bed.fs.unlink(dir, format!("file{number}").as_bytes())?;
+        bed.fs.directories().unlink(dir, format!("file{number}").as_bytes())?;
     }
-    bed.fs.sync()?;
+    bed.fs.durability().sync()?;
     Ok(())
 }
 
@@ -197,18 +201,18 @@ fn overwrite(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     for _ in 0..2000 {
         bed.write(file, random_sector(&mut random), SECTOR)?;
     }
-    bed.fs.sync()?;
+    bed.fs.durability().sync()?;
     Ok(())
 }
 
 fn read_random(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     large(bed, 64 * MIB)?;
     bed.reopen()?;
-    let file = bed.fs.lookup(bed.fs.root(), b"large")?;
+    let file = bed.fs.directories().lookup(bed.fs.root(), b"large")?;
     let mut random = Rng::new(3);
     begin(bed);
     for _ in 0..1000 {
-        bed.fs.read(file, random_sector(&mut random), SECTOR as usize)?;
+        bed.fs.files().read(file, random_sector(&mut random), SECTOR as usize)?;
     }
     Ok(())
 }
@@ -217,20 +221,20 @@ fn list(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let dir = bed.cold_directory(2000)?;
     begin(bed);
     for number in 0..2000 {
-        let file = bed.fs.lookup(dir, format!("file{number}").as_bytes())?;
-        bed.fs.attributes(file)?;
-        bed.fs.forget(file, 1);
+        let file = bed.fs.directories().lookup(dir, format!("file{number}").as_bytes())?;
+        bed.fs.inodes().attributes(file)?;
+        bed.fs.references().forget(file, 1);
     }
     Ok(())
 }
 
 fn snapshot(bed: &mut Bed, begin: &mut Begin<'_>) -> Result<()> {
     let dir = bed.full_directory(2000)?;
-    let file = bed.fs.lookup(dir, b"file0")?;
+    let file = bed.fs.directories().lookup(dir, b"file0")?;
     begin(bed);
     for number in 0..50 {
         bed.write(file, number * SECTOR, SECTOR)?;
-        bed.fs.snapshot(TreeId::FS, bed.fs.root(), format!("snapshot{number}").as_bytes(), true)?;
+        bed.fs.subvolumes().snapshot(TreeId::FS, bed.fs.root(), format!("snapshot{number}").as_bytes(), true)?;
     }
     Ok(())
 }

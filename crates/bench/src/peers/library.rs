@@ -24,7 +24,7 @@ pub fn make(images: &[&Path], size: u64, layout: Layout) -> Result<String> {
         let library = Library::open(image_devices(images)?, Options::default())?;
         let (uid, gid) = (Some(user.as_raw()), Some(group.as_raw()));
         let root = library.filesystem().root();
-        library.filesystem().set_attributes(root, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
+        library.filesystem().inodes().set_attributes(root, &SetAttributes { uid, gid, ..SetAttributes::default() })?;
         library.close()?;
     }
     let profile = layout.profile.name();

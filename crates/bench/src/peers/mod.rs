@@ -356,7 +356,7 @@ impl Mounted {
                 Ok(rustix::fs::syncfs(&directory)?)
             }
             Some(Volume::Ubtrfs(mount)) => mount.sync(),
-            Some(Volume::Library(library)) => Ok(library.filesystem().sync()?),
+            Some(Volume::Library(library)) => Ok(library.filesystem().durability().sync()?),
             None => Ok(()),
         }
     }

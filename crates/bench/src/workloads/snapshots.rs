@@ -110,8 +110,8 @@ fn delete_all(mounted: &mut Mounted, measured: &mut Measured, made: u64) -> Resu
     measured.add("delete", start.elapsed().as_secs_f64() * 1e6 / made as f64, "µs", Better::Lower);
     match mounted.library() {
         Some(engine) => {
-            while !engine.deleted_subvolumes().is_empty() {
-                engine.sync()?;
+            while !engine.subvolumes().deleted_subvolumes().is_empty() {
+                engine.durability().sync()?;
                 cleanup::check()?;
             }
         }

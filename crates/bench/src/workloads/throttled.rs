@@ -71,7 +71,7 @@ fn measure(measured: &mut Measured, durable: Durable, seconds: u64) -> Result<()
     let root = calls.root()?;
     let files: Vec<Handle> =
         (0..WRITERS).map(|number| calls.create(&root, &format!("file{number}"))).collect::<Result<_>>()?;
-    engine.sync()?;
+    engine.durability().sync()?;
     let (before, start) = (engine.stats(), Instant::now());
     let end = start + Duration::from_secs(seconds);
     let done = AtomicBool::new(false);
@@ -123,7 +123,7 @@ fn commit_each(interval: Duration, engine: &Filesystem, done: &AtomicBool) -> Re
     let mut next = Instant::now() + interval;
     while !done.load(Ordering::Relaxed) {
         if Instant::now() >= next {
-            engine.sync()?;
+            engine.durability().sync()?;
             next = Instant::now() + interval;
         }
         std::thread::sleep(Duration::from_millis(10));

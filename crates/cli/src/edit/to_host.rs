@@ -263,7 +263,7 @@ impl Copier<'_, '_> {
             }
             FileType::Symlink => make_symlink(at, new.name_for_now(), &description.target).map_err(failed)?,
             _ => {
-                let attributes = self.fs.attributes(from.id).map_err(|error| about_path(path, &error))?;
+                let attributes = self.fs.inodes().attributes(from.id).map_err(|error| about_path(path, &error))?;
                 let mode = self.first_mode(description);
                 make_node(at, new.name_for_now(), &attributes, mode).map_err(|error| match error.kind() {
                     io::ErrorKind::PermissionDenied => Failure::new(format!(

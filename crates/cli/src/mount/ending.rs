@@ -140,7 +140,7 @@ impl Ending<'_> {
     }
 
     fn commit(&self) {
-        if let Err(error) = self.server.engine().sync() {
+        if let Err(error) = self.server.engine().durability().sync() {
             tracing::error!("the commit failed: {}", error.chain());
         }
     }

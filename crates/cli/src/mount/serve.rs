@@ -92,7 +92,7 @@ pub fn serve(job: &Job, ready: impl FnOnce() -> Result<()> + Send) -> Result<()>
     let is_whole = root
         && can_be_shared(&job.request)
         && engine.root().subvolume != TreeId::FS
-        && engine.lookup_inode(InodeId::root_of(TreeId::FS)).is_ok();
+        && engine.directories().lookup_inode(InodeId::root_of(TreeId::FS)).is_ok();
     if is_whole {
         engine.show_whole();
     }

@@ -33,7 +33,7 @@ pub fn copy(fs: &Filesystem, damage: &Damage, id: InodeId, size: u64, to: &File)
     let mut at = 0;
     while at < size {
         let Some(start) = copy.seek_data(at, size) else { break };
-        let end = fs.seek_hole(id, start).unwrap_or(start.saturating_add(PIECES[0])).min(size).max(start + 1);
+        let end = fs.files().seek_hole(id, start).unwrap_or(start.saturating_add(PIECES[0])).min(size).max(start + 1);
         copy.data(start, end)?;
         at = end;
     }
@@ -56,7 +56,7 @@ impl Copy<'_> {
         let mut at = from;
         let mut step = PIECES[2];
         while at < size {
-            match self.fs.seek_data(self.id, at) {
+            match self.fs.files().seek_data(self.id, at) {
                 Ok(start) => return (start < size).then_some(start),
                 Err(error) if error.errno() == Errno::NXIO => return None,
                 Err(error) => {
@@ -87,7 +87,7 @@ impl Copy<'_> {
     /// Copies a piece, or what of it can be read.
     fn piece(&mut self, start: u64, end: u64, size: usize) -> std::io::Result<()> {
         let unverified = self.damage.unverified();
-        let read = self.fs.read(self.id, start, (end - start) as usize);
+        let read = self.fs.files().read(self.id, start, (end - start) as usize);
         let smaller = PIECES.get(size + 1).copied();
         match (read, smaller) {
             // Some checksum is lost: sector by sector the others are held against the data.
@@ -112,7 +112,7 @@ impl Copy<'_> {
     /// Tries one sector far into an unreadable range; returns where to continue.
     fn sample(&mut self, at: u64, end: u64) -> u64 {
         let next = at.saturating_add(PIECES[2]).min(end);
-        if self.fs.read(self.id, at, (next - at) as usize).is_ok() {
+        if self.fs.files().read(self.id, at, (next - at) as usize).is_ok() {
             self.lost_in_a_row = 0;
             return at;
         }

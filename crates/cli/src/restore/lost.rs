@@ -115,7 +115,7 @@ impl Walk<'_> {
             return Ok(());
         }
         // A log may have removed it since the commit that has it.
-        if self.source.fs.attributes(id).is_err_and(|error| error.errno() == Errno::NOENT) {
+        if self.source.fs.inodes().attributes(id).is_err_and(|error| error.errno() == Errno::NOENT) {
             return Ok(());
         }
         let why = "no directory refers to it any more";
@@ -158,7 +158,7 @@ impl Walk<'_> {
         let times = times.map_err(|error| Failure::about(Shown(&way.path), &error))?;
         let there = opened.as_ref().and_then(|at| target::type_of(at, name));
         let is_directory =
-            self.source.fs.attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
+            self.source.fs.inodes().attributes(id).is_ok_and(|attributes| attributes.file_type == FileType::Directory);
         let entered = match there {
             // A directory that was made as a parent of another file is entered, not made.
             Some(rustix::fs::FileType::Directory) if is_directory => self.seen.insert(id),

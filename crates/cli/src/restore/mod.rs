@@ -88,7 +88,7 @@ fn copy(
 fn copy_path(walk: &mut Walk<'_>, path: &[u8]) -> Result<()> {
     let fs = &walk.source.fs;
     let id = find(fs, path, AtEnd::Stay)?;
-    let attributes = fs.attributes(id).map_err(|error| crate::path::failure(path, &error))?;
+    let attributes = fs.inodes().attributes(id).map_err(|error| crate::path::failure(path, &error))?;
     if attributes.file_type == FileType::Directory {
         return walk.tree(id);
     }

@@ -222,7 +222,7 @@ impl<'a> Walk<'a> {
 
     fn list(&mut self, level: &mut Level) {
         let before = self.source.damage.count();
-        match self.source.fs.list(level.id, level.after, DirIndex(u64::MAX), BATCH) {
+        match self.source.fs.directories().list(level.id, level.after, DirIndex(u64::MAX), BATCH) {
             Ok(entries) => {
                 level.is_listed = entries.len() < BATCH;
                 level.batch = entries.into();
@@ -245,7 +245,7 @@ impl<'a> Walk<'a> {
             self.problems.add(shown, "nothing can have this name");
             return Ok(false);
         }
-        let attributes = match self.source.fs.attributes(id) {
+        let attributes = match self.source.fs.inodes().attributes(id) {
             Ok(attributes) => attributes,
             Err(error) => {
                 let error = match error.errno() {
@@ -327,8 +327,12 @@ impl<'a> Walk<'a> {
                 made.identity()?
             }
             FileType::Symlink => {
-                let to =
-                    self.source.fs.read_link(attributes.id).map_err(|error| io::Error::other(error.to_string()))?;
+                let to = self
+                    .source
+                    .fs
+                    .files()
+                    .read_link(attributes.id)
+                    .map_err(|error| io::Error::other(error.to_string()))?;
                 target::make_symlink(at, name, &to)?;
                 let made = target::hold(at, name, attributes.mode)?;
                 self.dress(&made, attributes, shown);
@@ -383,7 +387,7 @@ impl<'a> Walk<'a> {
         let Some((at, target)) = at.as_ref().zip(self.target.as_ref()) else { return Ok(()) };
         let shown = Shown(path);
         let at = target.descriptor(at).map_err(|error| Failure::about(&shown, &error))?;
-        match self.source.fs.attributes(level.id) {
+        match self.source.fs.inodes().attributes(level.id) {
             Ok(attributes) => self.dress(&Made::Open(at.as_fd()), &attributes, &shown),
             Err(error) => self.problems.add(shown, sentence(&error)),
         }
@@ -407,7 +411,7 @@ impl<'a> Walk<'a> {
         }
         // A file that now has another owner than before must not run with that owner's rights.
         let mode = if self.keeps_owners() { attributes.mode } else { attributes.mode & 0o1777 };
-        let names = fs.list_xattrs(attributes.id).unwrap_or_else(|error| {
+        let names = fs.inodes().list_xattrs(attributes.id).unwrap_or_else(|error| {
             self.problems.add(shown, format!("extended attributes: {}", sentence(&error)));
             Vec::new()
         });
@@ -430,7 +434,7 @@ impl<'a> Walk<'a> {
 
     fn set_xattrs(&mut self, made: &Made<'_>, id: InodeId, names: &[Vec<u8>], shown: &Shown<'_>) {
         for name in names {
-            match self.source.fs.get_xattr(id, name) {
+            match self.source.fs.inodes().get_xattr(id, name) {
                 Ok(value) => {
                     if let Err(error) = made.set_xattr(name, &value) {
                         let space = name.split(|byte| *byte == b'.').next().unwrap_or_default();

@@ -81,30 +81,30 @@ impl Balances for Image {
         limit: Option<u64>,
         show: &dyn Fn(BalanceProgress),
     ) -> Result<BalanceProgress> {
-        self.fs.limit_relocation(limit);
+        self.fs.relocator().limit(limit);
         let signals = Signals::listen().ok();
         let goes_on = |progress: &BalanceProgress| {
             show(*progress);
             !signals.as_ref().is_some_and(Signals::has_come)
         };
         let done = if balance.flags & BalanceFlags::RESUME == 0 {
-            self.fs.start_balance(balance, &goes_on)
+            self.fs.balancer().start(balance, &goes_on)
         } else {
-            self.fs.resume_balance(&goes_on)
+            self.fs.balancer().resume(&goes_on)
         };
         done.map_err(|error| in_image(self, &error))
     }
 
     fn pause_balance(&self) -> Result<()> {
-        self.fs.pause_balance().map_err(|error| in_image(self, &error))
+        self.fs.balancer().pause().map_err(|error| in_image(self, &error))
     }
 
     fn cancel_balance(&self) -> Result<()> {
-        self.fs.cancel_balance().map_err(|error| in_image(self, &error))
+        self.fs.balancer().cancel().map_err(|error| in_image(self, &error))
     }
 
     fn balance_status(&self) -> Result<Option<(bool, BalanceProgress)>> {
-        Ok(self.fs.balance_status().map(|status| (status.running, status.progress)))
+        Ok(self.fs.balancer().status().map(|status| (status.running, status.progress)))
     }
 }
 

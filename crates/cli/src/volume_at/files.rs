@@ -230,7 +230,7 @@ impl InImage<'_> {
 
 impl<'a> Node<'a> for InImage<'a> {
     fn kind(&mut self) -> Result<Kind> {
-        let found = self.image.fs.attributes(self.id).map_err(|error| self.failed(&error))?;
+        let found = self.image.fs.inodes().attributes(self.id).map_err(|error| self.failed(&error))?;
         let inode = (self.id.subvolume.0, self.id.ino.0);
         Ok(match found.file_type {
             FileType::Directory => {
@@ -246,7 +246,7 @@ impl<'a> Node<'a> for InImage<'a> {
         let mut all = Vec::new();
         let mut after = DirIndex(0);
         loop {
-            let listed = self.image.fs.list(self.id, after, DirIndex(u64::MAX), BATCH);
+            let listed = self.image.fs.directories().list(self.id, after, DirIndex(u64::MAX), BATCH);
             let listed = listed.map_err(|error| self.failed(&error))?;
             let is_end = listed.len() < BATCH;
             for entry in listed {
@@ -264,7 +264,7 @@ impl<'a> Node<'a> for InImage<'a> {
     fn extents(&self, visit: &mut dyn FnMut(&FoundExtent)) -> Result<()> {
         let mut from = 0;
         loop {
-            let found = self.image.fs.extents(self.id, from, BATCH).map_err(|error| self.failed(&error))?;
+            let found = self.image.fs.files().extents(self.id, from, BATCH).map_err(|error| self.failed(&error))?;
             found.iter().for_each(&mut *visit);
             match found.last() {
                 Some(last) if found.len() == BATCH => from = last.offset.saturating_add(last.len),
@@ -275,6 +275,6 @@ impl<'a> Node<'a> for InImage<'a> {
 
     fn defragment(&self, how: &Defragmentation, _: bool) -> Result<()> {
         // Durable with all else, when the use of the image ends.
-        self.image.fs.defragment(self.id, how).map(drop).map_err(|error| self.failed(&error))
+        self.image.fs.files().defragment(self.id, how).map(drop).map_err(|error| self.failed(&error))
     }
 }

@@ -265,8 +265,8 @@ impl Subvolumes for Image {
         }
         let at = self.find(&dir)?;
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let root = self.fs.inheriting_root(at, owner, UMASK);
-        let made = root.and_then(|root| self.fs.create_subvolume_with(at, name.as_bytes(), &root));
+        let root = self.fs.inodes().inheriting_root(at, owner, UMASK);
+        let made = root.and_then(|root| self.fs.subvolumes().create_subvolume_with(at, name.as_bytes(), &root));
         made.map_err(|error| failure(path.as_os_str().as_bytes(), &error))?;
         Ok(path.to_owned())
     }
@@ -278,7 +278,7 @@ impl Subvolumes for Image {
             dest.push(split(source)?.1);
         }
         let (dir, name) = split(&dest)?;
-        let made = self.fs.snapshot(id, self.find(&dir)?, name.as_bytes(), read_only);
+        let made = self.fs.subvolumes().snapshot(id, self.find(&dir)?, name.as_bytes(), read_only);
         made.map_err(|error| failure(dest.as_os_str().as_bytes(), &error))?;
         Ok(dest)
     }
@@ -290,7 +290,7 @@ impl Subvolumes for Image {
     }
 
     fn delete_by_id(&self, id: u64) -> Result<()> {
-        let info = self.fs.subvolume_info(TreeId(id)).map_err(|error| self.failed(&error))?;
+        let info = self.fs.subvolumes().subvolume_info(TreeId(id)).map_err(|error| self.failed(&error))?;
         let (dir, name) = info.entry.ok_or_else(|| Failure::new("the top level of a volume can't be deleted"))?;
         delete_entry(self, dir, &name)
     }
@@ -299,7 +299,7 @@ impl Subvolumes for Image {
         self.subvolume_at(target)?;
         let source = self.subvolume_at(source)?;
         let (dir, name) = split(target)?;
-        let done = self.fs.reset_subvolume(self.find(&dir)?, name.as_bytes(), source);
+        let done = self.fs.subvolumes().reset_subvolume(self.find(&dir)?, name.as_bytes(), source);
         let failed =
             |error: ubtrfs::Error| no_reset(target.display(), error.errno()).unwrap_or_else(|| self.failed(&error));
         done.map(drop).map_err(failed)
@@ -314,25 +314,28 @@ impl Subvolumes for Image {
     }
 
     fn set_default(&self, id: TreeId) -> Result<()> {
-        self.fs.set_default_subvolume(id).map_err(|error| self.failed(&error))
+        self.fs.subvolumes().set_default_subvolume(id).map_err(|error| self.failed(&error))
     }
 
     fn is_read_only(&self, path: &Path) -> Result<bool> {
-        let info = self.fs.subvolume_info(self.root_at(path)?).map_err(|error| self.failed(&error))?;
+        let info = self.fs.subvolumes().subvolume_info(self.root_at(path)?).map_err(|error| self.failed(&error))?;
         Ok(info.read_only)
     }
 
     fn set_read_only(&self, path: &Path, read_only: bool) -> Result<()> {
-        self.fs.set_subvolume_read_only(self.root_at(path)?, read_only).map_err(|error| self.failed(&error))
+        self.fs
+            .subvolumes()
+            .set_subvolume_read_only(self.root_at(path)?, read_only)
+            .map_err(|error| self.failed(&error))
     }
 
     fn was_received(&self, path: &Path) -> Result<bool> {
-        let info = self.fs.subvolume_info(self.root_at(path)?).map_err(|error| self.failed(&error))?;
+        let info = self.fs.subvolumes().subvolume_info(self.root_at(path)?).map_err(|error| self.failed(&error))?;
         Ok(info.received_uuid != Uuid::NIL)
     }
 
     fn deleted(&self) -> Result<Vec<TreeId>> {
-        Ok(self.fs.deleted_subvolumes())
+        Ok(self.fs.subvolumes().deleted_subvolumes())
     }
 
     fn undropped(&self) -> u64 {
@@ -340,7 +343,7 @@ impl Subvolumes for Image {
     }
 
     fn wait_for_drops(&self, _: Duration) -> Result<()> {
-        self.fs.sync().map_err(|error| self.failed(&error))?;
+        self.fs.durability().sync().map_err(|error| self.failed(&error))?;
         thread::sleep(PAUSE_OF_IMAGE);
         Ok(())
     }
@@ -348,7 +351,7 @@ impl Subvolumes for Image {
 
 fn delete_entry(image: &Image, dir: ubtrfs::InodeId, name: &[u8]) -> Result<()> {
     let shown = || show::bytes(name);
-    image.fs.delete_subvolume(dir, name).map(drop).map_err(|error| match error.errno() {
+    image.fs.subvolumes().delete_subvolume(dir, name).map(drop).map_err(|error| match error.errno() {
         Errno::PERM => Failure::new(format!("{}: the default subvolume can't be deleted", shown())),
         Errno::NOTEMPTY => in_it(shown()),
         _ => failure(name, &error),

@@ -47,7 +47,7 @@ fn open(image: &str) -> std::sync::Arc<Filesystem> {
 fn attribute(image: &str, path: &str, name: &[u8]) -> Option<Vec<u8>> {
     let fs = open(image);
     let file = ubtrfs::OpenOptions::new().read(true).open(&Dir::root(&fs), path).unwrap();
-    fs.get_xattr(file.id(), name).ok()
+    fs.inodes().get_xattr(file.id(), name).ok()
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn labels_attributes_and_times_of_others_are_taken() {
     assert_eq!(attribute(&image, "file", b"user.x=y%z").unwrap(), b"1");
     let fs = open(&image);
     let file = ubtrfs::OpenOptions::new().read(true).open(&Dir::root(&fs), "file").unwrap();
-    let made = fs.attributes(file.id()).unwrap().btime;
+    let made = fs.inodes().attributes(file.id()).unwrap().btime;
     assert_eq!((made.sec, made.nsec), (1_000_000_000, 500_000_000));
     drop((file, fs));
     // An export has the names as GNU tar has them, and comes back the same.
@@ -181,12 +181,13 @@ fn files_are_compressed_as_their_attribute_says() {
     let fs = open(&image);
     let of = |path: &str| {
         let file = ubtrfs::OpenOptions::new().read(true).open(&Dir::root(&fs), path).unwrap();
-        (fs.attributes(file.id()).unwrap().blocks, fs.get_xattr(file.id(), b"btrfs.compression").ok())
+        (fs.inodes().attributes(file.id()).unwrap().blocks, fs.inodes().get_xattr(file.id(), b"btrfs.compression").ok())
     };
     let (packed, plain) = (of("d/file"), of("plain"));
     assert_eq!((packed.1.as_deref(), plain.1), (Some(&b"zstd"[..]), None));
     assert!(
-        fs.flags(ubtrfs::OpenOptions::new().read(true).open(&Dir::root(&fs), "d/file").unwrap().id()).unwrap() != 0
+        fs.inodes().flags(ubtrfs::OpenOptions::new().read(true).open(&Dir::root(&fs), "d/file").unwrap().id()).unwrap()
+            != 0
     );
     drop(fs);
     let bytes = fs::read(&image).unwrap();

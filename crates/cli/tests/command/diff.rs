@@ -42,7 +42,7 @@ fn with_changes(dir: &Path) -> (String, u64) {
     root.write("kept", b"kept").unwrap();
     root.write("gone", b"gone").unwrap();
     root.write("linked", b"linked").unwrap();
-    let old = fs.snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
+    let old = fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
     assert_ne!(old, TreeId::FS);
     let generation = fs.generation().0 + 1;
     root.rename("swap/one", "swap/three").unwrap();
@@ -50,9 +50,9 @@ fn with_changes(dir: &Path) -> (String, u64) {
     root.rename("swap/three", "swap/two").unwrap();
     let file = root.open("swap/one/below/file").unwrap();
     let id = file.id();
-    fs.write(id, ubtrfs::WriteAt::Offset(4096), &[2; 4096], false).unwrap();
-    fs.set_attributes(id, &SetAttributes { mode: Some(0o600), ..SetAttributes::default() }).unwrap();
-    fs.set_xattr(id, b"user.note", b"new", XattrMode::Set).unwrap();
+    fs.files().write(id, ubtrfs::WriteAt::Offset(4096), &[2; 4096], false).unwrap();
+    fs.inodes().set_attributes(id, &SetAttributes { mode: Some(0o600), ..SetAttributes::default() }).unwrap();
+    fs.inodes().set_xattr(id, b"user.note", b"new", XattrMode::Set).unwrap();
     drop(file);
     root.remove_file("gone").unwrap();
     root.write("made", vec![3; 5000]).unwrap();
@@ -144,10 +144,10 @@ fn paths_that_would_fill_memory_are_refused_with_a_sentence() {
     let dir = scratch_dir();
     let image = new_volume(dir.path());
     let fs = open(&image);
-    let snapshot = |name: &[u8]| fs.snapshot(TreeId::FS, fs.root(), name, false).unwrap();
+    let snapshot = |name: &[u8]| fs.subvolumes().snapshot(TreeId::FS, fs.root(), name, false).unwrap();
     let make = |above, name: &str, mode| {
-        let made = fs.create(above, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap();
-        fs.forget(made, 1);
+        let made = fs.directories().create(above, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap();
+        fs.references().forget(made, 1);
         made
     };
     let start = snapshot(b"start");

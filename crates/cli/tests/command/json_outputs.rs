@@ -189,7 +189,7 @@ impl Commands {
             let fs = self.open(from);
             self.make_blank(to);
             let target = FileDevice::open(self.at(to), OpenMode::ReadWrite, Exclusive::Yes).unwrap();
-            fs.begin_replacement(DeviceId(1), Arc::new(target), ReplaceOptions::default()).unwrap();
+            fs.replacer().begin(DeviceId(1), Arc::new(target), ReplaceOptions::default()).unwrap();
             fs.close().unwrap();
             drop(fs);
             self.json(entry, 0, &format!("{from} {to}"));
@@ -198,7 +198,7 @@ impl Commands {
         let fs = self.open("a");
         let all = BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM;
         let copy = |_: &ubtrfs::BalanceProgress| fs::copy(self.at("a"), self.at("crashed")).is_ok();
-        fs.start_balance(&BalanceItem { flags: all, ..BalanceItem::default() }, &copy).unwrap();
+        fs.balancer().start(&BalanceItem { flags: all, ..BalanceItem::default() }, &copy).unwrap();
         fs.close().unwrap();
         let status = self.json("balance status", 0, "crashed");
         assert_eq!(status["state"], "paused");

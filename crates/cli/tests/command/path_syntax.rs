@@ -225,16 +225,16 @@ impl Original {
 fn content(image: &str) -> Vec<String> {
     let options = Options { read_only: true, no_atime: true, subvolume_id: Some(TreeId::FS.0), ..Options::default() };
     let fs = Filesystem::open_path(image, options).unwrap();
-    let mut found = vec![format!("default {}", fs.default_subvolume().unwrap())];
-    for id in fs.subvolumes() {
-        found.push(format!("{id} read-only {}", fs.subvolume_info(id).unwrap().read_only));
+    let mut found = vec![format!("default {}", fs.subvolumes().default_subvolume().unwrap())];
+    for id in fs.subvolumes().ids() {
+        found.push(format!("{id} read-only {}", fs.subvolumes().subvolume_info(id).unwrap().read_only));
     }
     let mut left = vec![String::new()];
     while let Some(path) = left.pop() {
         let attributes = Dir::root(&fs).symlink_metadata(format!("/{path}")).unwrap();
         let Attributes { id, mode, nlink, uid, gid, rdev, size, flags, .. } = attributes;
-        let xattrs = fs.list_xattrs(id).unwrap();
-        let xattrs: Vec<_> = xattrs.iter().map(|name| (name, fs.get_xattr(id, name).unwrap())).collect();
+        let xattrs = fs.inodes().list_xattrs(id).unwrap();
+        let xattrs: Vec<_> = xattrs.iter().map(|name| (name, fs.inodes().get_xattr(id, name).unwrap())).collect();
         found.push(format!("{path} {id:?} {mode:o} {nlink} {uid}:{gid} {rdev} {size} {flags:x} {xattrs:?}"));
         if attributes.file_type == FileType::Directory {
             for entry in Dir::root(&fs).read_dir(format!("/{path}")).unwrap() {

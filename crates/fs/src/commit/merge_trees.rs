@@ -184,7 +184,7 @@ impl Merging<'_> {
             self.tree.update(&mut self.roots, TreeId::DEV, &device_edits)?;
         }
         let mut stats = device_stats::edits(&committer.info.volume)?;
-        stats.append(committer.replacement_edits(generation))?;
+        stats.append(committer.replacement.edits(generation))?;
         if !stats.is_empty() {
             self.tree.update(&mut self.roots, TreeId::DEV, &stats)?;
         }

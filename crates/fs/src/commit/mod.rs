@@ -63,8 +63,6 @@ mod rebuild_tree;
 mod reloc_trees;
 mod relocate_trees;
 mod relocation;
-mod replacement;
-mod replacement_item;
 mod requests;
 mod roots;
 mod sequence;

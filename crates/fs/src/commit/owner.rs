@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ubtrfs_threads::{Mutex, Rank};
 
-use super::replacement_item::Replacement;
 use super::requests::CommitRequests;
 use crate::discard::Discarder;
 use crate::file_reader::FileReader;
 use crate::fs_info::FsInfo;
 use crate::log::Log;
+use crate::replacement::Replacement;
 use crate::writeback::Writeback;
 
 /// The commits of a mount.
@@ -22,7 +22,7 @@ pub(crate) struct Committer {
     /// Held for a whole commit.
     pub(super) commit_lock: Mutex<()>,
     pub(super) requests: CommitRequests,
-    pub(super) replacement: Mutex<Replacement>,
+    pub(super) replacement: Arc<Replacement>,
 }
 
 impl Committer {
@@ -35,8 +35,13 @@ impl Committer {
     ) -> Self {
         let commit_lock = Mutex::new(Rank::Commit, ());
         let requests = CommitRequests::new();
-        let replacement = Mutex::with_default(Rank::Replacement);
+        let replacement = Arc::new(Replacement::new(info.clone()));
         Self { info, reader, writeback, log, discards, commit_lock, requests, replacement }
+    }
+
+    /// The replacement of a device, whose state commits write.
+    pub(crate) fn replacement(&self) -> &Arc<Replacement> {
+        &self.replacement
     }
 
     /// Does something while no commit is in progress.

@@ -78,7 +78,7 @@ impl MergedTrees {
             }
             closed
         });
-        committer.replacement_published();
+        committer.replacement.published();
         let previous = committer.info.publish(&next, &published);
         committer.info.follow_moved();
         committer.info.space.lock().vacate(&committer.info.volume, &published);

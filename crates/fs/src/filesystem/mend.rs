@@ -33,7 +33,7 @@ impl Filesystem {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;
         for fix in inodes {
-            fs.ops.reserver.with_reserved(
+            fs.reserver.with_reserved(
                 Demand {
                     edits: 2,
                     item_bytes: 2 * (INODE_ITEM + ORPHAN_ITEM),

@@ -1,19 +1,16 @@
-//! A mounted volume: the facade of this crate.
+//! A mounted volume: opened and closed, and the owners of what can be done with it.
 
-mod attributes;
-mod balance;
-mod content;
 mod devices;
-mod durability;
 mod keep;
 mod mend;
-mod names;
 mod open;
 #[cfg(test)]
 mod panics_tests;
-mod scheduling;
+mod salvage;
+mod search;
+mod settings;
+mod statfs;
 mod stats;
-mod subvolumes;
 mod volume;
 
 use std::fs::File;
@@ -29,7 +26,10 @@ use crate::inactivate::Inactivator;
 use crate::inode::InodeId;
 use crate::log::Log;
 use crate::names::Names;
-use crate::ops::Operations;
+use crate::ops::{
+    DirectoryOperations, Durability, Engine, FileOperations, InodeOperations, Operations, References,
+    SubvolumeOperations,
+};
 use crate::relocation::{Balancer, Relocator};
 use crate::replace::Replacer;
 use crate::reserve::Reserver;
@@ -38,7 +38,9 @@ use crate::writeback::Writeback;
 
 pub use keep::KeptCommit;
 pub use mend::InodeFix;
-pub use scheduling::Scheduling;
+pub use salvage::{FoundInode, FoundSubvolume};
+pub use search::FoundItem;
+pub use statfs::FilesystemStats;
 pub use stats::Stats;
 
 /// A mounted volume.
@@ -56,6 +58,7 @@ pub struct Filesystem {
     /// What works in the background: the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<ubtrfs_threads::thread::JoinHandle<()>>>,
     pub(crate) names: Arc<Names>,
+    pub(crate) reserver: Arc<Reserver>,
     /// What keeps the kernel from mounting a block device that is only read.
     pub(crate) claim: Option<File>,
 }
@@ -63,6 +66,64 @@ pub struct Filesystem {
 impl std::fmt::Debug for Filesystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Filesystem").field("subvolume", &self.root().subvolume).finish_non_exhaustive()
+    }
+}
+
+/// The owners of what can be done with a volume.
+impl Filesystem {
+    /// References to inodes.
+    pub fn references(&self) -> &References {
+        &self.ops.references
+    }
+
+    /// What inodes say of themselves: owner, mode, times, size, flags, xattrs, ACLs.
+    pub fn inodes(&self) -> &InodeOperations {
+        &self.ops.inodes
+    }
+
+    /// The content of files.
+    pub fn files(&self) -> &FileOperations {
+        &self.ops.files
+    }
+
+    /// Names: looked up, listed, made, linked, renamed, removed.
+    pub fn directories(&self) -> &DirectoryOperations {
+        &self.ops.directories
+    }
+
+    /// Subvolumes and snapshots.
+    pub fn subvolumes(&self) -> &SubvolumeOperations {
+        &self.ops.subvolumes
+    }
+
+    /// What makes changes durable, and what ends changing.
+    pub fn durability(&self) -> &Durability {
+        &self.ops.durability
+    }
+
+    /// The balance of the volume.
+    pub fn balancer(&self) -> &Balancer {
+        &self.balancer
+    }
+
+    /// What moves chunks: away from devices that are removed or get smaller, too.
+    pub fn relocator(&self) -> &Relocator {
+        self.balancer.relocator()
+    }
+
+    /// What replaces devices.
+    pub fn replacer(&self) -> &Replacer {
+        &self.replacer
+    }
+
+    /// What scrubs the volume, and brings devices that lag up to the others.
+    pub fn scrubber(&self) -> &Scrubber {
+        &self.scrubber
+    }
+
+    /// What discards free space.
+    pub fn discarder(&self) -> &Discarder {
+        &self.discards
     }
 }
 
@@ -79,23 +140,23 @@ impl Filesystem {
         let reserver = Arc::new(reserver);
         let relocator = Relocator::new(info.clone(), committer.clone(), reserver.clone(), inactivator.clone());
         let names = Arc::new(Names::new(info.clone()));
-        let ops = Operations {
+        let engine = Engine {
             info: info.clone(),
-            names: names.clone(),
+            names,
             reader,
             writeback: writeback.clone(),
             log: log.clone(),
             committer: committer.clone(),
             inactivator: inactivator.clone(),
             reserver,
-            rename_lock: Mutex::with_default(Rank::Rename),
-            verities: Mutex::with_default(Rank::Verities),
         };
+        let ops = Operations::new(&engine);
         let replacer = Arc::new(Replacer::new(info.clone(), committer.clone()));
         let scrubber = Arc::new(Scrubber::new(info.clone(), committer.clone()));
         Self {
             info,
-            names,
+            names: engine.names,
+            reserver: engine.reserver,
             writeback,
             log,
             discards,
@@ -124,7 +185,7 @@ impl Filesystem {
 
 /// An empty volume in memory.
 #[cfg(test)]
-fn new_volume() -> Arc<ubtrfs_volume::MemoryDevice> {
+pub(crate) fn new_volume() -> Arc<ubtrfs_volume::MemoryDevice> {
     use std::os::unix::fs::FileExt as _;
 
     const SIZE: usize = 128 << 20;

@@ -20,6 +20,7 @@ use crate::committed_entries::subvolume_at;
 use crate::error::{Errno, Error, Refusal, Result, Step};
 use crate::fs_info::FsInfo;
 use crate::options::Options;
+use crate::replay::Replayer;
 use ubtrfs_space::{Space, SpaceSources, load_space};
 
 /// Incompatible features that reading knows.
@@ -166,7 +167,7 @@ impl Filesystem {
         let mut fs = Self::of(Arc::new(FsInfo::new(volume, cache, options, committed, space, read_only, mounted)));
         fs.claim = claim;
         if let Some(device_tree) = device_tree {
-            fs.committer.load_replacement(&device_tree)?;
+            fs.committer.replacement().load(&device_tree)?;
         }
         let fs = Arc::new(fs);
         fs.check_root()?;
@@ -175,7 +176,7 @@ impl Filesystem {
             return Err(Error::Refused(Refusal::ReadOnlyState("something is to be done before it is used".into())));
         }
         if has_log_to_replay {
-            fs.ops.replay_log()?;
+            fs.replayer().replay_log()?;
             fs.check_root()?;
         }
         if !read_only {
@@ -207,10 +208,14 @@ impl Filesystem {
         Ok(fs)
     }
 
+    fn replayer(&self) -> Replayer {
+        Replayer { info: self.info.clone(), names: self.names.clone(), reserver: self.reserver.clone() }
+    }
+
     /// Whether there is what a mount that writes does at once.
     fn has_work_left(&self) -> Result<bool> {
         let lags = !self.info.volume.lagging_devices().is_empty();
-        Ok(lags || self.committer.replacement().is_in_progress() || self.committer.has_reloc_trees()?)
+        Ok(lags || self.committer.replacement().item().is_in_progress() || self.committer.has_reloc_trees()?)
     }
 
     /// Brings all devices that lag up to the others, by a commit if there are any.
@@ -247,7 +252,7 @@ impl Filesystem {
         }
         self.inactivator.free_before_the_end()?;
         self.replacer.suspend();
-        self.ops.stop_writing()?;
+        self.ops.durability.stop_writing()?;
         self.info.space.unpin();
         if let Err(error) = self.discards.discard_freed() {
             self.info.writability.note_error(&error.at(Step::Discard));

@@ -22,14 +22,14 @@ fn generation(device: &Arc<MemoryDevice>) -> Generation {
 fn nothing_is_written_after(panicking: impl FnOnce(&Filesystem)) {
     let device = super::new_volume();
     let fs = Filesystem::open_devices(vec![Arc::clone(&device) as _], Options::default()).unwrap();
-    let file: InodeId = fs.create(fs.root(), b"file", &regular()).unwrap();
-    fs.sync().unwrap();
+    let file: InodeId = fs.directories().create(fs.root(), b"file", &regular()).unwrap();
+    fs.durability().sync().unwrap();
     let before = generation(&device);
-    fs.create(fs.root(), b"other", &regular()).unwrap();
+    fs.directories().create(fs.root(), b"other", &regular()).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| panicking(&fs))).is_err());
-    let error = fs.sync().unwrap_err();
+    let error = fs.durability().sync().unwrap_err();
     assert!(matches!(error, Error::Shared(_)) && error.chain().contains("panicked"), "{error:?}");
-    assert!(fs.fsync(file).is_err() && fs.create(fs.root(), b"more", &regular()).is_err());
+    assert!(fs.durability().fsync(file).is_err() && fs.directories().create(fs.root(), b"more", &regular()).is_err());
     assert!(fs.close().is_err());
     assert_eq!(generation(&device), before);
 }

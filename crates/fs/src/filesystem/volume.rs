@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use ubtrfs_format::{DeviceId, Generation, Ino, Key, Logical, TreeId};
+use ubtrfs_format::{DeviceId, Generation};
 use ubtrfs_volume::Volume;
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
-use crate::ops::{FilesystemStats, FoundInode, FoundItem, FoundSubvolume};
-use crate::scrub::ScrubOptions;
-use crate::scrub_progress::ScrubProgress;
 
 impl Filesystem {
     /// The volume below.
@@ -51,30 +48,6 @@ impl Filesystem {
         self.info.is_in_read_only_subvolume(id)
     }
 
-    /// Compares all copies of all that is allocated with what they should be, and rewrites those
-    /// that are wrong. `goes_on` is asked again and again with what was done so far; when it says
-    /// no, or the mount ends, the scrub ends with `ECANCELED`. Devices that lack something have all
-    /// of it after a scrub that could rewrite all that was wrong on them.
-    pub fn scrub(
-        &self,
-        options: ScrubOptions,
-        goes_on: &mut dyn FnMut(&ScrubProgress) -> bool,
-    ) -> Result<ScrubProgress> {
-        self.scrubber.run(options, goes_on)
-    }
-
-    /// About how many bytes a scrub reads, from an address on: of all copies, or of those on one
-    /// device. Parity is not counted.
-    pub fn bytes_to_scrub(&self, device: Option<DeviceId>, from: Logical) -> u64 {
-        self.scrubber.bytes_to_read(device, from)
-    }
-
-    /// Brings devices that lack something up to the others. Returns those that have all of it now.
-    /// Mounts do that by themselves, in the background.
-    pub fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
-        self.scrubber.catch_up(goes_on)
-    }
-
     /// The volume's label as of the last commit.
     pub fn label(&self) -> Vec<u8> {
         self.info.committed().superblock.label_bytes().to_vec()
@@ -97,14 +70,6 @@ impl Filesystem {
         self.info.space.lock().devices().total_bytes()
     }
 
-    /// Discards free space: of block groups in the range of addresses `start..start + len` (`len`
-    /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
-    /// range, unallocated space of the devices. Returns the number of the devices' bytes. `EINVAL`
-    /// for a range that is invalid or less than a sector, `EOPNOTSUPP` if the device can't.
-    pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
-        self.discards.trim(start, len, least)
-    }
-
     /// Sets the counters of a device's failures to zero; the next commit that changes something
     /// makes that durable.
     pub fn reset_device_errors(&self, devid: DeviceId) -> Result<()> {
@@ -117,48 +82,5 @@ impl Filesystem {
     /// Whether changes are refused.
     pub fn is_read_only(&self) -> bool {
         self.info.is_read_only()
-    }
-
-    /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
-    /// has them; items that can't be understood are left out.
-    pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
-        self.ops.find_inodes(subvolume, from, limit)
-    }
-
-    /// All subvolumes that were not deleted, by number.
-    pub fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
-        self.ops.find_subvolumes()
-    }
-
-    /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false.
-    /// Changes since the last commit are not visible. `ENOENT` if there is no such tree.
-    pub fn search_tree(
-        &self,
-        tree: TreeId,
-        first: Key,
-        last: Key,
-        visit: &mut dyn FnMut(FoundItem) -> bool,
-    ) -> Result<()> {
-        self.ops.search_tree(tree, first, last, visit)
-    }
-
-    /// The same of items in leaves that the commit `oldest` or a later one wrote: others are not
-    /// read, so this costs what was written since.
-    pub fn search_tree_since(
-        &self,
-        tree: TreeId,
-        oldest: Generation,
-        range: (Key, Key),
-        visit: &mut dyn FnMut(FoundItem) -> bool,
-    ) -> Result<()> {
-        self.ops.search_tree_since(tree, oldest, range, visit)
-    }
-
-    /// How full the volume is, in units of data (one with two copies counts half of its devices).
-    /// Free space includes free metadata; available space is what data can get, and zero once no
-    /// file can be made or grow for lack of metadata. Inodes are not counted, since the format has
-    /// no limit.
-    pub fn statfs(&self) -> FilesystemStats {
-        self.ops.statfs()
     }
 }

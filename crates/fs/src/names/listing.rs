@@ -1,7 +1,7 @@
-//! Listing a directory.
+//! The entries of a directory through the layers of changes.
 
 use ubtrfs_format::items::{self, FileType};
-use ubtrfs_format::{DirIndex, ItemType, Key, name_hash};
+use ubtrfs_format::{DirIndex, ItemType, Key};
 
 use super::Names;
 use crate::error::{Errno, Error, Result};
@@ -42,74 +42,8 @@ fn newest_of<'a, T>(
 }
 
 impl Names {
-    /// Has what lookups of these entries will need read from devices where that takes long.
-    pub(crate) fn prefetch(&self, dir: InodeId, entries: &[DirectoryEntry]) -> Result<()> {
-        if self.info.volume.reads_ahead() == 0 {
-            return Ok(());
-        }
-        let keys = entries.iter().flat_map(|entry| {
-            let inode = (entry.inode.subvolume == dir.subvolume).then_some(entry.inode.ino.0);
-            let own = inode.map(|ino| Key::new(ino, ItemType::INODE_ITEM, 0));
-            // A directory is listed next, perhaps.
-            let listed = inode.filter(|_| entry.file_type == FileType::Directory);
-            let listed = listed.map(|ino| Key::new(ino, ItemType::DIR_INDEX, 0));
-            let name = Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(&entry.name));
-            [Some(name), own, listed].into_iter().flatten()
-        });
-        Ok(self.info.committed().tree(dir.subvolume)?.prefetch(keys)?)
-    }
-
-    /// The highest entry number of a directory now: a listing that starts now stops there, so that
-    /// entries that are renamed during it don't appear again and again.
-    pub(crate) fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
-        let inode = self.info.inode(dir)?;
-        let mut state = inode.write();
-        if !state.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        if dir.ino == EMPTY_SUBVOLUME_INO {
-            return Ok(DirIndex(1));
-        }
-        match self.next_index(dir, &mut state) {
-            Ok(next) => {
-                state.next_index = Some(next);
-                Ok(DirIndex(next.0 - 1))
-            }
-            // No number is left for a new entry; existing ones can be listed.
-            Err(error) if error.errno() == Errno::NOSPC => Ok(DirIndex(u64::MAX)),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Begins a listing that is read in several calls, and records where it ends: at the current
-    /// [`Self::last_index`].
-    pub(crate) fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
-        let last = self.last_index(dir)?;
-        self.info.inode(dir)?.write().listings.begin(last);
-        Ok(last)
-    }
-
-    /// Where the listing ends that was begun last: for one that can't remember its own end. So a
-    /// later beginning moves the end of such ones further out, and none loses a name.
-    pub(crate) fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
-        let remembered = self.info.inode(dir)?.read().listings.end();
-        remembered.map_or_else(|| self.begin_listing(dir), Ok)
-    }
-
-    /// A listing has been read to its end. Returns whether all listings that may be in progress
-    /// show the same names, since none has changed since they began. If not, a listing that is
-    /// assembled from several has names that are gone, or lacks some, until
-    /// [`Self::forget_listings`].
-    pub(crate) fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
-        Ok(self.info.inode(dir)?.write().listings.is_ended_unchanged())
-    }
-
-    /// All cached parts of earlier listings have been dropped.
-    pub(crate) fn forget_listings(&self, dir: InodeId) -> Result<()> {
-        self.info.inode(dir)?.write().listings.forget();
-        Ok(())
-    }
-
+    /// Entries numbered above `after` and up to `last` of a directory, locked, at most `limit` of
+    /// them, in the order of their numbers.
     pub(crate) fn entries(
         &self,
         dir: InodeId,

@@ -210,22 +210,22 @@ mod tests {
         let file = NewInode { mode: 0o100_644, ..NewInode::default() };
 
         let (absent, other) = (seek(b"a"), seek(b"other"));
-        let id = fs.create(dir, b"a", &file).unwrap();
+        let id = fs.directories().create(dir, b"a", &file).unwrap();
         let there = again(b"a", absent);
         assert_eq!(there.found.unwrap().target.location.objectid, id.ino.0);
         assert_eq!(there.committed_bytes, None);
         assert!(again(b"other", other).found.is_none());
 
         // The commit moves the name from memory into the trees.
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let committed = again(b"a", there);
         assert_eq!(committed.found.unwrap().target.location.objectid, id.ino.0);
         assert_eq!(committed.committed_bytes, Some(31));
         assert_eq!(again(b"a", committed).seen, committed.seen);
 
-        fs.rename(dir, b"a", dir, b"b", RenameFlags::default()).unwrap();
+        fs.directories().rename(dir, b"a", dir, b"b", RenameFlags::default()).unwrap();
         assert!(again(b"a", committed).found.is_none());
-        fs.create(dir, b"a", &file).unwrap();
+        fs.directories().create(dir, b"a", &file).unwrap();
         assert_ne!(again(b"a", committed).found.unwrap().target.location.objectid, id.ino.0);
     }
 }

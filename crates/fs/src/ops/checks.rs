@@ -1,9 +1,10 @@
 //! Checks of names and inodes at the beginning of an operation.
 
-use ubtrfs_format::items::MAX_NAME_LEN;
+use ubtrfs_format::items::{InodeFlags, MAX_NAME_LEN};
 
+use super::write_at::WriteAt;
 use crate::error::{Errno, Result};
-use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
+use crate::inode::{EMPTY_SUBVOLUME_INO, Inode, InodeId, InodeState};
 
 /// An error if the inode is only the placeholder of a subvolume that is elsewhere: it has no items
 /// that could change.
@@ -23,4 +24,41 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
         return Err(Errno::INVAL.into());
     }
     Ok(())
+}
+
+/// An error if the inode may not be changed at all.
+pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
+    if state.item.flags & InodeFlags::IMMUTABLE != 0 { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// An error if the inode may not be changed but by what it grows by.
+pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
+    let restricted = state.item.flags & InodeFlags::PROTECTING != 0;
+    if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// An error if the content may not be changed, since fs-verity protects it (invariant 57).
+pub(crate) fn check_no_verity(state: &InodeState) -> Result<()> {
+    if has_verity(state) { Err(Errno::PERM.into()) } else { Ok(()) }
+}
+
+/// Whether fs-verity protects the content.
+pub(crate) fn has_verity(state: &InodeState) -> bool {
+    state.item.flags & InodeFlags::RO_VERITY != 0
+}
+
+/// An error if flags forbid a write.
+pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
+    check_no_verity(state)?;
+    match at {
+        WriteAt::End => check_mutable(state),
+        WriteAt::Appending(offset) if offset >= state.item.size => check_mutable(state),
+        WriteAt::Appending(_) | WriteAt::Offset(_) => check_unrestricted(state),
+    }
+}
+
+/// An error if a directory may not lose this inode's name.
+pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
+    check_unrestricted(&dir.read())?;
+    check_unrestricted(&inode.read())
 }

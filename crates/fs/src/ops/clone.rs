@@ -11,8 +11,8 @@ use ubtrfs_file::{DirtyData, Mapped, Piece, extents_of};
 use ubtrfs_format::items::FileType;
 
 use super::LockedInodes;
-use super::flags::{check_no_verity, check_unrestricted};
-use super::operations::Operations;
+use super::checks::{check_no_verity, check_unrestricted};
+use super::operations::FileOperations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
 use crate::inode::MAX_FILE_SIZE;
@@ -70,7 +70,40 @@ struct Ends<'a> {
     to: u64,
 }
 
-impl Operations {
+impl FileOperations {
+    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
+    /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
+    /// fewer where the source ends, where the range does not end with a sector, and after an error
+    /// in between.
+    ///
+    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
+    /// checksums and the other has not. `EINVAL` if the ranges overlap.
+    pub fn clone_range(
+        &self,
+        source: InodeId,
+        from_offset: u64,
+        target: InodeId,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.clone_steps(source, from_offset, target, to_offset, len, usize::MAX)
+    }
+
+    /// The same of the first extents of the range, as many as take no long time. Zero only where
+    /// nothing is to be shared.
+    pub fn clone_some(
+        &self,
+        source: InodeId,
+        from_offset: u64,
+        target: InodeId,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        /// Each of these takes up to 64 extents, and at most three are commits.
+        const STEPS: usize = 20;
+        self.clone_steps(source, from_offset, target, to_offset, len, STEPS)
+    }
+
     /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
     /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
     /// fewer where the source ends, where the range does not end with a sector, after `most_steps`
@@ -78,7 +111,7 @@ impl Operations {
     ///
     /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
     /// checksums and the other has not. `EINVAL` if the ranges overlap.
-    pub(crate) fn clone_range(
+    fn clone_steps(
         &self,
         source: InodeId,
         from_offset: u64,
@@ -97,7 +130,7 @@ impl Operations {
             steps += 1;
             let (from, to) = (from_offset + done, to_offset + done);
             let ends = Ends { source: &source, from, source_end, target: &target, to };
-            match self.clone_some(&ends, len - done) {
+            match self.clone_step(&ends, len - done) {
                 Ok(CloneStep::Done(0)) => break,
                 Ok(CloneStep::Done(bytes)) => done += bytes,
                 // A concurrent writer must not make this loop forever: what was shared stays so,
@@ -117,7 +150,7 @@ impl Operations {
     }
 
     /// Whether files are unlocked and so small that to share one with the other takes no time.
-    pub(crate) fn is_clone_short(&self, source: InodeId, target: InodeId) -> bool {
+    pub fn is_clone_short(&self, source: InodeId, target: InodeId) -> bool {
         let is_small = |inode: &Inode| inode.try_read().is_some_and(|state| state.item.size <= SHORT);
         [source, target].into_iter().all(|id| self.info.inodes.get(id).is_some_and(|inode| is_small(&inode)))
     }
@@ -163,7 +196,7 @@ impl Operations {
     }
 
     /// Shares the first pieces of a range.
-    fn clone_some(&self, ends: &Ends<'_>, len: u64) -> Result<CloneStep> {
+    fn clone_step(&self, ends: &Ends<'_>, len: u64) -> Result<CloneStep> {
         let sector = u64::from(self.info.volume.sector_size());
         let most = {
             let state = ends.source.read();
@@ -438,14 +471,15 @@ mod tests {
         let (_image, fs) = mounted();
         let file = |name: &[u8], flags| {
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-            let id = fs.create(fs.info.root(), name, &new).unwrap();
-            fs.set_flags(id, flags).unwrap();
-            fs.write(id, WriteAt::Offset(0), &[7; 16 << 10], false).unwrap();
+            let id = fs.directories().create(fs.info.root(), name, &new).unwrap();
+            fs.inodes().set_flags(id, flags).unwrap();
+            fs.files().write(id, WriteAt::Offset(0), &[7; 16 << 10], false).unwrap();
             fs.info.inode(id).unwrap()
         };
         let (with, without) = (file(b"with", 0), file(b"without", InodeFlags::NODATACOW));
         for (source, target) in [(&with, &without), (&without, &with)] {
-            let shared = fs.ops.clone_some(&Ends { source, from: 0, source_end: 16 << 10, target, to: 0 }, 16 << 10);
+            let shared =
+                fs.ops.files.clone_step(&Ends { source, from: 0, source_end: 16 << 10, target, to: 0 }, 16 << 10);
             let refused = matches!(&shared, Err(error) if error.errno() == Errno::OPNOTSUPP);
             assert!(refused, "{:?}", shared.err());
         }
@@ -456,16 +490,16 @@ mod tests {
     fn the_end_of_a_file_is_shared_with_itself_though_that_has_grown() {
         let (_image, fs) = mounted();
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let id = fs.create(fs.info.root(), b"file", &new).unwrap();
-        fs.write(id, WriteAt::Offset(0), &[7; 4196], false).unwrap();
-        fs.sync().unwrap();
+        let id = fs.directories().create(fs.info.root(), b"file", &new).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &[7; 4196], false).unwrap();
+        fs.durability().sync().unwrap();
         let inode = fs.info.inode(id).unwrap();
         let ends = |done| Ends { source: &inode, from: done, source_end: 4196, target: &inode, to: 8192 + done };
-        let first = fs.ops.clone_some(&ends(0), 4096).unwrap();
+        let first = fs.ops.files.clone_step(&ends(0), 4096).unwrap();
         assert!(matches!(first, CloneStep::Done(4096)));
-        let rest = fs.ops.clone_some(&ends(4096), 100).unwrap();
+        let rest = fs.ops.files.clone_step(&ends(4096), 100).unwrap();
         assert!(matches!(rest, CloneStep::Done(100)));
-        let content = fs.read(id, 8192, 8192).unwrap();
+        let content = fs.files().read(id, 8192, 8192).unwrap();
         assert!(content == [7; 4196]);
     }
 }

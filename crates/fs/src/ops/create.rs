@@ -7,9 +7,9 @@ use ubtrfs_format::items::{FileType, InodeFlags, InodeItem, Timespec};
 use ubtrfs_format::posix::{S_IFCHR, S_ISGID};
 use ubtrfs_format::{DirIndex, ItemType, Key};
 
-use super::checks::{check_name, check_real};
-use super::flags::{SETTABLE_FLAGS, check_mutable};
-use super::operations::Operations;
+use super::checks::{check_mutable, check_name, check_real};
+use super::flags::SETTABLE_FLAGS;
+use super::operations::DirectoryOperations;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, Name, OrphanEdit, Target};
 use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items, xattr_item};
@@ -39,19 +39,19 @@ pub struct NewInode {
 /// Flags that new inodes inherit from their directory.
 const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
-impl Operations {
+impl DirectoryOperations {
     /// Makes an inode and its first name. The caller gets a reference to it, as from a lookup.
-    pub(crate) fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
+    pub fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
         check_name(name)?;
         let is_regular = FileType::from_mode(new.mode) == FileType::Regular;
         check_real(dir).map_err(|_| if is_regular { Errno::ACCESS } else { Errno::PERM })?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
-        let new = &*self.with_property(dir, new)?;
+        let new = &*self.inodes.with_property(dir, new)?;
         self.check_new_inode(new)?;
         let _reservation = self.reserver.reserve(creation_demand(name, new, self.has_joined(dir)?))?;
         let parent = self.info.inode(dir)?;
         let mut parent_state = parent.write();
-        self.check_can_add(dir, &parent_state, name)?;
+        self.entries.check_can_add(dir, &parent_state, name)?;
         let index = self.names.next_index(dir, &mut parent_state)?;
         let id = InodeId::new(dir.subvolume, subvolume.new_ino()?);
         let time = self.info.now();
@@ -75,10 +75,10 @@ impl Operations {
 
     /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a
     /// link, the file is deleted with the last reference.
-    pub(crate) fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
+    pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
-        let new = &*self.with_property(dir, new)?;
+        let new = &*self.inodes.with_property(dir, new)?;
         self.check_new_inode(new)?;
         let _reservation = self.reserver.reserve(creation_demand(b"", new, true))?;
         let parent = self.info.inode(dir)?;
@@ -103,8 +103,8 @@ impl Operations {
     }
 
     fn check_new_inode(&self, new: &NewInode) -> Result<()> {
-        self.check_symlink_fits(&new.symlink_target)?;
-        self.check_first_xattrs_fit(&new.xattrs)?;
+        self.room.check_symlink_fits(&new.symlink_target)?;
+        self.room.check_first_xattrs_fit(&new.xattrs)?;
         if FileType::from_mode(new.mode) == FileType::Symlink && new.symlink_target.is_empty() {
             return Err(Errno::NOENT.into());
         }
@@ -159,23 +159,6 @@ impl Operations {
             state.pending.layout.replace(0, sector, Piece::Inline(target));
         }
     }
-
-    /// An error if `name` can't be added to a directory, whose lock the caller holds.
-    pub(crate) fn check_can_add(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<()> {
-        if !state.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        check_real(dir)?;
-        if state.item.nlink == 0 || state.dead || self.info.is_deleted_root(dir) {
-            return Err(Errno::NOENT.into());
-        }
-        check_mutable(state)?;
-        let lookup = self.names.seek_entry(dir, state, name)?;
-        if lookup.found.is_some() {
-            return Err(Errno::EXIST.into());
-        }
-        self.check_collisions(dir, state, name, lookup)
-    }
 }
 
 /// The demand of a new name and a new inode. All items of new inodes follow those of existing ones:
@@ -216,7 +199,7 @@ fn names_change(dir: &mut InodeState, time: Timespec) {
     dir.name_changes += 1;
 }
 
-impl Operations {
+impl DirectoryOperations {
     /// Whether an inode has changed in the open transaction.
     fn has_joined(&self, id: InodeId) -> Result<bool> {
         let open = self.info.gate.current().generation;

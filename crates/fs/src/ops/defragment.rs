@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ubtrfs_file::{CompressionMethod, DefragmentPolicy, DefragmentRun, Fragments, MAX_PACKED, Piece, Recompression};
 use ubtrfs_format::items::{Compression, FileType};
 
-use super::operations::Operations;
+use super::operations::FileOperations;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
@@ -57,11 +57,20 @@ struct Found {
     next: u64,
 }
 
-impl Operations {
-    /// Rewrites parts of a regular file so that they lie in fewer places, or are compressed
-    /// otherwise. Returns how many bytes these were. What was done stays done after an error.
-    /// `ECANCELED` once `goes_on` says no, which it is asked before each step.
-    pub(crate) fn defragment(&self, id: InodeId, how: &Defragmentation, goes_on: &dyn Fn() -> bool) -> Result<u64> {
+impl FileOperations {
+    /// Rewrites parts of a regular file so that they lie in fewer places on disk, or are
+    /// compressed otherwise. Content and times stay. Returns how many bytes were rewritten; what
+    /// was done stays done after an error.
+    ///
+    /// It takes as much free space as it writes, until the next commit frees the old extents.
+    /// `EINVAL` if it is no regular file.
+    pub fn defragment(&self, id: InodeId, how: &Defragmentation) -> Result<u64> {
+        self.defragment_while(id, how, &|| true)
+    }
+
+    /// The same, but it ends with `ECANCELED` once `goes_on` says no, which it is asked before each
+    /// part.
+    pub fn defragment_while(&self, id: InodeId, how: &Defragmentation, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         self.info.check_writable(id.subvolume)?;
         let inode = self.info.inode(id)?;
         if inode.read().file_type() != FileType::Regular {

@@ -6,9 +6,8 @@
 use ubtrfs_file::{VerityBuilder, VerityItems, VerityParameters};
 use ubtrfs_format::items::{FileType, InodeFlags};
 
-use super::checks::check_real;
-use super::flags::has_verity;
-use super::operations::Operations;
+use super::checks::{check_real, has_verity};
+use super::operations::FileOperations;
 use crate::error::{Errno, Result};
 use crate::inode::{InodeId, InodeState};
 use crate::item_sizes::INODE_ITEM;
@@ -19,8 +18,15 @@ const PIECE: u64 = 1 << 20;
 /// The part of the mount's memory that a tree of hashes may take.
 const PART: usize = 16;
 
-impl Operations {
-    pub(crate) fn enable_verity(&self, id: InodeId, parameters: &VerityParameters) -> Result<()> {
+impl FileOperations {
+    /// Puts a file under the protection of fs-verity, for good: when this returns, it is durable
+    /// that its content is what it is now, and that nobody writes to it. A crash before leaves a
+    /// file like others.
+    ///
+    /// `EEXIST` if it is protected already, `EISDIR` and `EINVAL` if it is no regular file,
+    /// `EINVAL` for parameters that fs-verity does not have, `ETXTBSY` if the file is being written
+    /// to, and `EFBIG` if its tree of hashes takes more than a sixteenth of the mount's memory.
+    pub fn enable_verity(&self, id: InodeId, parameters: &VerityParameters) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let size = {
@@ -37,7 +43,7 @@ impl Operations {
         }
         let demand = Demand { edits: 4, item_bytes: INODE_ITEM + bytes, ..Demand::default() };
         self.reserver.with_reserved(demand, || self.protect(id, size, builder))?;
-        self.sync()
+        self.durability.sync()
     }
 
     fn protect(&self, id: InodeId, size: u64, builder: VerityBuilder) -> Result<()> {

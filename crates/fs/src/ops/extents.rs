@@ -4,7 +4,7 @@ use ubtrfs_file::Piece;
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{Compression, FileType};
 
-use super::operations::Operations;
+use super::operations::FileOperations;
 use crate::error::Result;
 use crate::inode::InodeId;
 
@@ -25,9 +25,11 @@ pub struct FoundExtent {
     pub is_shared: bool,
 }
 
-impl Operations {
-    /// The parts of a regular file from `from` on that are not holes, at most `most` of them.
-    pub(crate) fn extents(&self, id: InodeId, from: u64, most: usize) -> Result<Vec<FoundExtent>> {
+impl FileOperations {
+    /// The parts of a regular file from the offset `from` on that are not holes, in order, at most
+    /// `most` of them: where they are, and whether they are shared. Data that was not written back
+    /// has no place yet, and is left out. Other inodes have none.
+    pub fn extents(&self, id: InodeId, from: u64, most: usize) -> Result<Vec<FoundExtent>> {
         let mut found = Vec::new();
         let inode = self.info.inode(id)?;
         let state = inode.read();

@@ -12,8 +12,8 @@ use ubtrfs_file::{ExtentPiece, Piece};
 use ubtrfs_format::items::{Compression, FileType, InodeFlags};
 use ubtrfs_format::{Generation, Logical};
 
-use super::flags::{check_mutable, check_no_verity, check_unrestricted};
-use super::operations::Operations;
+use super::checks::{check_mutable, check_no_verity, check_unrestricted};
+use super::operations::FileOperations;
 use super::resize::{GrowthPlan, fill_sector};
 use crate::error::{Errno, Result};
 use crate::inode::MAX_FILE_SIZE;
@@ -84,7 +84,7 @@ struct AllocationPlan<'a> {
 
 /// Extents that are allocated and that no file refers to yet: if none comes to, they go back.
 struct Unclaimed<'a> {
-    ops: &'a Operations,
+    files: &'a FileOperations,
     extents: Vec<(u64, Logical, u64)>,
 }
 
@@ -99,20 +99,20 @@ impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         for (_, place, len) in self.extents.drain(..) {
             // Reserved before it is free, so that no other operation takes it.
-            self.ops.info.space.lock().promise_placed_data(len);
-            self.ops.info.space.release(place, len);
+            self.files.info.space.lock().promise_placed_data(len);
+            self.files.info.space.release(place, len);
         }
     }
 }
 
-impl Operations {
+impl FileOperations {
     /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
     /// for extents that become shared in between). Existing data stays. Unless `keep_size`, the
     /// file is extended to the end of the range.
     ///
     /// A range that takes more than a thousand extents gets them in steps; each is done whole or
     /// not at all, and the size changes with the last.
-    pub(crate) fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+    pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
         self.allocate_wanted(&inode, &wanted)
@@ -120,7 +120,7 @@ impl Operations {
 
     /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
     /// file is extended to the end of the range. It proceeds in steps as [`Self::allocate`] does.
-    pub(crate) fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+    pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted =
             Wanted { zeroed: Some(offset..offset.saturating_add(len)), ..self.wanted(id, offset, len, keep_size)? };
         let inode = self.regular(id)?;
@@ -298,7 +298,7 @@ impl Operations {
     /// Allocates extents for all of some ranges, of `free` bytes of data space that are reserved.
     /// `None` if that is too little.
     fn allocate_gaps(&self, gaps: &[Gap], mut hint: Logical, free: u64) -> Option<Unclaimed<'_>> {
-        let mut placed = Unclaimed { ops: self, extents: Vec::new() };
+        let mut placed = Unclaimed { files: self, extents: Vec::new() };
         // The rest is for sectors that are filled: the first or the last of the file, and the
         // edges.
         let spare = (2 * u64::from(self.info.volume.sector_size())).min(free);

@@ -3,10 +3,9 @@
 use ubtrfs_format::items::{FileType, InodeFlags};
 
 use super::checks::check_real;
-use super::operations::Operations;
-use super::write_at::WriteAt;
+use super::operations::InodeOperations;
 use crate::error::{Errno, Result};
-use crate::inode::{Inode, InodeId, InodeState};
+use crate::inode::InodeId;
 use crate::item_sizes::{INODE_ITEM, xattr_item};
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
@@ -47,54 +46,17 @@ struct Companion<'a> {
     room: usize,
 }
 
-/// An error if the inode may not be changed at all.
-pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
-    if state.item.flags & InodeFlags::IMMUTABLE != 0 { Err(Errno::PERM.into()) } else { Ok(()) }
-}
-
-/// An error if the inode may not be changed but by what it grows by.
-pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
-    let restricted = state.item.flags & InodeFlags::PROTECTING != 0;
-    if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
-}
-
-/// An error if the content may not be changed, since fs-verity protects it (invariant 57).
-pub(crate) fn check_no_verity(state: &InodeState) -> Result<()> {
-    if has_verity(state) { Err(Errno::PERM.into()) } else { Ok(()) }
-}
-
-/// Whether fs-verity protects the content.
-pub(crate) fn has_verity(state: &InodeState) -> bool {
-    state.item.flags & InodeFlags::RO_VERITY != 0
-}
-
-/// An error if flags forbid a write.
-pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
-    check_no_verity(state)?;
-    match at {
-        WriteAt::End => check_mutable(state),
-        WriteAt::Appending(offset) if offset >= state.item.size => check_mutable(state),
-        WriteAt::Appending(_) | WriteAt::Offset(_) => check_unrestricted(state),
-    }
-}
-
-/// An error if a directory may not lose this inode's name.
-pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
-    check_unrestricted(&dir.read())?;
-    check_unrestricted(&inode.read())
-}
-
-impl Operations {
+impl InodeOperations {
     /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The nocow
     /// flag (`chattr +C`) changes only for empty files, and for directories, whose new files
     /// inherit it; for other files it stays as it is. `NODATASUM` alone is set on empty files, and
     /// stays.
-    pub(crate) fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
+    pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.set_flags_as(id, &|_| Ok(wanted))
     }
 
     /// The same; `plan` returns the flags once the inode is locked.
-    pub(crate) fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
+    pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let demand =
@@ -104,13 +66,7 @@ impl Operations {
 
     /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
     /// neither (invariant 23).
-    pub(crate) fn set_flags_with(
-        &self,
-        id: InodeId,
-        name: &[u8],
-        room: usize,
-        plan: &FlagsAndXattrPlan<'_>,
-    ) -> Result<()> {
+    pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
         let bytes = xattr_item(name, room);
@@ -120,7 +76,7 @@ impl Operations {
     }
 
     /// Whether writes of the file are to be durable when they return (`chattr +S`).
-    pub(crate) fn is_synchronous(&self, id: InodeId) -> bool {
+    pub fn is_synchronous(&self, id: InodeId) -> bool {
         self.info.inodes.get(id).is_some_and(|inode| inode.read().item.flags & InodeFlags::SYNC != 0)
     }
 
@@ -144,7 +100,7 @@ impl Operations {
             if value.len() > with.room {
                 return Err(Errno::NOSPC.into());
             }
-            self.check_xattr_fits(id, &state, with.name, value)?;
+            self.room.check_xattr_fits(id, &state, with.name, value)?;
         }
         // Neither at once, nor one in place of the other; but a file without either may get both of
         // the flags that have its data stored as it is.

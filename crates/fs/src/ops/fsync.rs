@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
-use super::operations::Operations;
+use super::operations::Durability;
 use crate::error::{Error, Result};
 use crate::fsync_group::{Done, FsyncGroup};
 use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
@@ -28,9 +28,9 @@ enum Need {
     Log,
 }
 
-impl Operations {
+impl Durability {
     /// Makes all earlier changes durable.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> Result<()> {
         if self.info.is_at_rest() {
             return Ok(());
         }
@@ -39,12 +39,12 @@ impl Operations {
 
     /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
     /// inodes of new ones.
-    pub(crate) fn fsync(&self, id: InodeId) -> Result<()> {
+    pub fn fsync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, false)
     }
 
     /// The same, but for changes of times alone.
-    pub(crate) fn fdatasync(&self, id: InodeId) -> Result<()> {
+    pub fn fdatasync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, true)
     }
 
@@ -67,7 +67,7 @@ impl Operations {
 
     /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is called
     /// at the end, by any thread. The call itself returns sooner, unless its thread has to write.
-    pub(crate) fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
+    pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
         if let Some(group) = self.join_group(id, data_only, true, done) {
             self.lead(Lead::Whole(group));
         }
@@ -76,7 +76,7 @@ impl Operations {
     /// The non-blocking part of [`Self::start_fsync`], if [`Self::is_fsync_short`]. A caller that
     /// gets a leader must have some thread call [`Self::lead_fsync`] with it soon, since other
     /// fsyncs wait for that.
-    pub(crate) fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
+    pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
         let packs = ubtrfs_tree::may_block();
         // Data that was taken from the dirty data must be submitted in any case, and what has been
         // gathered for the log must be written. Nodes that these read are in memory mostly, since
@@ -89,20 +89,20 @@ impl Operations {
 
     /// Has the inode's next fsync fail with `error`: what a program stored to a mapping may not be
     /// written, and no other program shall hear of that.
-    pub(crate) fn fail_next_fsync(&self, id: InodeId, error: Error) -> Result<()> {
+    pub fn fail_next_fsync(&self, id: InodeId, error: Error) -> Result<()> {
         self.info.inode(id)?.write().write_error.get_or_insert(Arc::new(error));
         Ok(())
     }
 
     /// Does what is left for a group of fsyncs.
-    pub(crate) fn lead_fsync(&self, leader: FsyncLeader) {
+    pub fn lead_fsync(&self, leader: FsyncLeader) {
         self.lead(leader.0);
     }
 
     /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
     /// blocking. Data that may be compressed takes too long, but for a sector, which can't get
     /// smaller.
-    pub(crate) fn is_fsync_short(&self, id: InodeId) -> bool {
+    pub fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let sector = u64::from(self.info.volume.sector_size());
         let inode = self.info.inodes.get(id);

@@ -5,92 +5,18 @@ use std::sync::Arc;
 use ubtrfs_format::DirIndex;
 
 use super::LockedInodes;
-use super::checks::check_name;
+use super::checks::{check_name, check_removable_from, check_unrestricted};
 use super::create::{add_entry, inode_target, remove_entry};
-use super::flags::{check_removable_from, check_unrestricted};
-use super::operations::Operations;
+use super::entries::{Named, name_demand};
+use super::operations::DirectoryOperations;
 use super::room::MAX_LINKS;
 use crate::error::{Errno, Result};
-use crate::inode::EMPTY_SUBVOLUME_INO;
-use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit, Target};
-use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM, name_items};
-use crate::names::{Found, LookupResult};
+use crate::inode::{Inode, InodeId, InodeState, LostName, Name, OrphanEdit};
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// What a name edit takes at the worst: entry by hash and by number, reference, two inode items, an
-/// orphan item.
-pub(crate) fn name_demand(name: &[u8]) -> Demand {
-    Demand { edits: 6, item_bytes: name_items(name) + 2 * INODE_ITEM + ORPHAN_ITEM, ..Demand::default() }
-}
-
-/// An entry of a directory together with its inode, found before either was locked for a change.
-pub(crate) struct Named {
-    lookup: LookupResult,
-    pub(crate) target: Target,
-    pub(crate) inode: Arc<Inode>,
-}
-
-impl Named {
-    /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in
-    /// its place.
-    pub(crate) fn is_root(&self) -> bool {
-        self.target.subvolume().is_some()
-    }
-
-    /// Whether it refers to another subvolume.
-    pub(crate) fn is_subvolume(&self) -> bool {
-        self.is_root() && !self.is_empty_subvolume()
-    }
-
-    /// Whether it is the empty directory that a snapshot shows in place of a subvolume.
-    pub(crate) fn is_empty_subvolume(&self) -> bool {
-        self.inode.id.ino == EMPTY_SUBVOLUME_INO
-    }
-}
-
-impl Operations {
-    /// Finds what a name refers to. The caller verifies after locking that it still does.
-    pub(crate) fn find_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Named>> {
-        Ok(self.seek_named(dir, name)?.1)
-    }
-
-    /// Finds what a name refers to, if anything, with the result of the lookup.
-    pub(crate) fn seek_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(LookupResult, Option<Named>)> {
-        let state = dir.read();
-        if !state.is_dir() {
-            return Err(Errno::NOTDIR.into());
-        }
-        let lookup = self.names.seek_entry(dir.id, &state, name)?;
-        let Some(Found { target, .. }) = lookup.found else { return Ok((lookup, None)) };
-        let id = self.names.resolve(&self.info.committed(), dir.id, name, target)?;
-        drop(state);
-        Ok((lookup, Some(Named { lookup, target, inode: self.info.inode(id)? })))
-    }
-
-    /// The entry's number if the directory, locked, still has the entry that was found before, with
-    /// the same target; `None` if not.
-    pub(crate) fn still_named(
-        &self,
-        dir: InodeId,
-        state: &InodeState,
-        name: &[u8],
-        named: &Named,
-    ) -> Result<Option<DirIndex>> {
-        let found = self.names.seek_entry_again(dir, state, name, named.lookup)?.found;
-        let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
-        if named.is_subvolume() && self.info.subvolume(named.inode.id.subvolume)?.is_replaced() {
-            // The commit that is to come puts another one here.
-            return Err(Errno::BUSY.into());
-        }
-        // A snapshot's empty directory and the subvolume itself have the same entry.
-        if named.is_root() && self.names.resolve(&self.info.committed(), dir, name, found.target)? != named.inode.id {
-            return Ok(None);
-        }
-        self.names.entry_index(dir, state, name, &found).map(Some)
-    }
-
+impl DirectoryOperations {
     /// Gives an inode another name.
-    pub(crate) fn link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
+    pub fn link(&self, id: InodeId, dir: InodeId, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.info.check_writable(dir.subvolume)?;
         if id.subvolume != dir.subvolume {
@@ -113,9 +39,9 @@ impl Operations {
         if state.item.nlink >= MAX_LINKS {
             return Err(Errno::MLINK.into());
         }
-        self.check_name_fits(id, state, dir, name)?;
+        self.room.check_name_fits(id, state, dir, name)?;
         let target = inode_target(id, state.file_type());
-        self.check_can_add(dir, locked.get(dir), name)?;
+        self.entries.check_can_add(dir, locked.get(dir), name)?;
         let index = self.names.next_index(dir, locked.get_mut(dir))?;
         let time = self.info.now();
         let name: Name = name.into();
@@ -130,12 +56,12 @@ impl Operations {
     }
 
     /// Removes a name of something that is not a directory.
-    pub(crate) fn unlink(&self, dir: InodeId, name: &[u8]) -> Result<()> {
+    pub fn unlink(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, false)
     }
 
     /// Removes an empty directory. One that is a subvolume's is deleted with the subvolume.
-    pub(crate) fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
+    pub fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, true)
     }
 
@@ -149,15 +75,15 @@ impl Operations {
     fn remove_reserved(&self, dir: InodeId, name: &[u8], directory: bool) -> Result<()> {
         let parent = self.info.inode(dir)?;
         loop {
-            let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+            let named = self.entries.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             check_removable_from(&parent, &named.inode)?;
             if directory && named.is_subvolume() {
-                let deleted = match self.delete_reserved(dir, name, None, true) {
+                let deleted = match self.subvolumes.delete_reserved(dir, name, None, true) {
                     // Something else has the name by now.
                     Err(error) if error.errno() == Errno::INVAL => continue,
                     deleted => deleted?,
                 };
-                self.release_if_unused(deleted);
+                self.references.release_if_unused(deleted);
                 return Ok(());
             }
             check_removable(&named, directory)?;
@@ -173,7 +99,7 @@ impl Operations {
                 if self.info.is_deleted_root(dir) {
                     return Err(Errno::NOENT.into());
                 }
-                let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
+                let Some(index) = self.entries.still_named(dir, locked.get(dir), name, &named)? else { continue };
                 if directory && !locked.get(id).is_empty_dir() {
                     return Err(Errno::NOTEMPTY.into());
                 }
@@ -201,7 +127,7 @@ impl Operations {
         if self.info.is_deleted_root(parent.id) {
             return Err(Errno::NOENT.into());
         }
-        let Some(index) = self.still_named(parent.id, state, name, named)? else { return Ok(false) };
+        let Some(index) = self.entries.still_named(parent.id, state, name, named)? else { return Ok(false) };
         let transaction = self.info.gate.enter();
         locked.join(&transaction);
         transaction.forbid_log();

@@ -1,18 +1,33 @@
-//! Looking names up, and listing directories.
+//! Looking names up.
 
 use ubtrfs_format::items;
-use ubtrfs_format::{DirIndex, Ino, TreeId};
+use ubtrfs_format::{Ino, TreeId};
 
-use super::operations::Operations;
+use super::operations::DirectoryOperations;
 use crate::error::{Errno, Error, Result};
-use crate::faults::CommitFault;
-use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
-use crate::names::DirectoryEntry;
+use crate::inode::InodeId;
 
-impl Operations {
+impl DirectoryOperations {
+    /// Whether this is the root directory of a deleted subvolume.
+    pub fn is_deleted_root(&self, dir: InodeId) -> bool {
+        self.info.is_deleted_root(dir)
+    }
+
+    /// The same where more is shown than the mounted subvolume: the root of `shown` is its own
+    /// parent. That of another subvolume's root is the directory with its entry.
+    pub fn parent_within(&self, shown: TreeId, dir: InodeId) -> Result<InodeId> {
+        if dir == InodeId::root_of(shown) { Ok(dir) } else { self.names.parent(dir) }
+    }
+
+    /// The parent of a directory: the inode that `..` refers to. The root of the mounted subvolume
+    /// is its own parent.
+    pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
+        self.parent_within(self.info.root().subvolume, dir)
+    }
+
     /// Looks a name up. Takes a reference to the inode, which the caller drops with
-    /// [`Self::forget`].
-    pub(crate) fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
+    /// [`References::forget`](crate::References::forget).
+    pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
         if name.len() > items::MAX_NAME_LEN {
             return Err(Errno::NAMETOOLONG.into());
         }
@@ -33,7 +48,7 @@ impl Operations {
                 self.info.inode(id).and_then(|inode| if inode.read().dead { Err(Errno::NOENT.into()) } else { Ok(()) })
             };
             let Err(error) = alive else { return Ok(id) };
-            self.forget(id, 1);
+            self.references.forget(id, 1);
             // It was deleted meanwhile, or a commit may have put another subvolume there.
             if error.errno() != Errno::STALE || stale.replace(id) == Some(id) {
                 return Err(error);
@@ -42,10 +57,11 @@ impl Operations {
     }
 
     /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes
-    /// a reference to it, which the caller drops with [`Self::forget`]. `ENOENT` if it is deleted
-    /// or has no name: a program that has a nameless file open does not need this, and its forget
+    /// a reference to it, which the caller drops with
+    /// [`References::forget`](crate::References::forget). `ENOENT` if it is deleted or has no name:
+    /// a program that has a nameless file open does not need this, and its forget
     /// may arrive later than this call. `ESTALE` in a subvolume that was deleted.
-    pub(crate) fn lookup_inode(&self, id: InodeId) -> Result<()> {
+    pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
         self.info.inodes.reference(id);
         let alive = if self.info.is_deleted(id.subvolume) {
             Err(Errno::STALE.into())
@@ -58,13 +74,14 @@ impl Operations {
         if matches!(alive, Ok(true)) {
             return Ok(());
         }
-        self.forget(id, 1);
+        self.references.forget(id, 1);
         Err(alive.err().unwrap_or(Errno::NOENT.into()))
     }
 
-    /// The name that paths of an inode show, and its directory, which is in the same subvolume.
-    /// `ENOENT` if the inode has no name, or is no more, or its subvolume is not there.
-    pub(crate) fn shown_name(&self, id: InodeId) -> Result<(Ino, Vec<u8>)> {
+    /// The name that paths of an inode show, and its directory in the same subvolume: the oldest
+    /// name in the directory with the highest number. Of a root directory it is `..` in itself.
+    /// `ENOENT` if there is none, or the subvolume was deleted.
+    pub fn shown_name(&self, id: InodeId) -> Result<(Ino, Vec<u8>)> {
         if self.info.is_deleted(id.subvolume) {
             return Err(Errno::NOENT.into());
         }
@@ -73,63 +90,55 @@ impl Operations {
         let state = inode.read();
         self.info.view(id, &state).shown_name()?.ok_or_else(|| Errno::NOENT.into())
     }
+}
 
-    /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order
-    /// of their numbers. `ENOENT` in the root directory of a deleted subvolume.
-    pub(crate) fn list(
-        &self,
-        dir: InodeId,
-        after: DirIndex,
-        last: DirIndex,
-        limit: usize,
-    ) -> Result<Vec<DirectoryEntry>> {
-        let inode = self.info.inode(dir)?;
-        if self.info.is_deleted_root(dir) {
-            return Err(Errno::NOENT.into());
-        }
-        let entries = self.names.entries(dir, &inode.read(), after, last, limit)?;
-        if dir.ino != EMPTY_SUBVOLUME_INO {
-            self.touch_atime(&inode)?;
-        }
-        Ok(entries)
-    }
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::Ino;
 
-    /// Adds a reference to an inode, as a lookup does.
-    pub(crate) fn reference(&self, id: InodeId) {
-        self.info.inodes.reference(id);
-    }
+    use crate::{Errno, Filesystem, NewInode, Options, RenameFlags};
 
-    /// Drops references. With the last one an inode without names is freed, and with the last one
-    /// to any inode of a deleted subvolume that is dropped; the caller does not wait for that.
-    pub(crate) fn forget(&self, id: InodeId, count: u64) {
-        let left = self.info.inodes.unreference(id, count);
-        if left.inode
-            && let Some(inode) = self.info.inodes.get(id)
-        {
-            self.inactivator.inactivate_if_unused(&inode);
-        }
-        if left.part_of_subvolume {
-            self.release_if_unused(id.subvolume);
-        }
-    }
-
-    /// Has a subvolume dropped that was deleted, unless there are references to inodes of it.
-    ///
-    /// None comes after the last one has gone: who looks a name up, or makes one, has a reference
-    /// to the directory meanwhile. Who looks up the subvolume itself, by an entry that it had or by
-    /// a number, finds that it is deleted, and calls this again as it gives its reference back.
-    pub(super) fn release_if_unused(&self, id: TreeId) {
-        let faults = self.info.options.faults();
-        let is_open = || self.info.inodes.has_references_in(id) && !faults.in_commit(CommitFault::ReleaseOpen);
-        if !self.info.is_deleted(id) || is_open() {
-            return;
-        }
-        let is_new = {
-            let open = self.info.gate.enter();
-            self.info.deleted.release(id, open.generation)
+    /// The oldest name of the last directory, of what is committed and of what is not.
+    #[test]
+    fn the_shown_name_is_the_same_before_and_after_a_commit() {
+        let device = crate::filesystem::new_volume();
+        let fs = Filesystem::open_devices(vec![device], Options::default()).unwrap();
+        let root = fs.root();
+        let new = |mode| NewInode { mode, ..NewInode::default() };
+        let dir = fs.directories().create(root, b"dir", &new(0o040_755)).unwrap();
+        let file = fs.directories().create(root, b"z", &new(0o100_644)).unwrap();
+        let shown = |wanted: Option<(Ino, &[u8])>| {
+            let wanted = wanted.map(|(dir, name)| (dir, name.to_vec()));
+            for _ in 0..2 {
+                assert_eq!(
+                    fs.directories().shown_name(file).map_err(|error| error.errno()),
+                    wanted.clone().ok_or(Errno::NOENT)
+                );
+                fs.durability().sync().unwrap();
+            }
         };
-        if is_new {
-            self.inactivator.subvolume_released();
-        }
+        assert_eq!(fs.directories().shown_name(dir).unwrap(), (root.ino, b"dir".to_vec()));
+        assert_eq!(fs.directories().shown_name(root).unwrap(), (root.ino, b"..".to_vec()));
+        shown(Some((root.ino, b"z")));
+        // A younger name in the same directory, whatever its order.
+        fs.directories().link(file, root, b"a").unwrap();
+        shown(Some((root.ino, b"z")));
+        // Two at once in a directory with a higher number.
+        fs.directories().link(file, dir, b"y").unwrap();
+        fs.directories().link(file, dir, b"b").unwrap();
+        shown(Some((dir.ino, b"y")));
+        fs.directories().rename(dir, b"y", dir, b"c", RenameFlags::default()).unwrap();
+        shown(Some((dir.ino, b"b")));
+        fs.directories().unlink(dir, b"b").unwrap();
+        shown(Some((dir.ino, b"c")));
+        fs.directories().unlink(dir, b"c").unwrap();
+        fs.directories().rename(root, b"z", root, b"x", RenameFlags::default()).unwrap();
+        shown(Some((root.ino, b"a")));
+        fs.directories().unlink(root, b"a").unwrap();
+        shown(Some((root.ino, b"x")));
+        fs.directories().unlink(root, b"x").unwrap();
+        shown(None);
+        fs.references().forget(file, 1);
+        fs.references().forget(dir, 1);
     }
 }

@@ -8,7 +8,7 @@ use ubtrfs_format::items::{FileType, InodeFlags};
 
 use super::create::NewInode;
 use super::flags::Flagged;
-use super::operations::Operations;
+use super::operations::InodeOperations;
 use super::xattr::XattrMode;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
@@ -37,7 +37,7 @@ fn has_properties(file_type: FileType) -> bool {
     matches!(file_type, FileType::Regular | FileType::Directory)
 }
 
-impl Operations {
+impl InodeOperations {
     /// Sets the property, or removes it if the value is empty. What is neither file nor directory
     /// has none, and takes none without an error.
     pub(super) fn put_property(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
@@ -65,8 +65,8 @@ impl Operations {
         self.set_flags_with(id, name, value.len(), &plan)
     }
 
-    /// The property that files and directories inherit from a directory.
-    pub(crate) fn inherited_property(&self, parent: InodeId) -> Result<Option<&'static [u8]>> {
+    /// The property `btrfs.compression` that new files and directories inherit from a directory.
+    pub fn inherited_property(&self, parent: InodeId) -> Result<Option<&'static [u8]>> {
         if self.flags(parent)? & COMPRESSION_FLAGS == 0 {
             return Ok(None);
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ubtrfs_file::{Mapped, Piece, extents_of};
 use ubtrfs_format::items::FileType;
 
-use super::flags::{check_no_verity, check_unrestricted};
-use super::operations::Operations;
+use super::checks::{check_no_verity, check_unrestricted};
+use super::operations::FileOperations;
 use super::resize::fill_sector;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
@@ -42,11 +42,11 @@ struct PunchPlan {
     emptied: Emptied,
 }
 
-impl Operations {
+impl FileOperations {
     /// Makes a range of a file read as zeroes and frees its whole sectors. The size stays. A range
     /// of many pieces is emptied in steps, each whole or not done, since one transaction may not
     /// hold all of them (invariant 26).
-    pub(crate) fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
+    pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
         let mut at = offset;

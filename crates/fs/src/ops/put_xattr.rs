@@ -5,9 +5,10 @@
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::posix::{S_IFDIR, S_ISGID};
 
-use super::attr::{Attributes, ModeAndXattr, ModeAndXattrPlan, SetAttributes};
+use super::attr::Attributes;
+use super::attribute_change::{ModeAndXattr, ModeAndXattrPlan, SetAttributes};
 use super::create::NewInode;
-use super::operations::Operations;
+use super::operations::InodeOperations;
 use super::xattr::XattrMode;
 use crate::acl::{self, Acl};
 use crate::error::{Errno, Error, Result};
@@ -32,11 +33,31 @@ fn are_capabilities(value: &[u8]) -> bool {
     revision.is_some_and(|revision| CAPABILITY_FORMS.contains(&(value.len(), revision)))
 }
 
-impl Operations {
-    /// Sets an attribute as setxattr(2) does. `EOPNOTSUPP` for namespaces that there are not, or
-    /// that the inode can't have, `EINVAL` for values that mean nothing, `EPERM` for attributes of
-    /// users on what is neither file nor directory.
-    pub(crate) fn put_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+impl InodeOperations {
+    /// What the root directory of a new subvolume in a directory is, as the kernel has it: a
+    /// default ACL of the directory limits its mode, beside the umask, and is not handed down; and
+    /// a property is that of the subvolume that the directory is in. `owner` is its user and group.
+    pub fn inheriting_root(&self, dir: InodeId, owner: (u32, u32), umask: u32) -> Result<NewInode> {
+        let mut root = NewInode { uid: owner.0, gid: owner.1, ..NewInode::default() };
+        root.mode = S_IFDIR | (0o777 & !umask);
+        match self.get_xattr(dir, acl::DEFAULT) {
+            Err(error) if error.errno() == Errno::NODATA => {}
+            value => {
+                if let Some(default) = Acl::parse(&value?).map_err(|_| Errno::IO)? {
+                    root.mode = default.inherit(root.mode).mode;
+                }
+            }
+        }
+        let property = self.inherited_property(InodeId::root_of(dir.subvolume))?;
+        root.xattrs.extend(property.map(|value| (COMPRESSION.to_vec(), value.to_vec())));
+        Ok(root)
+    }
+
+    /// Sets an xattr as setxattr(2) does: an ACL changes the mode, and `btrfs.compression` the
+    /// flags. `EOPNOTSUPP` for namespaces that there are not, or that the inode can't have,
+    /// `EINVAL` for values that mean nothing, `EPERM` for attributes of users on what is neither
+    /// file nor directory.
+    pub fn put_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name.contains(&0) {
             return Err(Errno::INVAL.into());
         }
@@ -58,7 +79,7 @@ impl Operations {
 
     /// What a new inode of a directory is: the directory's default ACL decides on its mode and
     /// ACLs, or else the umask on its mode (acl(5)). A symbolic link has neither.
-    pub(crate) fn inheriting(&self, dir: InodeId, mut new: NewInode, umask: u32) -> Result<NewInode> {
+    pub fn inheriting(&self, dir: InodeId, mut new: NewInode, umask: u32) -> Result<NewInode> {
         let file_type = FileType::from_mode(new.mode);
         if file_type == FileType::Symlink {
             return Ok(new);
@@ -80,26 +101,8 @@ impl Operations {
         Ok(new)
     }
 
-    /// What the root directory of a new subvolume is, of which `root` says the owner. A default ACL
-    /// of the directory that it is made in limits its mode, beside the umask, and is not handed
-    /// down; and a property is that of the subvolume it is made in.
-    pub(crate) fn inheriting_root(&self, dir: InodeId, mut root: NewInode, umask: u32) -> Result<NewInode> {
-        root.mode = S_IFDIR | (0o777 & !umask);
-        match self.get_xattr(dir, acl::DEFAULT) {
-            Err(error) if error.errno() == Errno::NODATA => {}
-            value => {
-                if let Some(default) = Acl::parse(&value?).map_err(|_| Errno::IO)? {
-                    root.mode = default.inherit(root.mode).mode;
-                }
-            }
-        }
-        let property = self.inherited_property(InodeId::root_of(dir.subvolume))?;
-        root.xattrs.extend(property.map(|value| (COMPRESSION.to_vec(), value.to_vec())));
-        Ok(root)
-    }
-
-    /// Removes an attribute as removexattr(2) does.
-    pub(crate) fn drop_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+    /// Removes an xattr as removexattr(2) does. `ENODATA` if there is none; not for ACLs.
+    pub fn drop_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
         match name {
             acl::ACCESS | acl::DEFAULT => self.drop_acl(id, name),
             name if name.starts_with(PROPERTIES) => self.put_property(id, name, b"", XattrMode::Replace),
@@ -110,7 +113,7 @@ impl Operations {
 
     /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is
     /// not kept. `kill_group_id`: who sets it may not keep the set-group-id bit.
-    pub(crate) fn put_access_acl(&self, id: InodeId, value: &[u8], kill_group_id: bool) -> Result<()> {
+    pub fn put_access_acl(&self, id: InodeId, value: &[u8], kill_group_id: bool) -> Result<()> {
         if self.file_type(id)? == FileType::Symlink {
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -140,7 +143,7 @@ impl Operations {
 
     /// Changes attributes. Where the mode is one of them, the inode's ACL, if it has one, follows
     /// it.
-    pub(crate) fn put_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
+    pub fn put_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         let Some(mode) = changes.mode else { return self.set_attributes(id, changes) };
         let plan = |_: u32, value: Option<&[u8]>| {
             let Some(value) = value else { return Ok((mode, None)) };

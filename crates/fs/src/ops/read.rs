@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use ubtrfs_file::{Result as DataResult, Seek, Verity, VerityDigest, VeritySource};
 use ubtrfs_format::items::FileType;
 
-use super::flags::has_verity;
-use super::operations::Operations;
+use super::checks::has_verity;
+use super::operations::FileOperations;
 use crate::deferred_reads::BegunRead;
 use crate::error::{Errno, Error, Result, Step};
 use crate::inode::{InodeId, InodeState};
@@ -17,9 +17,14 @@ const MAX_PROVED: u64 = 1 << 20;
 /// Files whose proofs are kept.
 const MAX_VERITIES: usize = 16;
 
-impl Operations {
+impl FileOperations {
+    /// Whether fs-verity protects the content of a file, so that nobody may write to it.
+    pub fn has_verity(&self, id: InodeId) -> bool {
+        self.info.inode(id).is_ok_and(|inode| has_verity(&inode.read()))
+    }
+
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
-    pub(crate) fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
+    pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
         // What no read fills would show.
         const POISON: u8 = 0xA5;
         let size = self.info.inode(id)?.read().item.size;
@@ -32,17 +37,17 @@ impl Operations {
     /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes
     /// that is. No intermediate copy is made where offset and end are at sectors' bounds and the
     /// memory is aligned to 4096 bytes. Bytes of `buf` beyond the end of the file may change, too.
-    pub(crate) fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
-            self.touch_atime(&self.info.inode(id)?)?;
+            self.access_times.touch(&self.info.inode(id)?)?;
         }
         Ok(read)
     }
 
     /// The same without a change of the access time, as for a file that was opened with
     /// `O_NOATIME`.
-    pub(crate) fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+    pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         match state.file_type() {
@@ -125,8 +130,8 @@ impl Operations {
         }
     }
 
-    /// What fs-verity measures a file to be; `ENODATA` if it does not protect it.
-    pub(crate) fn verity_digest(&self, id: InodeId) -> Result<VerityDigest> {
+    /// What fs-verity measures a file to be. `ENODATA` if it does not protect the file.
+    pub fn verity_digest(&self, id: InodeId) -> Result<VerityDigest> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         if !has_verity(&state) {
@@ -138,7 +143,7 @@ impl Operations {
 
     /// Begins to read as [`Self::read_into`] does, and leaves to the caller what has to be read
     /// from devices. `EAGAIN` where that is impossible, would block, or has failed.
-    pub(crate) fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
+    pub fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
         let inode = self.info.inode(id)?;
         let begun = {
             let state = inode.try_read().ok_or(Errno::AGAIN)?;
@@ -153,7 +158,7 @@ impl Operations {
             }
         };
         if seen && begun.len > 0 {
-            self.touch_atime(&inode)?;
+            self.access_times.touch(&inode)?;
         }
         self.info.counters.bytes_read.fetch_add(begun.len as u64, Ordering::Relaxed);
         Ok(begun)
@@ -168,8 +173,8 @@ impl Operations {
         error
     }
 
-    /// Where a symlink leads.
-    pub(crate) fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
+    /// The target of a symlink.
+    pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>> {
         let inode = self.info.inode(id)?;
         let mut target = vec![0; self.info.volume.sector_size() as usize];
         {
@@ -181,17 +186,17 @@ impl Operations {
             self.reader.read_sectors(id, &state, 0, &mut target)?;
             target.truncate(len as usize);
         }
-        self.touch_atime(&inode)?;
+        self.access_times.touch(&inode)?;
         Ok(target)
     }
 
     /// The first offset from `from` on that holds data. `ENXIO` beyond the last data.
-    pub(crate) fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
+    pub fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
         self.seek(id, |seek| seek.next_data(from))
     }
 
     /// The first offset from `from` on that holds none; the file's end counts. `ENXIO` beyond it.
-    pub(crate) fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
+    pub fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
         self.seek(id, |seek| seek.next_hole(from))
     }
 

@@ -3,7 +3,7 @@
 use ubtrfs_format::items::{Timespec, uuid_key};
 use ubtrfs_format::{Generation, ItemType, TreeId, Uuid};
 
-use super::operations::Operations;
+use super::operations::SubvolumeOperations;
 use crate::error::{Errno, Result};
 use crate::subvolume_changes::Received;
 use ubtrfs_space::Demand;
@@ -13,17 +13,17 @@ fn bytes_at_most(most_of_item: usize) -> u64 {
     464 + 2 * (most_of_item as u64 + 25)
 }
 
-impl Operations {
+impl SubvolumeOperations {
     /// Notes what a subvolume was received from. When this returns it is durable. Returns the
     /// transaction and the time of the receipt. `EROFS` if the subvolume is read-only, `EOVERFLOW`
     /// if too many were received from the same one.
-    pub(crate) fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
+    pub fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
         self.check_subvolume(id)?;
         self.info.check_writable(id)?;
         let time = self.info.now();
         let demand = Demand { edits: 4, item_bytes: bytes_at_most(self.info.most_of_item()), ..Demand::default() };
         let generation = self.reserver.with_reserved(demand, || {
-            let _no_deletion = self.lock_renames()?;
+            let _no_deletion = self.entries.lock_renames()?;
             self.check_subvolume(id)?;
             self.info.check_writable(id)?;
             self.check_room_among_received(received.uuid)?;

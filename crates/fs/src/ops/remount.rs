@@ -1,16 +1,16 @@
 //! Remounts: to read-only, and back.
 
-use super::operations::Operations;
+use super::operations::Durability;
 use crate::error::{Errno, Result};
 
 /// How many commits are tried until one after which nothing has changed.
 const ATTEMPTS_TO_STOP: u32 = 100;
 
-impl Operations {
+impl Durability {
     /// Makes everything durable, and refuses changes from then on until [`Self::write_again`]. For
     /// a mount that the kernel has made read-only: operations that change files must have ended
     /// before.
-    pub(crate) fn stop_writing(&self) -> Result<()> {
+    pub fn stop_writing(&self) -> Result<()> {
         for _ in 0..ATTEMPTS_TO_STOP {
             self.sync()?;
             if self.info.is_read_only() {
@@ -31,7 +31,7 @@ impl Operations {
 
     /// Ends the effect of [`Self::stop_writing`]. A volume that was opened read-only stays so, and
     /// so does one after an error.
-    pub(crate) fn write_again(&self) -> Result<()> {
+    pub fn write_again(&self) -> Result<()> {
         self.info.writability.set_writable()?;
         self.inactivator.go_on();
         Ok(())

@@ -6,11 +6,11 @@ use ubtrfs_format::DirIndex;
 use ubtrfs_format::items::{FileType, Timespec};
 
 use super::LockedInodes;
-use super::checks::{check_name, check_real};
+use super::checks::{check_mutable, check_name, check_real, check_removable_from};
 use super::create::{add_entry, inode_target, remove_entry};
-use super::flags::{check_mutable, check_removable_from};
-use super::link::{Named, add_name, drop_name, lost_name, name_demand};
-use super::operations::Operations;
+use super::entries::{Named, name_demand};
+use super::link::{add_name, drop_name, lost_name};
+use super::operations::DirectoryOperations;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState, LostName, Name};
 use crate::names::LookupResult;
@@ -61,14 +61,36 @@ struct RenamePlan {
     whiteout: Option<Arc<Inode>>,
 }
 
-impl Operations {
+impl DirectoryOperations {
+    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
+    /// it, or gets the old one.
+    ///
+    /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
+    /// next commit no log is written then, since a log can't express it.
+    pub fn rename(
+        &self,
+        dir: InodeId,
+        name: &[u8],
+        new_dir: InodeId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.rename_only((dir, name), (new_dir, new_name), flags, None)
+    }
+
+    /// As [`Self::rename`] without flags, of an inode that the caller knows: `EBUSY` if the old
+    /// name is another's by then.
+    pub fn rename_inode(&self, id: InodeId, from: (InodeId, &[u8]), to: (InodeId, &[u8])) -> Result<()> {
+        self.rename_only(from, to, RenameFlags::default(), Some(id))
+    }
+
     /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
     /// it, or gets the old one.
     ///
     /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
     /// next commit no log is written then, since a log can't express it. `EBUSY` if the name is
     /// that of another inode than `only`.
-    pub(crate) fn rename(
+    fn rename_only(
         &self,
         (dir, name): (InodeId, &[u8]),
         (new_dir, new_name): (InodeId, &[u8]),
@@ -100,17 +122,17 @@ impl Operations {
         only: Option<InodeId>,
     ) -> Result<()> {
         // Nor is one of the directories in a subvolume that is deleted meanwhile.
-        let _no_cycles = if dir == new_dir { None } else { Some(self.lock_renames()?) };
+        let _no_cycles = if dir == new_dir { None } else { Some(self.entries.lock_renames()?) };
         self.info.check_writable(new_dir.subvolume)?;
         let from = End { dir: self.info.inode(dir)?, name };
         let to = End { dir: self.info.inode(new_dir)?, name: new_name };
         loop {
-            let source = self.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
+            let source = self.entries.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
             // What was found is what is renamed, or else it is looked for again.
             if only.is_some_and(|only| only != source.inode.id) {
                 return Err(Errno::BUSY.into());
             }
-            let (lookup, target) = self.seek_named(&to.dir, new_name)?;
+            let (lookup, target) = self.entries.seek_named(&to.dir, new_name)?;
             self.check_rename(&from, &to, &source, target.as_ref(), flags)?;
             if target.as_ref().is_some_and(|target| target.inode.id == source.inode.id) {
                 // Two names of one inode: POSIX requires that nothing happens.
@@ -127,15 +149,6 @@ impl Operations {
                 return Ok(());
             }
         }
-    }
-
-    /// Other renames may hold this lock while they wait for a device.
-    pub(super) fn lock_renames(&self) -> Result<ubtrfs_threads::MutexGuard<'_, ()>> {
-        if let Some(lock) = self.rename_lock.try_lock() {
-            return Ok(lock);
-        }
-        ubtrfs_tree::ensure_may_block()?;
-        Ok(self.rename_lock.lock())
     }
 
     fn check_rename(
@@ -170,9 +183,9 @@ impl Operations {
         }
         if from.dir.id.subvolume != to.dir.id.subvolume {
             // No subvolume comes into one that was deleted.
-            self.check_subvolume(to.dir.id.subvolume)?;
+            self.subvolumes.check_subvolume(to.dir.id.subvolume)?;
             if flags.exchange {
-                self.check_subvolume(from.dir.id.subvolume)?;
+                self.subvolumes.check_subvolume(from.dir.id.subvolume)?;
             }
         }
         if from.dir.id != to.dir.id {
@@ -249,9 +262,11 @@ impl Operations {
     fn plan_rename(&self, found: &FoundRename<'_>, locked: &mut LockedInodes<'_>) -> Result<Option<RenamePlan>> {
         let FoundRename { from, to, source, target, lookup, flags } = *found;
         let (dir, new_dir) = (from.dir.id, to.dir.id);
-        let Some(old_index) = self.still_named(dir, locked.get(dir), from.name, source)? else { return Ok(None) };
+        let Some(old_index) = self.entries.still_named(dir, locked.get(dir), from.name, source)? else {
+            return Ok(None);
+        };
         let target_index = match target {
-            Some(target) => match self.still_named(new_dir, locked.get(new_dir), to.name, target)? {
+            Some(target) => match self.entries.still_named(new_dir, locked.get(new_dir), to.name, target)? {
                 Some(index) => Some(index),
                 None => return Ok(None),
             },
@@ -275,10 +290,10 @@ impl Operations {
         if let Some(target) = target.filter(|_| flags.exchange) {
             self.check_moved_name_fits(locked, target, dir, from.name)?;
         }
-        self.check_collisions(new_dir, locked.get(new_dir), to.name, lookup)?;
+        self.room.check_collisions(new_dir, locked.get(new_dir), to.name, lookup)?;
         if flags.exchange {
             let lookup = self.names.seek_entry(dir, locked.get(dir), from.name)?;
-            self.check_collisions(dir, locked.get(dir), from.name, lookup)?;
+            self.room.check_collisions(dir, locked.get(dir), from.name, lookup)?;
         }
         let new_index = self.names.next_index(new_dir, locked.get_mut(new_dir))?;
         let leaves_something = flags.exchange || flags.whiteout;
@@ -330,7 +345,7 @@ impl Operations {
 
     fn check_moved_name_fits(&self, locked: &LockedInodes<'_>, named: &Named, dir: InodeId, name: &[u8]) -> Result<()> {
         let id = named.inode.id;
-        if named.is_subvolume() { Ok(()) } else { self.check_name_fits(id, locked.get(id), dir, name) }
+        if named.is_subvolume() { Ok(()) } else { self.room.check_name_fits(id, locked.get(id), dir, name) }
     }
 
     /// Gives what lost a name another one, and an entry there.

@@ -8,9 +8,9 @@
 use ubtrfs_format::TreeId;
 
 use super::LockedInodes;
-use super::flags::{check_mutable, check_removable_from};
-use super::link::name_demand;
-use super::operations::Operations;
+use super::checks::{check_mutable, check_removable_from};
+use super::entries::name_demand;
+use super::operations::SubvolumeOperations;
 use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
 use crate::inode::InodeId;
@@ -18,20 +18,33 @@ use crate::subvolume_changes::{NewContent, NewSubvolume};
 use crate::subvolume_entries::EntryLocation;
 use ubtrfs_space::Demand;
 
-impl Operations {
+impl SubvolumeOperations {
+    /// Puts a writable snapshot of the subvolume `source` in place of the subvolume that the entry
+    /// `name` of `dir` refers to, in one step, which is durable when this returns: the name refers
+    /// to the old one or to the new one at any time, and after any crash. What refers to inodes of
+    /// the old one is `ESTALE` from then on, and its space comes back in the background. If it was
+    /// the default subvolume, the new one is. Returns the number of the new one.
+    ///
+    /// `EINVAL` for what is no subvolume, and for `source` itself; `EROFS` if the old one is
+    /// read-only, `EBUSY` for the one that is mounted (unless
+    /// [more is shown](crate::Filesystem::show_whole)),
+    /// `ENOTEMPTY` for one in which there are others.
+    pub fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
+        self.reset_expected(dir, name, None, source)
+    }
+
+    /// The same, if the name refers to the subvolume `id`: `EAGAIN` if it refers to another one.
+    pub fn reset_subvolume_if(&self, dir: InodeId, name: &[u8], id: TreeId, source: TreeId) -> Result<TreeId> {
+        self.reset_expected(dir, name, Some(id), source)
+    }
+
     /// Puts a writable snapshot of `source` in place of the subvolume `name` of `dir`. When this
     /// returns it is durable. If the old one was the default subvolume, the new one is.
     ///
     /// `EINVAL` for what is no subvolume and for `source` itself, `EROFS` if the old one is
     /// read-only, `EBUSY` for the one that has to stay, `ENOTEMPTY` for one that has others in it.
     /// `EAGAIN` for another than the `expected` one.
-    pub(crate) fn reset_subvolume(
-        &self,
-        dir: InodeId,
-        name: &[u8],
-        expected: Option<TreeId>,
-        source: TreeId,
-    ) -> Result<TreeId> {
+    fn reset_expected(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>, source: TreeId) -> Result<TreeId> {
         self.check_subvolume(source)?;
         self.info.check_writable(dir.subvolume)?;
         if self.info.options.faults().in_commit(CommitFault::ResetInTwoSteps) {
@@ -42,12 +55,12 @@ impl Operations {
             Demand { edits: made.edits + removed.edits, item_bytes: made.item_bytes + removed.item_bytes, ..made };
         let (id, old, generation) = self.reserver.with_reserved(demand, || {
             // Neither is deleted meanwhile, and nothing is made in the old one or moved there.
-            let _no_moves = self.lock_renames()?;
+            let _no_moves = self.entries.lock_renames()?;
             self.check_subvolume(source)?;
             self.info.check_writable(dir.subvolume)?;
             loop {
                 let parent = self.info.inode(dir)?;
-                let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+                let named = self.entries.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
                 let old = named.inode.id.subvolume;
                 if !named.is_subvolume() || old == source {
                     return Err(Errno::INVAL.into());
@@ -64,7 +77,7 @@ impl Operations {
                 let is_default = self.becomes_default(old)?;
                 let mut locked = LockedInodes::lock(&[&parent]);
                 check_mutable(locked.get(dir))?;
-                let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
+                let Some(index) = self.entries.still_named(dir, locked.get(dir), name, &named)? else { continue };
                 let id = self.info.new_tree_id()?;
                 let entry = EntryLocation { dir, name: name.into(), index };
                 let (uuid, content) = (self.info.new_uuid(id), NewContent::Snapshot(source));
@@ -93,13 +106,13 @@ impl Operations {
             }
         })?;
         self.committer.commit_through(generation)?;
-        self.release_if_unused(old);
+        self.references.release_if_unused(old);
         self.inactivator.free_orphans_of(id);
         Ok(id)
     }
 
     fn reset_in_two_steps(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
-        self.delete_subvolume(dir, name, None)?;
+        self.delete_expected(dir, name, None)?;
         self.committer.commit()?;
         self.snapshot(source, dir, name, false)
     }

@@ -7,8 +7,8 @@ use ubtrfs_file::Piece;
 use ubtrfs_format::items::{FileType, InodeFlags};
 use ubtrfs_format::{Generation, Incompat};
 
-use super::attr::{AttributeChange, AttributePlan};
-use super::operations::Operations;
+use super::attribute_change::{AttributeChange, AttributePlan};
+use super::operations::FileOperations;
 use crate::error::{Errno, Result};
 use crate::inactivate::Truncation;
 use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
@@ -83,7 +83,7 @@ pub(crate) struct GrowthPlan {
     holes: Vec<(u64, u64)>,
 }
 
-impl Operations {
+impl FileOperations {
     /// Truncates or extends a file, and changes its attributes in the same transaction. A large
     /// truncation proceeds in steps, each whole or not done; the last of them changes the
     /// attributes.
@@ -101,7 +101,7 @@ impl Operations {
             // Where the last sector stays as it is, a truncation takes no data space, and there may
             // be none.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
-            let room = self.room_of_change(id, change)?;
+            let room = self.plans.room_of_change(id, change)?;
             let attributes = AttributeChange::demand(room);
             let (edits, item_bytes) = (4 + attributes.edits, RESIZE_BYTES + inline_bytes + attributes.item_bytes);
             let demand = Demand { data, edits, item_bytes, global_reserve: UseOfGlobalReserve::All };
@@ -119,7 +119,7 @@ impl Operations {
     }
 
     /// Whether truncating a file to `size` bytes is done in steps, with commits between them.
-    pub(crate) fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
+    pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
         let Ok(inode) = self.info.inode(id) else { return false };
         let state = inode.read();
         state.file_type() == FileType::Regular
@@ -241,7 +241,7 @@ impl Operations {
             Some(from) => self.reader.bytes_beyond(id, state, from.next_multiple_of(sector))?,
             None => 0,
         };
-        let attributes = change.map(|(change, _)| self.plan_attributes(id, state, change)).transpose()?;
+        let attributes = change.map(|(change, _)| self.plans.plan(id, state, change)).transpose()?;
         let room = change.map_or(0, |(_, room)| room);
         if attributes.as_ref().is_some_and(|plan| plan.room() > room) {
             return Ok(ControlFlow::Break(false));

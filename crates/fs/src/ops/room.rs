@@ -12,19 +12,26 @@
 //! as long as they fit; only if they don't, the names are checked one by one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ubtrfs_format::items::{DIR_ENTRY_HEADER, EXTREF_HEADER, INLINE_DATA_OFFSET, INODE_REF_HEADER, MAX_NAME_LEN};
 use ubtrfs_format::{Incompat, ItemType, extref_hash, name_hash};
 
-use super::operations::Operations;
 use crate::error::{Errno, Result};
+use crate::fs_info::FsInfo;
 use crate::inode::{InodeId, InodeState};
-use crate::names::LookupResult;
+use crate::names::{LookupResult, Names};
 
 /// The most names that an inode may have.
 pub(super) const MAX_LINKS: u32 = 65535;
 
-impl Operations {
+/// What checks that an item has room for what is added.
+pub(crate) struct ItemRoom {
+    pub(super) info: Arc<FsInfo>,
+    pub(super) names: Arc<Names>,
+}
+
+impl ItemRoom {
     /// `ENAMETOOLONG` for a symlink's target that can't be an inline extent: it must fit an item,
     /// and the format requires less than a sector.
     pub(super) fn check_symlink_fits(&self, target: &[u8]) -> Result<()> {

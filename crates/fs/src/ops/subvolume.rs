@@ -12,11 +12,10 @@ use ubtrfs_format::posix::S_IFDIR;
 use ubtrfs_format::{Generation, ItemType, Key, TreeId, Uuid};
 
 use super::LockedInodes;
-use super::checks::{check_name, check_real};
+use super::checks::{check_mutable, check_name, check_real, check_removable_from};
 use super::create::{NewInode, remove_entry};
-use super::flags::{check_mutable, check_removable_from};
-use super::link::name_demand;
-use super::operations::Operations;
+use super::entries::name_demand;
+use super::operations::SubvolumeOperations;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
@@ -68,11 +67,55 @@ pub struct SubvolumeInfo {
     pub bytes_used: u64,
 }
 
-impl Operations {
-    /// Makes an empty subvolume with an entry in `dir`, whose root directory has the permissions,
-    /// the owner and the xattrs of `root`. When this returns it is durable. As with the kernel's
-    /// driver, the directory hands down neither its group nor its flags.
-    pub(crate) fn create_subvolume(&self, dir: InodeId, name: &[u8], root: &NewInode) -> Result<TreeId> {
+impl SubvolumeOperations {
+    /// Makes all changes up to those of this generation durable.
+    pub fn wait_for_generation(&self, generation: Generation) -> Result<()> {
+        self.committer.commit_through(generation)
+    }
+
+    /// The subvolume that is mounted if none is asked for, as of the last commit.
+    pub fn default_subvolume(&self) -> Result<TreeId> {
+        self.info.committed().default_subvolume()
+    }
+
+    /// Deletes a subvolume by its entry, with all that is in it. Its space comes back in the
+    /// background; the deletion is durable after the next commit. `EINVAL` for what is no
+    /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the one that is mounted
+    /// (unless [more is shown](crate::Filesystem::show_whole)), `ENOTEMPTY` for one in which there
+    /// are others.
+    pub fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
+        self.delete_expected(dir, name, None)
+    }
+
+    /// The same, of the subvolume `id` alone: `EAGAIN` if the name refers to another one. For
+    /// callers who have looked at it before.
+    pub fn delete_subvolume_if(&self, dir: InodeId, name: &[u8], id: TreeId) -> Result<TreeId> {
+        self.delete_expected(dir, name, Some(id))
+    }
+
+    /// Deletes a subvolume by its entry. The space comes back in the background, when there are no
+    /// more references to inodes of it. `EPERM` for the
+    /// default subvolume, `ENOTEMPTY` for one that has others in it, `EINVAL` for what is no
+    /// subvolume, `EAGAIN` for another than the `expected` one.
+    pub(super) fn delete_expected(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
+        self.info.check_writable(dir.subvolume)?;
+        let demand = Demand { global_reserve: UseOfGlobalReserve::All, ..name_demand(name) };
+        let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, expected, false))?;
+        self.references.release_if_unused(id);
+        Ok(id)
+    }
+
+    /// Makes an empty subvolume with an entry `name` in `dir`, whose root directory has these
+    /// permissions and this owner and group. It is durable when this returns. Errors are those of
+    /// mkdir(2).
+    pub fn create_subvolume(&self, dir: InodeId, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<TreeId> {
+        let root = NewInode { mode, uid: owner.0, gid: owner.1, ..NewInode::default() };
+        self.create_subvolume_with(dir, name, &root)
+    }
+
+    /// The same, with xattrs of the root directory, which it has from the beginning.
+    /// As with the kernel's driver, the directory hands down neither its group nor its flags.
+    pub fn create_subvolume_with(&self, dir: InodeId, name: &[u8], root: &NewInode) -> Result<TreeId> {
         let flags = if root.xattrs.is_empty() {
             0
         } else {
@@ -82,9 +125,10 @@ impl Operations {
         self.make_subvolume(dir, name, content, &root.xattrs, false)
     }
 
-    /// Makes a snapshot of a subvolume: it holds all that was done before the call. When this
-    /// returns it is durable.
-    pub(crate) fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
+    /// Makes a snapshot of the subvolume `source`, with an entry `name` in `dir`. It holds all that
+    /// was done before the call, and is durable when this returns. Subvolumes inside the source are
+    /// empty directories in it.
+    pub fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         self.check_subvolume(source)?;
         let id = self.make_subvolume(dir, name, NewContent::Snapshot(source), &[], read_only)?;
         self.inactivator.free_orphans_of(id);
@@ -112,7 +156,7 @@ impl Operations {
         let demand = Demand { item_bytes: demand.item_bytes + xattr_bytes, ..demand };
         let (id, generation) = self.reserver.with_reserved(demand, || {
             // Neither the source nor the subvolume of the directory is deleted meanwhile.
-            let _no_deletion = self.lock_renames()?;
+            let _no_deletion = self.entries.lock_renames()?;
             if let NewContent::Snapshot(source) = content {
                 self.check_subvolume(source)?;
             }
@@ -120,7 +164,7 @@ impl Operations {
             self.check_subvolume(dir.subvolume)?;
             self.info.check_writable(dir.subvolume)?;
             let mut state = parent.write();
-            self.check_can_add(dir, &state, name)?;
+            self.entries.check_can_add(dir, &state, name)?;
             let index = self.names.next_index(dir, &mut state)?;
             let id = self.info.new_tree_id()?;
             let entry = EntryLocation { dir, name: name.into(), index };
@@ -166,18 +210,6 @@ impl Operations {
         })
     }
 
-    /// Deletes a subvolume by its entry. The space comes back in the background, when there are no
-    /// more references to inodes of it. `EPERM` for the
-    /// default subvolume, `ENOTEMPTY` for one that has others in it, `EINVAL` for what is no
-    /// subvolume, `EAGAIN` for another than the `expected` one.
-    pub(crate) fn delete_subvolume(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
-        self.info.check_writable(dir.subvolume)?;
-        let demand = Demand { global_reserve: UseOfGlobalReserve::All, ..name_demand(name) };
-        let id = self.reserver.with_reserved(demand, || self.delete_reserved(dir, name, expected, false))?;
-        self.release_if_unused(id);
-        Ok(id)
-    }
-
     /// Deletes a subvolume, or with `if_empty` only one whose root directory has no entry.
     pub(super) fn delete_reserved(
         &self,
@@ -187,10 +219,10 @@ impl Operations {
         if_empty: bool,
     ) -> Result<TreeId> {
         // Nothing is made in it or moved there meanwhile.
-        let _no_moves = self.lock_renames()?;
+        let _no_moves = self.entries.lock_renames()?;
         loop {
             let parent = self.info.inode(dir)?;
-            let named = self.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
+            let named = self.entries.find_named(&parent, name)?.ok_or(Errno::NOENT)?;
             if !named.is_subvolume() {
                 return Err(Errno::INVAL.into());
             }
@@ -205,7 +237,7 @@ impl Operations {
             }
             self.check_deletable(id)?;
             check_mutable(locked.get(dir))?;
-            let Some(index) = self.still_named(dir, locked.get(dir), name, &named)? else { continue };
+            let Some(index) = self.entries.still_named(dir, locked.get(dir), name, &named)? else { continue };
             // Who waits for its root directory adds nothing there.
             self.info.deleted.add(id);
             let transaction = self.info.gate.enter();
@@ -272,7 +304,7 @@ impl Operations {
     }
 
     /// Makes a subvolume read-only or writable. When this returns it is durable.
-    pub(crate) fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
+    pub fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.check_subvolume(id)?;
         if self.info.is_read_only() {
             self.info.check_writable(TreeId::FS)?;
@@ -280,7 +312,7 @@ impl Operations {
         let demand = Demand { edits: 2, item_bytes: ROOT_ITEMS, ..Demand::default() };
         let subvolume = self.info.subvolume(id)?;
         let generation = self.reserver.with_reserved(demand, || {
-            let _no_deletion = self.lock_renames()?;
+            let _no_deletion = self.entries.lock_renames()?;
             self.check_subvolume(id)?;
             let transaction = self.info.gate.enter();
             transaction.forbid_log();
@@ -299,12 +331,12 @@ impl Operations {
 
     /// Makes a subvolume the one that is mounted if none is asked for. When this returns it is
     /// durable.
-    pub(crate) fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
+    pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
         self.check_subvolume(id)?;
         self.info.check_writable(TreeId::FS)?;
         let demand = Demand { edits: 2, item_bytes: 100, ..Demand::default() };
         let generation = self.reserver.with_reserved(demand, || {
-            let _no_deletion = self.lock_renames()?;
+            let _no_deletion = self.entries.lock_renames()?;
             self.check_subvolume(id)?;
             let transaction = self.info.gate.enter();
             transaction.forbid_log();
@@ -314,8 +346,8 @@ impl Operations {
         self.committer.commit_through(generation)
     }
 
-    /// What the last commit says of a subvolume.
-    pub(crate) fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
+    /// What is known of a subvolume, as of the last commit.
+    pub fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
         self.check_subvolume(id)?;
         let committed = self.info.committed();
         let tree = committed.trees.get(id).ok_or(Errno::NOENT)?;
@@ -337,8 +369,9 @@ impl Operations {
         })
     }
 
-    /// Commits if a subvolume was deleted or moved since the last commit.
-    pub(crate) fn commit_subvolume_entries(&self) -> Result<()> {
+    /// Commits if the tree of roots lacks what was deleted or has got another name: for programs
+    /// that list subvolumes by [`search_tree`](crate::Filesystem::search_tree).
+    pub fn commit_subvolume_entries(&self) -> Result<()> {
         if self.info.is_read_only() {
             return Ok(());
         }
@@ -352,14 +385,16 @@ impl Operations {
     }
 
     /// All subvolumes that are there, by number.
-    pub(crate) fn subvolumes(&self) -> Vec<TreeId> {
+    pub fn ids(&self) -> Vec<TreeId> {
         let committed = self.info.committed();
         let alive = committed.subvolumes().filter(|tree| tree.item.refs > 0).map(TreeRoot::id);
         alive.filter(|id| !self.info.is_deleted(*id)).collect()
     }
 
-    /// Subvolumes that were deleted and whose trees are not dropped yet.
-    pub(crate) fn deleted_subvolumes(&self) -> Vec<TreeId> {
+    /// Subvolumes that were deleted and still take space. Those that can't be dropped, because a
+    /// block of theirs can't be read, stay among them until the next mount tries again
+    /// ([`Stats::subvolumes_undropped`](crate::Stats::subvolumes_undropped)).
+    pub fn deleted_subvolumes(&self) -> Vec<TreeId> {
         let committed = self.info.committed();
         let dead = |tree: &&TreeRoot| tree.item.refs == 0 || self.info.is_deleted(tree.id());
         committed.subvolumes().filter(dead).map(TreeRoot::id).collect()
@@ -374,4 +409,39 @@ fn children(committed: &Arc<Committed>, id: TreeId) -> Result<Vec<TreeId>> {
         children.push(TreeId(item?.key.offset));
     }
     Ok(children)
+}
+
+#[cfg(test)]
+mod tests {
+    use ubtrfs_format::{Ino, TreeId};
+
+    use crate::{Errno, Filesystem, NewInode, Options};
+
+    #[test]
+    fn a_subvolume_beyond_the_last_number_is_refused_and_leaves_nothing() {
+        let device = crate::filesystem::new_volume();
+        let open = || Filesystem::open_devices(vec![device.clone()], Options::default()).unwrap();
+        let fs = open();
+        let last = TreeId(Ino::LAST_FREE.0);
+        fs.info.subvolumes.give_ids_from(last);
+        assert_eq!(fs.subvolumes().create_subvolume(fs.root(), b"last", 0o755, (0, 0)).unwrap(), last);
+        let ask = |fs: &Filesystem| {
+            [
+                fs.subvolumes().create_subvolume(fs.root(), b"one more", 0o755, (0, 0)),
+                fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"one more", false),
+                fs.subvolumes().reset_subvolume(fs.root(), b"last", TreeId::FS),
+            ]
+            .map(|refused| refused.unwrap_err().errno())
+        };
+        assert_eq!(ask(&fs), [Errno::NOSPC; 3]);
+        fs.close().unwrap();
+        drop(fs);
+        // The numbers that are given go on behind those that are there.
+        let fs = open();
+        assert_eq!(ask(&fs), [Errno::NOSPC; 3]);
+        fs.directories().create(fs.root(), b"one more", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+        assert!(fs.directories().lookup(fs.root(), b"last").is_ok_and(|id| id.subvolume == last));
+        fs.close().unwrap();
+        assert_eq!(fs.abort_reason(), None);
+    }
 }

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use ubtrfs_file::MAX_PACKED;
 use ubtrfs_format::items::FileType;
 
-use super::attr::without_set_id;
-use super::flags::check_may_write;
-use super::operations::Operations;
+use super::attribute_change::without_set_id;
+use super::checks::check_may_write;
+use super::operations::FileOperations;
 use super::resize::{GrowthPlan, fill_sector};
 use super::write_at::WriteAt;
 use crate::error::{Errno, Error, Result};
@@ -62,17 +62,21 @@ struct WriteDemand {
     is_nocow: bool,
 }
 
-impl Operations {
+impl FileOperations {
+    /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
+    /// process without privileges.
+    pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        self.write_by(id, at, data, kill_privileges, false)
+    }
+
+    /// The same by a descriptor with `O_DIRECT`: the data is not compressed.
+    pub fn write_directly(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
+        self.write_by(id, at, data, kill_privileges, true)
+    }
+
     /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
     /// process without privileges. `direct`: the data is not compressed.
-    pub(crate) fn write(
-        &self,
-        id: InodeId,
-        at: WriteAt,
-        data: &[u8],
-        kill_privileges: bool,
-        direct: bool,
-    ) -> Result<usize> {
+    fn write_by(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool, direct: bool) -> Result<usize> {
         self.info.check_writable(id.subvolume)?;
         if data.is_empty() {
             return Ok(0);

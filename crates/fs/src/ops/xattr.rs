@@ -2,9 +2,8 @@
 
 use ubtrfs_format::items::MAX_NAME_LEN;
 
-use super::checks::check_real;
-use super::flags::check_unrestricted;
-use super::operations::Operations;
+use super::checks::{check_real, check_unrestricted};
+use super::operations::InodeOperations;
 use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::item_sizes::{INODE_ITEM, xattr_item};
@@ -22,27 +21,27 @@ pub enum XattrMode {
     Replace,
 }
 
-impl Operations {
+impl InodeOperations {
     /// The value of an xattr. `ENODATA` if there is none.
-    pub(crate) fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
+    pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         self.info.view(id, &state).xattr(name)?.ok_or_else(|| Errno::NODATA.into())
     }
 
     /// The names of all xattrs.
-    pub(crate) fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
+    pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         Ok(self.info.view(id, &state).xattr_names()?.into_iter().collect())
     }
 
-    /// Sets an xattr.
-    pub(crate) fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+    /// Sets an xattr, whatever it means: the mode and the flags stay as they are.
+    pub fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Errno::RANGE.into());
         }
-        self.check_first_xattrs_fit(&[(name.to_vec(), value.to_vec())])?;
+        self.room.check_first_xattrs_fit(&[(name.to_vec(), value.to_vec())])?;
         check_unrestricted(&self.info.inode(id)?.read())?;
         self.change_xattr(id, name, Some(value), |exists| match mode {
             XattrMode::Create if exists => Err(Errno::EXIST.into()),
@@ -52,7 +51,7 @@ impl Operations {
     }
 
     /// Removes an xattr. `ENODATA` if there is none.
-    pub(crate) fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
+    pub fn remove_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
         check_unrestricted(&self.info.inode(id)?.read())?;
         self.change_xattr(id, name, None, |exists| if exists { Ok(()) } else { Err(Errno::NODATA.into()) })
     }
@@ -90,7 +89,7 @@ impl Operations {
         }
         check(self.info.view(id, &state).xattr(name)?.is_some())?;
         if let Some(value) = value {
-            self.check_xattr_fits(id, &state, name, value)?;
+            self.room.check_xattr_fits(id, &state, name, value)?;
         }
         let transaction = self.info.gate.enter();
         state.join(&inode, &transaction);

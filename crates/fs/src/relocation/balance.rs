@@ -71,7 +71,7 @@ impl State {
 }
 
 /// The balance of a mount: one at a time.
-pub(crate) struct Balancer {
+pub struct Balancer {
     relocator: Relocator,
     state: Mutex<State>,
     /// Signalled when one ends or pauses.
@@ -99,11 +99,11 @@ impl Balancer {
         Ok(())
     }
 
-    /// Balances, and returns when it is done. `EINPROGRESS` if there is one, `EINVAL` for arguments
-    /// that make no sense, `ECANCELED` if it was paused or cancelled meanwhile, `ENOSPC` if some
-    /// chunks could not be emptied for want of room. When `goes_on` says no it is cancelled.
-    /// Returns how far it came.
-    pub(crate) fn start(&self, balance: &BalanceItem, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
+    /// Balances, and returns when it is done. `EINPROGRESS` if there is one already, `EINVAL` for
+    /// arguments that make no sense, `ECANCELED` if it was paused or cancelled meanwhile, `ENOSPC`
+    /// if there was no room to empty some chunks. `goes_on` is asked again and again; when it says
+    /// no the balance is cancelled. Returns how far it came.
+    pub fn start(&self, balance: &BalanceItem, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
         self.check(balance)?;
         let exclusive = self.begin_alone()?;
         {
@@ -132,7 +132,7 @@ impl Balancer {
 
     /// Goes on with one that was paused. `ENOTCONN` if there is none, `EINPROGRESS` if it is under
     /// way, or something else is.
-    pub(crate) fn resume(&self, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
+    pub fn resume(&self, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
         if self.status().is_none() {
             return Err(Errno::NOTCONN.into());
         }
@@ -171,8 +171,8 @@ impl Balancer {
         ubtrfs_threads::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
     }
 
-    /// Has the one under way pause, and waits for it. `ENOTCONN` if none is.
-    pub(crate) fn pause(&self) -> Result<()> {
+    /// Pauses the balance under way: it stays noted in the volume. `ENOTCONN` if none is.
+    pub fn pause(&self) -> Result<()> {
         let state = self.state.lock();
         if !state.running {
             return Err(Errno::NOTCONN.into());
@@ -181,8 +181,8 @@ impl Balancer {
         Ok(())
     }
 
-    /// Ends one that is under way or paused. `ENOTCONN` if there is none.
-    pub(crate) fn cancel(&self) -> Result<()> {
+    /// Ends the balance that is under way or paused. `ENOTCONN` if there is none.
+    pub fn cancel(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.balance.is_none() {
             return Err(Errno::NOTCONN.into());
@@ -205,8 +205,8 @@ impl Balancer {
         }
     }
 
-    /// The one there is, if any.
-    pub(crate) fn status(&self) -> Option<BalanceStatus> {
+    /// The balance that is under way or paused.
+    pub fn status(&self) -> Option<BalanceStatus> {
         let state = self.state.lock();
         state.balance.map(|balance| BalanceStatus { balance, running: state.running, progress: state.progress })
     }

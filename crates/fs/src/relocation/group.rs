@@ -45,6 +45,13 @@ impl Drop for Closed<'_> {
 }
 
 impl Relocator {
+    /// Moves all that is in the block group at `start` elsewhere, in steps, each of which is
+    /// durable; `go_on` is asked before each. Then the block group is gone. Returns whether that is
+    /// so.
+    pub fn empty_block_group(&self, start: Logical, go_on: &dyn Fn() -> bool) -> Result<bool> {
+        Ok(self.empty_one(start, go_on)? == Emptied::All)
+    }
+
     /// Moves all that is in the block group at `start` elsewhere, at this pace. `goes_on` is asked
     /// before each step. `ENOENT` if there is no such group, `ENOSPC` if there is no room
     /// elsewhere, if it is the only one of its type and no other can be made, or if an operation

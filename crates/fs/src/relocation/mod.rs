@@ -32,14 +32,12 @@ use crate::inactivate::Inactivator;
 use crate::reserve::Reserver;
 use ubtrfs_space::SpaceState;
 
-pub(crate) use balance::Balancer;
-pub use balance::{BalanceProgress, BalanceStatus};
-pub(crate) use group::Emptied;
+pub use balance::{BalanceProgress, BalanceStatus, Balancer};
 use pace::Rate;
 pub use vacate::VacateProgress;
 
 /// Empties block groups.
-pub(crate) struct Relocator {
+pub struct Relocator {
     info: Arc<FsInfo>,
     committer: Arc<Committer>,
     reserver: Arc<Reserver>,
@@ -57,8 +55,9 @@ impl Relocator {
         Self { info, committer, reserver, inactivator, rate: Rate::default() }
     }
 
-    /// From now on so many bytes are moved in a second at the most.
-    pub(crate) fn limit(&self, bytes_per_second: Option<u64>) {
+    /// From now on balances, removals and resizings move so many bytes in a second at the most,
+    /// those that are under way, too.
+    pub fn limit(&self, bytes_per_second: Option<u64>) {
         self.rate.limit(bytes_per_second);
     }
 

@@ -65,14 +65,14 @@ impl Drop for Limited<'_> {
 
 impl Relocator {
     /// Moves all that is on a device elsewhere, and takes the device out of the volume; this is
-    /// durable when it returns. The device may be missing, or be one of a seed. `ENODEV` if there
-    /// is no such device, `EINVAL` if the others are too few for the profiles of the volume,
-    /// `ENOSPC` if there is no room on them, `EOPNOTSUPP` if chunks would have to go and the volume
-    /// has no free-space tree, `EINPROGRESS` if something else moves extents or the device is being
-    /// replaced, `ECANCELED` if `goes_on` says no.
-    pub(crate) fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
+    /// durable when it returns. Its superblocks are wiped. The device may be missing, or be one of
+    /// a seed. `goes_on` is asked again and again. `ENODEV` if there is no such device, `EINVAL` if
+    /// the others are too few for the volume's profiles, `ENOSPC` if they have no room,
+    /// `EINPROGRESS` beside a balance or another change of devices, `ECANCELED` if `goes_on` says
+    /// no: then, as after an error, what has been moved stays where it is.
+    pub fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
-        if self.committer.is_being_replaced(devid) {
+        if self.committer.replacement().is_of(devid) {
             return Err(Errno::INPROGRESS.into());
         }
         let was_open = self.info.space.lock().devices_mut().close(devid).ok_or(Errno::NODEV)?;
@@ -87,7 +87,7 @@ impl Relocator {
     /// durable when it returns. `ENODEV` if there is no such device, `EPERM` if it is one of a
     /// seed, `EINVAL` if that is too small, `EFBIG` if the device is not that large, `EBUSY` if it
     /// lags, `ENOSPC`, `EOPNOTSUPP`, `EINPROGRESS` and `ECANCELED` as for removals.
-    pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: GoesOn<'_>) -> Result<()> {
+    pub fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
         let volume = &self.info.volume;
         let sector = u64::from(volume.sector_size());

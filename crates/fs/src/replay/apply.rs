@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::read::FoundLog;
+use super::replayer::Replayer;
 use super::subvolume::Replay;
 use crate::error::{Error, Refusal, Result};
-use crate::ops::Operations;
 use ubtrfs_file::SumMap;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
@@ -13,7 +13,7 @@ use ubtrfs_space::{Demand, UseOfGlobalReserve};
 /// from the log's.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 
-impl Operations {
+impl Replayer {
     /// Replays the volume's log; of a file system that is written to, durably. To be called before
     /// anybody else uses the file system.
     pub(crate) fn replay_log(&self) -> Result<()> {

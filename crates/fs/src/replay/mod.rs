@@ -23,4 +23,7 @@ mod inodes;
 mod links;
 mod names;
 mod read;
+mod replayer;
 mod subvolume;
+
+pub(crate) use replayer::Replayer;

@@ -14,9 +14,9 @@ use ubtrfs_format::{
 use ubtrfs_tree::{Block, NodeRef, Root, Snapshot, Walk};
 
 use super::found::{damaged, is_without_links, misplaced};
+use super::replayer::Replayer;
 use crate::error::{Error, Result};
 use crate::inode::MAX_FILE_SIZE;
-use crate::ops::Operations;
 use crate::ops::check_name;
 use crate::transaction::NewExtent;
 
@@ -37,7 +37,7 @@ pub(super) struct SubvolumeLog {
 impl FoundLog {
     /// Reads the log and excludes from allocation what it uses. Extents that only the log knows
     /// become new ones of the open transaction.
-    pub(super) fn read(fs: &Operations) -> Result<Self> {
+    pub(super) fn read(fs: &Replayer) -> Result<Self> {
         let committed = fs.info.committed();
         let superblock = &committed.superblock;
         let generation = superblock.generation.next();
@@ -82,7 +82,7 @@ fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Roo
 }
 
 /// Excludes blocks and extents of a log from allocation.
-fn exclude(fs: &Operations, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
+fn exclude(fs: &Replayer, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) -> Result<()> {
     let known = fs.info.space.is_known();
     for block in blocks.iter().filter(|_| known) {
         if fs.info.space.exclude(*block, fs.info.space.node_size(), BlockGroupFlags::METADATA) != Some(false) {
@@ -108,7 +108,7 @@ fn exclude(fs: &Operations, blocks: &[Logical], extents: &BTreeMap<Logical, u64>
 
 /// Collects what a log uses.
 struct Reader<'a> {
-    fs: &'a Operations,
+    fs: &'a Replayer,
     context: ItemContext,
     blocks: BTreeSet<Logical>,
     /// Data extents that the log refers to, with their lengths.

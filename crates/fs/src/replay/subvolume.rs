@@ -8,15 +8,15 @@ use ubtrfs_format::{Generation, Ino, ItemType, Key, TreeId};
 use ubtrfs_tree::{Item, NodeCache, Snapshot};
 
 use super::found::{damaged, is_without_links, last_key_of_inodes};
+use super::replayer::Replayer;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 use crate::inode::{Inode, InodeId, InodeState};
-use crate::ops::Operations;
 use crate::transaction::Transaction;
 
 /// The replay of one subvolume's log.
 pub(super) struct Replay<'a> {
-    pub(super) fs: &'a Operations,
+    pub(super) fs: &'a Replayer,
     pub(super) transaction: &'a Transaction,
     pub(super) committed: &'a Arc<Committed>,
     pub(super) subvolume: TreeId,

@@ -115,46 +115,46 @@ fn fill(fs: &Filesystem) -> ubtrfs::Result<()> {
     let bytes = |seed: usize, len: usize| -> Vec<u8> { (0..len).map(|at| (at / 7 + seed * 31) as u8).collect() };
     let mut dirs: Vec<InodeId> = vec![root];
     for name in ["bin", "lib", "share"] {
-        dirs.push(fs.create(root, name.as_bytes(), &new(0o040_755))?);
+        dirs.push(fs.directories().create(root, name.as_bytes(), &new(0o040_755))?);
     }
-    dirs.push(fs.create(dirs[1], b"deep", &new(0o042_770))?);
+    dirs.push(fs.directories().create(dirs[1], b"deep", &new(0o042_770))?);
     for number in 0..120 {
         let dir = dirs[number % dirs.len()];
-        let id = fs.create(dir, format!("file-{number}").as_bytes(), &new(FILE))?;
+        let id = fs.directories().create(dir, format!("file-{number}").as_bytes(), &new(FILE))?;
         let len = [0, 5, 300, 2048, 2049, 9000, 70_000, 200_000][number % 8];
-        fs.write(id, WriteAt::Offset(0), &bytes(number, len), false)?;
+        fs.files().write(id, WriteAt::Offset(0), &bytes(number, len), false)?;
         match number % 6 {
             0 => {
-                fs.set_xattr(id, b"user.one", &bytes(number, number), XattrMode::Set)?;
-                fs.set_xattr(id, b"security.capability", &bytes(number, 20), XattrMode::Set)?;
+                fs.inodes().set_xattr(id, b"user.one", &bytes(number, number), XattrMode::Set)?;
+                fs.inodes().set_xattr(id, b"security.capability", &bytes(number, 20), XattrMode::Set)?;
             }
-            1 => fs.link(id, dirs[2], format!("also-{number}").as_bytes())?,
-            2 => fs.link(id, dir, format!("again-{number}").as_bytes())?,
-            3 => drop(fs.write(id, WriteAt::Offset(1 << 20), &bytes(number, 6000), false)?),
+            1 => fs.directories().link(id, dirs[2], format!("also-{number}").as_bytes())?,
+            2 => fs.directories().link(id, dir, format!("again-{number}").as_bytes())?,
+            3 => drop(fs.files().write(id, WriteAt::Offset(1 << 20), &bytes(number, 6000), false)?),
             _ => {}
         }
         if number == 60 {
-            fs.sync()?;
+            fs.durability().sync()?;
         }
     }
     for name in ["short", "long"] {
         let target = bytes(97, if name == "long" { 900 } else { 3 });
-        fs.create(root, name.as_bytes(), &NewInode { symlink_target: target, ..new(0o120_777) })?;
+        fs.directories().create(root, name.as_bytes(), &NewInode { symlink_target: target, ..new(0o120_777) })?;
     }
-    fs.create(root, b"fifo", &new(0o010_600))?;
-    fs.create(root, b"device", &NewInode { rdev: 0x0103, ..new(0o020_600) })?;
-    fs.create(root, &[b'n'; 255], &new(FILE))?;
+    fs.directories().create(root, b"fifo", &new(0o010_600))?;
+    fs.directories().create(root, b"device", &NewInode { rdev: 0x0103, ..new(0o020_600) })?;
+    fs.directories().create(root, &[b'n'; 255], &new(FILE))?;
     // Two names of one hash, and files that lost their names and are still open.
-    fs.create_unnamed(root, &new(FILE))?;
-    let open = fs.create_unnamed(dirs[1], &new(FILE))?;
-    fs.write(open, WriteAt::Offset(0), &bytes(1, 30_000), false)?;
-    fs.sync()?;
+    fs.directories().create_unnamed(root, &new(FILE))?;
+    let open = fs.directories().create_unnamed(dirs[1], &new(FILE))?;
+    fs.files().write(open, WriteAt::Offset(0), &bytes(1, 30_000), false)?;
+    fs.durability().sync()?;
     // Overwrites in the middle split extents.
     for number in [6, 14, 22] {
-        let id = fs.lookup(dirs[number % dirs.len()], format!("file-{number}").as_bytes())?;
-        fs.write(id, WriteAt::Offset(20_480), &bytes(number, 4096), false)?;
+        let id = fs.directories().lookup(dirs[number % dirs.len()], format!("file-{number}").as_bytes())?;
+        fs.files().write(id, WriteAt::Offset(20_480), &bytes(number, 4096), false)?;
     }
-    fs.sync()
+    fs.durability().sync()
 }
 
 impl Base {

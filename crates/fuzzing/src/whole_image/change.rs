@@ -18,8 +18,8 @@ pub(super) fn use_it(fs: &Filesystem) -> Result<()> {
     let mut next = 0;
     while let Some(dir) = dirs.get(next).copied() {
         next += 1;
-        let Ok(last) = fs.last_index(dir) else { continue };
-        for entry in fs.list(dir, DirIndex(0), last, ENTRIES).unwrap_or_default() {
+        let Ok(last) = fs.directories().last_index(dir) else { continue };
+        for entry in fs.directories().list(dir, DirIndex(0), last, ENTRIES).unwrap_or_default() {
             if entry.file_type == FileType::Directory && dirs.len() < DIRECTORIES && !dirs.contains(&entry.inode) {
                 dirs.push(entry.inode);
             }
@@ -27,54 +27,67 @@ pub(super) fn use_it(fs: &Filesystem) -> Result<()> {
         }
     }
     drop(make(fs, root));
-    drop(fs.sync());
+    drop(fs.durability().sync());
     for (number, (dir, entry)) in targets.iter().enumerate() {
         drop(touch(fs, number, *dir, entry, &dirs));
     }
-    drop(fs.sync());
+    drop(fs.durability().sync());
     for (number, (dir, entry)) in targets.iter().enumerate().filter(|(number, _)| number % 3 == 0) {
-        drop(if number % 2 == 0 { fs.unlink(*dir, &entry.name) } else { fs.rmdir(*dir, &entry.name) });
+        drop(if number % 2 == 0 {
+            fs.directories().unlink(*dir, &entry.name)
+        } else {
+            fs.directories().rmdir(*dir, &entry.name)
+        });
     }
-    fs.sync()
+    fs.durability().sync()
 }
 
 fn make(fs: &Filesystem, root: InodeId) -> Result<()> {
     let new = |mode| NewInode { mode, ..NewInode::default() };
-    let dir = fs.create(root, b"made", &new(0o040_755))?;
-    let file = fs.create(dir, b"file", &new(0o100_644))?;
-    fs.write(file, WriteAt::Offset(100), &vec![7; 20_000], true)?;
-    fs.set_xattr(file, b"user.made", b"yes", XattrMode::Create)?;
-    fs.link(file, root, b"made-too")?;
-    let small = fs.create(dir, b"small", &new(0o100_600))?;
-    fs.write(small, WriteAt::End, b"a few bytes", false)?;
-    fs.create(dir, b"link", &NewInode { symlink_target: b"small".to_vec(), ..new(0o120_777) })?;
-    let unnamed = fs.create_unnamed(dir, &new(0o100_600))?;
-    fs.write(unnamed, WriteAt::Offset(5000), b"nobody will know", false)?;
-    fs.forget(unnamed, 1);
+    let dir = fs.directories().create(root, b"made", &new(0o040_755))?;
+    let file = fs.directories().create(dir, b"file", &new(0o100_644))?;
+    fs.files().write(file, WriteAt::Offset(100), &vec![7; 20_000], true)?;
+    fs.inodes().set_xattr(file, b"user.made", b"yes", XattrMode::Create)?;
+    fs.directories().link(file, root, b"made-too")?;
+    let small = fs.directories().create(dir, b"small", &new(0o100_600))?;
+    fs.files().write(small, WriteAt::End, b"a few bytes", false)?;
+    fs.directories().create(dir, b"link", &NewInode { symlink_target: b"small".to_vec(), ..new(0o120_777) })?;
+    let unnamed = fs.directories().create_unnamed(dir, &new(0o100_600))?;
+    fs.files().write(unnamed, WriteAt::Offset(5000), b"nobody will know", false)?;
+    fs.references().forget(unnamed, 1);
     Ok(())
 }
 
 /// Does something to what was there before, another thing to each.
 fn touch(fs: &Filesystem, number: usize, dir: InodeId, entry: &DirectoryEntry, dirs: &[InodeId]) -> Result<()> {
-    let id = fs.lookup(dir, &entry.name)?;
+    let id = fs.directories().lookup(dir, &entry.name)?;
     let other = dirs[number % dirs.len()];
     let name = format!("touched-{number}");
     let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
     let result = match number % 10 {
-        0 => fs.write(id, WriteAt::End, &[1; 5000], true).map(drop),
-        1 => fs.set_attributes(id, &size(100)).map(drop),
-        2 => fs.rename(dir, &entry.name, other, name.as_bytes(), RenameFlags::default()),
-        3 => fs.set_xattr(id, b"user.touched", &[2; 100], XattrMode::Set),
-        4 => fs.link(id, other, name.as_bytes()),
-        5 => fs.write(id, WriteAt::Offset(4097), b"in the middle", false).map(drop),
-        6 => fs.list_xattrs(id).and_then(|names| names.iter().try_for_each(|name| fs.remove_xattr(id, name))),
-        7 => fs.rename(dir, &entry.name, other, b"made-too", RenameFlags { exchange: true, ..RenameFlags::default() }),
-        8 => fs.set_attributes(id, &size(1 << 21)).map(drop),
+        0 => fs.files().write(id, WriteAt::End, &[1; 5000], true).map(drop),
+        1 => fs.inodes().set_attributes(id, &size(100)).map(drop),
+        2 => fs.directories().rename(dir, &entry.name, other, name.as_bytes(), RenameFlags::default()),
+        3 => fs.inodes().set_xattr(id, b"user.touched", &[2; 100], XattrMode::Set),
+        4 => fs.directories().link(id, other, name.as_bytes()),
+        5 => fs.files().write(id, WriteAt::Offset(4097), b"in the middle", false).map(drop),
+        6 => fs
+            .inodes()
+            .list_xattrs(id)
+            .and_then(|names| names.iter().try_for_each(|name| fs.inodes().remove_xattr(id, name))),
+        7 => fs.directories().rename(
+            dir,
+            &entry.name,
+            other,
+            b"made-too",
+            RenameFlags { exchange: true, ..RenameFlags::default() },
+        ),
+        8 => fs.inodes().set_attributes(id, &size(1 << 21)).map(drop),
         _ => {
             let changes = SetAttributes { mode: Some(0o700), uid: Some(5), ..SetAttributes::default() };
-            fs.set_attributes(id, &changes).map(drop)
+            fs.inodes().set_attributes(id, &changes).map(drop)
         }
     };
-    fs.forget(id, 1);
+    fs.references().forget(id, 1);
     result
 }

@@ -27,11 +27,11 @@ pub(crate) fn walk(fs: &Filesystem) -> usize {
     let mut seen = HashSet::from([fs.root()]);
     let (mut entries, mut bytes) = (0, 0);
     while let Some(dir) = queue.pop_front() {
-        drop(fs.parent(dir));
+        drop(fs.directories().parent(dir));
         examine(fs, dir, &mut bytes);
-        let Ok(last) = fs.last_index(dir) else { continue };
+        let Ok(last) = fs.directories().last_index(dir) else { continue };
         let mut after = DirIndex(0);
-        while let Ok(listed) = fs.list(dir, after, last, LIST) {
+        while let Ok(listed) = fs.directories().list(dir, after, last, LIST) {
             let Some(end) = listed.last().map(|entry| entry.index) else { break };
             assert!(listed.is_sorted_by(|one, next| one.index < next.index), "a listing out of order");
             assert!(end > after && end <= last, "a listing that does not go on");
@@ -41,8 +41,8 @@ pub(crate) fn walk(fs: &Filesystem) -> usize {
                 if entries > MAX_ENTRIES {
                     return seen.len();
                 }
-                if let Ok(found) = fs.lookup(dir, &entry.name) {
-                    fs.forget(found, 1);
+                if let Ok(found) = fs.directories().lookup(dir, &entry.name) {
+                    fs.references().forget(found, 1);
                 }
                 if seen.insert(entry.inode) {
                     examine(fs, entry.inode, &mut bytes);
@@ -64,11 +64,11 @@ fn compare(fs: &Filesystem) {
         left = left.saturating_sub(1);
         left > 0
     };
-    for pair in fs.subvolumes().windows(2).take(MAX_SEEKS) {
+    for pair in fs.subvolumes().ids().windows(2).take(MAX_SEEKS) {
         drop(ubtrfs::changes(fs, pair[0], pair[1], &mut visit));
     }
     // Only planned.
-    for three in fs.subvolumes().windows(3).take(MAX_SEEKS) {
+    for three in fs.subvolumes().ids().windows(3).take(MAX_SEEKS) {
         let sides = MergeSides { base: three[0], changed: three[1], target: three[2] };
         drop(ubtrfs::merge(fs, sides, Prefer::Theirs, true, &mut |_| unreachable!("nothing is changed")));
     }
@@ -76,15 +76,15 @@ fn compare(fs: &Filesystem) {
 }
 
 fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
-    let Ok(attributes) = fs.attributes(id) else { return };
-    for name in fs.list_xattrs(id).unwrap_or_default() {
-        drop(fs.get_xattr(id, &name));
+    let Ok(attributes) = fs.inodes().attributes(id) else { return };
+    for name in fs.inodes().list_xattrs(id).unwrap_or_default() {
+        drop(fs.inodes().get_xattr(id, &name));
     }
-    drop(fs.get_xattr(id, b"system.posix_acl_access"));
-    drop(fs.read_link(id));
+    drop(fs.inodes().get_xattr(id, b"system.posix_acl_access"));
+    drop(fs.files().read_link(id));
     let mut read = |offset, len| {
         if *bytes < MAX_BYTES
-            && let Ok(content) = fs.read(id, offset, len)
+            && let Ok(content) = fs.files().read(id, offset, len)
         {
             assert!(content.len() <= len, "more bytes than were asked for");
             *bytes += content.len();
@@ -94,10 +94,10 @@ fn examine(fs: &Filesystem, id: InodeId, bytes: &mut usize) {
     read(attributes.size.saturating_sub(100), 200);
     let mut from = 0;
     for _ in 0..MAX_SEEKS {
-        let Ok(data) = fs.seek_data(id, from) else { break };
+        let Ok(data) = fs.files().seek_data(id, from) else { break };
         assert!(data >= from && data < attributes.size, "data outside the file");
         read(data, READ);
-        let Ok(hole) = fs.seek_hole(id, data) else { break };
+        let Ok(hole) = fs.files().seek_hole(id, data) else { break };
         assert!(hole > data && hole <= attributes.size, "data that has no end");
         from = hole;
     }

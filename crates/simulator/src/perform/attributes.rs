@@ -18,7 +18,7 @@ impl Worker {
         let Some(id) = self.find(what) else { return Ok(()) };
         let mtime = mtime.map(TimeChange::To);
         let changes = SetAttributes { mode: *mode, uid: *uid, gid: *gid, mtime, ..SetAttributes::default() };
-        let changed = self.fs.set_attributes(id, &changes);
+        let changed = self.fs.inodes().set_attributes(id, &changes);
         let Some(((), found)) = self.agree(operation, Ok(()), changed)? else { return Ok(()) };
         if mtime.is_some_and(|wanted| wanted != TimeChange::To(found.mtime)) {
             return Err(format!("the mtime is {:?}", found.mtime));
@@ -48,7 +48,7 @@ impl Worker {
             _ => Ok(()),
         };
         let value = Random::noise(*fill, *len);
-        if self.agree(operation, expected, self.fs.set_xattr(id, name, &value, *mode))?.is_some() {
+        if self.agree(operation, expected, self.fs.inodes().set_xattr(id, name, &value, *mode))?.is_some() {
             self.model.node_mut(id).xattrs.insert(name.clone(), value.into());
             touch(touched, id, false);
         }
@@ -59,7 +59,7 @@ impl Worker {
         let Operation::RemoveXattr { what, name: Name(name) } = operation else { return Ok(()) };
         let Some(id) = self.find(what) else { return Ok(()) };
         let expected = if self.model.node(id).xattrs.contains_key(name) { Ok(()) } else { Err(Errno::NODATA) };
-        if self.agree(operation, expected, self.fs.remove_xattr(id, name))?.is_some() {
+        if self.agree(operation, expected, self.fs.inodes().remove_xattr(id, name))?.is_some() {
             self.model.node_mut(id).xattrs.remove(name);
             touch(touched, id, false);
         }
@@ -75,7 +75,8 @@ impl Worker {
         let value = len.map(|len| Random::noise(*fill, len));
         let with = |old: u32| old & !0o7777 | mode & 0o7777;
         let plan = |old: u32, _: Option<&[u8]>| Ok((with(old), value.clone()));
-        let changed = self.fs.set_attributes_with(id, &SetAttributes::default(), &ModeAndXattr { name, plan: &plan });
+        let changed =
+            self.fs.inodes().set_attributes_with(id, &SetAttributes::default(), &ModeAndXattr { name, plan: &plan });
         if self.agree(operation, expected, changed)?.is_some() {
             let node = self.model.node_mut(id);
             node.mode = with(node.mode);
@@ -93,10 +94,10 @@ impl Worker {
         let Some(id) = self.find(what).filter(|id| is_regular(self.model.node(*id).mode)) else {
             return Ok(());
         };
-        let set = self.fs.set_flags(id, InodeFlags::NODATACOW);
+        let set = self.fs.inodes().set_flags(id, InodeFlags::NODATACOW);
         // A file that could not be compressed is marked so, at any time, and refuses the other
         // flag.
-        if set.is_err() && self.fs.flags(id).is_ok_and(|flags| flags & InodeFlags::NOCOMPRESS != 0) {
+        if set.is_err() && self.fs.inodes().flags(id).is_ok_and(|flags| flags & InodeFlags::NOCOMPRESS != 0) {
             return Ok(());
         }
         if self.agree(operation, Ok(()), set)?.is_some() {

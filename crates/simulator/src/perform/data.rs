@@ -18,7 +18,7 @@ impl Worker {
             _ => Err(Errno::INVAL),
         };
         let data = Random::data(*fill, *len);
-        let written = self.fs.write(id, *at, &data, *kill_privileges);
+        let written = self.fs.files().write(id, *at, &data, *kill_privileges);
         let Some((size, written)) = self.agree(operation, expected, written)? else { return Ok(()) };
         if written != *len {
             return Err(format!("wrote {written} bytes, not {len}"));
@@ -48,13 +48,13 @@ impl Worker {
             _ => Err(Errno::INVAL),
         };
         let changes = SetAttributes { size: Some(*size), ..SetAttributes::default() };
-        if self.agree(operation, expected, self.fs.set_attributes(id, &changes))?.is_some() {
+        if self.agree(operation, expected, self.fs.inodes().set_attributes(id, &changes))?.is_some() {
             if let Body::File(content) = &mut self.model.node_mut(id).body {
                 content.resize(*size);
             }
             // Also if the size stays, as a file opened with O_TRUNC shows.
             touch(touched, id, true);
-        } else if let (true, Ok(found)) = (self.tolerance.faults, self.fs.attributes(id)) {
+        } else if let (true, Ok(found)) = (self.tolerance.faults, self.fs.inodes().attributes(id)) {
             // It may have failed after some of its steps.
             if let Body::File(content) = &mut self.model.node_mut(id).body
                 && (*size..content.size()).contains(&found.size)
@@ -75,7 +75,7 @@ impl Worker {
             Body::Directory { .. } => Err(Errno::ISDIR),
             _ => Err(Errno::NODEV),
         };
-        let Some((size, ())) = self.agree(operation, expected, self.fs.punch_hole(id, *offset, *len))? else {
+        let Some((size, ())) = self.agree(operation, expected, self.fs.files().punch_hole(id, *offset, *len))? else {
             return Ok(());
         };
         if let Body::File(content) = &mut self.model.node_mut(id).body
@@ -97,9 +97,9 @@ impl Worker {
             _ => Err(Errno::NODEV),
         };
         let done = if *zero {
-            self.fs.zero_range(id, *offset, *len, *keep_size)
+            self.fs.files().zero_range(id, *offset, *len, *keep_size)
         } else {
-            self.fs.allocate(id, *offset, *len, *keep_size)
+            self.fs.files().allocate(id, *offset, *len, *keep_size)
         };
         if self.agree(operation, expected, done)?.is_some() {
             if let Body::File(content) = &mut self.model.node_mut(id).body {
@@ -120,7 +120,7 @@ impl Worker {
         let Operation::Clone { from, from_offset, to, to_offset, len } = operation else { return Ok(()) };
         let (Some(source), Some(target)) = (self.find(from), self.find(to)) else { return Ok(()) };
         let expected = self.bytes_to_clone(source, *from_offset, target, *to_offset, *len);
-        let done = self.fs.clone_range(source, *from_offset, target, *to_offset, *len);
+        let done = self.fs.files().clone_range(source, *from_offset, target, *to_offset, *len);
         let Some((expected, done)) = self.agree(operation, expected, done)? else { return Ok(()) };
         if done != expected && !(self.tolerance.no_space && done < expected) {
             return Err(format!("shared {done} bytes, not {expected}"));
@@ -144,14 +144,14 @@ impl Worker {
             _ => Err(Errno::INVAL),
         };
         let how = Defragmentation { compression: *compression, unshare: *unshare, ..Defragmentation::default() };
-        self.agree(operation, expected, self.fs.defragment(id, &how)).map(|_| ())
+        self.agree(operation, expected, self.fs.files().defragment(id, &how)).map(|_| ())
     }
 
     pub(super) fn empty_block_group(&mut self, operation: &Operation) -> Result<(), String> {
         let Operation::EmptyBlockGroup { number } = operation else { return Ok(()) };
         let chunks = self.fs.volume().chunks();
         let Some((start, _)) = chunks.get(number % chunks.len().max(1)) else { return Ok(()) };
-        let result = self.fs.empty_block_group(*start, &|| true).map(drop);
+        let result = self.fs.relocator().empty_block_group(*start, &|| true).map(drop);
         // There may be no room for what is in it, and one that is empty goes by itself.
         let result = result.or_else(|error| match error.errno() {
             Errno::NOSPC | Errno::NOENT => Ok(()),

@@ -39,21 +39,22 @@ impl Worker {
             dir: dir.map(|(id, _)| *id),
             left: 1 + (inside().count() as u64 * 7 + subvolume.0) % MAX,
         };
-        open.inodes().for_each(|id| self.fs.reference(id));
+        open.inodes().for_each(|id| self.fs.references().reference(id));
         Some(open)
     }
 
     /// Closes it again.
     pub(super) fn close_some(&self, open: Option<&OpenOfDeleted>) {
-        open.into_iter().flat_map(OpenOfDeleted::inodes).for_each(|id| self.fs.forget(id, 1));
+        open.into_iter().flat_map(OpenOfDeleted::inodes).for_each(|id| self.fs.references().forget(id, 1));
     }
 
     /// A subvolume was deleted of which this stays open. The rest is closed.
     pub(super) fn keep_open(&mut self, gone: TreeId, open: Option<OpenOfDeleted>) -> Result<(), String> {
         let open = open.filter(|open| open.subvolume == gone && open.inodes().next().is_some());
         let kept: Vec<_> = open.iter().flat_map(OpenOfDeleted::inodes).collect();
-        for id in self.fs.referenced().into_iter().filter(|id| id.subvolume == gone && !kept.contains(id)) {
-            self.fs.forget(id, u64::MAX);
+        for id in self.fs.references().referenced().into_iter().filter(|id| id.subvolume == gone && !kept.contains(id))
+        {
+            self.fs.references().forget(id, u64::MAX);
         }
         match open {
             Some(open) => self.deleted.push(open),
@@ -82,7 +83,7 @@ impl Worker {
                 self.deleted.push(open);
                 continue;
             }
-            open.inodes().for_each(|id| self.fs.forget(id, u64::MAX));
+            open.inodes().for_each(|id| self.fs.references().forget(id, u64::MAX));
             self.is_released(subvolume)?;
         }
         Ok(())
@@ -101,14 +102,14 @@ impl Worker {
             if !open.read_only {
                 let (offset, len) = ((turn * 7919 + number as u64 * 4096) % 60_000, 1 + (turn * 1031 % 9000) as usize);
                 let data = Random::data(turn, len);
-                self.fs.write(*id, WriteAt::Offset(offset), &data, false)?;
+                self.fs.files().write(*id, WriteAt::Offset(offset), &data, false)?;
                 content.write(offset, &data);
                 if content.is_nodatacow() {
                     self.written_in_place.push((*id, content.clone()));
                 }
             }
             let size = content.size();
-            let found = self.fs.read(*id, 0, size as usize + 1)?;
+            let found = self.fs.files().read(*id, 0, size as usize + 1)?;
             // A device that fails may lose what was not made durable.
             if found != content.read(0, size as usize) && !self.tolerance.faults {
                 return Ok(Err(format!("{id:?} of a deleted subvolume has other content")));
@@ -119,14 +120,15 @@ impl Worker {
         }
         if let Some(dir) = open.dir.filter(|_| !open.read_only) {
             let name = format!("of {turn}").into_bytes();
-            let made = self.fs.create(dir, &name, &NewInode { mode: 0o100_600, ..NewInode::default() })?;
-            let written = self.fs.write(made, WriteAt::Offset(0), &Random::data(turn, 5000), false);
-            self.fs.forget(made, 1);
+            let made =
+                self.fs.directories().create(dir, &name, &NewInode { mode: 0o100_600, ..NewInode::default() })?;
+            let written = self.fs.files().write(made, WriteAt::Offset(0), &Random::data(turn, 5000), false);
+            self.fs.references().forget(made, 1);
             written?;
             if turn.is_multiple_of(2) {
-                self.fs.unlink(dir, &name)?;
+                self.fs.directories().unlink(dir, &name)?;
             } else {
-                self.fs.fsync(dir)?;
+                self.fs.durability().fsync(dir)?;
             }
         }
         Ok(Ok(true))
@@ -134,7 +136,7 @@ impl Worker {
 
     /// Nothing is open of a deleted subvolume any more, and nothing of it is shown.
     fn is_released(&self, gone: TreeId) -> Result<(), String> {
-        match self.fs.attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
+        match self.fs.inodes().attributes(InodeId::new(gone, Ino::ROOT_DIR)) {
             Err(error) if error.errno() == Errno::STALE => Ok(()),
             other => Err(format!("of what was deleted there is still {other:?}")),
         }

@@ -23,12 +23,12 @@ impl Worker {
             }
             DeviceChange::Remove { number } => {
                 let Some(devid) = self.member(number) else { return Ok(()) };
-                self.fs.remove_device(devid, &|_| true)
+                self.fs.relocator().remove_device(devid, &|_| true)
             }
             DeviceChange::Resize { number, parts } => {
                 let Some(devid) = self.member(number) else { return Ok(()) };
                 let Ok(bytes) = self.fs.volume().device_size(devid) else { return Ok(()) };
-                self.fs.resize_device(devid, bytes / DeviceChange::PARTS * parts, &|_| true)
+                self.fs.relocator().resize_device(devid, bytes / DeviceChange::PARTS * parts, &|_| true)
             }
         };
         let result = result.or_else(|error| if has_reason(&error) { Ok(()) } else { Err(error) });

@@ -10,7 +10,6 @@ mod subvolumes;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use ubtrfs::scheduling::Scheduling;
 use ubtrfs::{Errno, Filesystem, InodeId};
 use ubtrfs_format::TreeId;
 use ubtrfs_format::items::Timespec;
@@ -66,12 +65,12 @@ pub struct Worker {
 /// them made by two threads.
 pub(crate) fn make_durable(fs: &Filesystem, id: InodeId, data_only: bool) -> ubtrfs::Result<()> {
     if id.ino.0.is_multiple_of(2) {
-        return if data_only { fs.fdatasync(id) } else { fs.fsync(id) };
+        return if data_only { fs.durability().fdatasync(id) } else { fs.durability().fsync(id) };
     }
     let (sender, result) = channel();
-    let leader = fs.join_fsync(id, data_only, Box::new(move |result| drop(sender.send(result))));
+    let leader = fs.durability().join_fsync(id, data_only, Box::new(move |result| drop(sender.send(result))));
     if let Some(leader) = leader {
-        fs.lead_fsync(leader);
+        fs.durability().lead_fsync(leader);
     }
     result.recv().unwrap_or_else(|_| Err(Errno::IO.into()))
 }
@@ -147,7 +146,7 @@ impl Worker {
             if !self.model.nodes.contains_key(id) {
                 continue;
             }
-            let found = match self.fs.attributes(*id) {
+            let found = match self.fs.inodes().attributes(*id) {
                 Ok(found) => found,
                 Err(error) if self.tolerance.faults && error.errno() == Errno::IO => {
                     self.model.node_mut(*id).times = None;
@@ -215,7 +214,7 @@ impl Worker {
                 let Some(id) = self.find(what) else { return Ok(()) };
                 self.agree(operation, Ok(()), make_durable(&self.fs, id, *data_only)).map(drop)
             }
-            Operation::Sync => self.agree(operation, Ok(()), self.fs.sync()).map(drop),
+            Operation::Sync => self.agree(operation, Ok(()), self.fs.durability().sync()).map(drop),
             Operation::Look if self.tolerance.faults => Ok(()),
             Operation::Look => compare(&self.fs, &self.model, Compare { times: self.times, nameless: true }),
             Operation::Remount => Err("a worker can't mount".into()),

@@ -26,7 +26,7 @@ impl Worker {
         let (symlink_target, rdev, (uid, gid)) = (target.0.clone(), *rdev, *owner);
         let new = NewInode { mode: *mode, uid, gid, rdev, symlink_target, xattrs, flags: None };
         let expected = self.model.can_add(dir, name);
-        let made = self.fs.create(dir, name, &new);
+        let made = self.fs.directories().create(dir, name, &new);
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
         let body = match mode & 0o170_000 {
             0o040_000 => dir_body(dir),
@@ -45,7 +45,7 @@ impl Worker {
         if *open {
             self.handles.push(id);
         } else {
-            self.fs.forget(id, 1);
+            self.fs.references().forget(id, 1);
         }
         Ok(())
     }
@@ -54,7 +54,7 @@ impl Worker {
         let Operation::Unnamed { dir, mode } = operation else { return Ok(()) };
         let Some(id) = self.model.resolve(dir) else { return Ok(()) };
         let expected = if self.model.node(id).is_dir() { Ok(()) } else { Err(Errno::NOTDIR) };
-        let made = self.fs.create_unnamed(id, &NewInode { mode: *mode, ..NewInode::default() });
+        let made = self.fs.directories().create_unnamed(id, &NewInode { mode: *mode, ..NewInode::default() });
         if let Some(((), made)) = self.agree(operation, expected, made)? {
             let node = new_node(*mode, (0, 0), Body::File(Content::default()), 0);
             self.model.add_node(made, id, node);
@@ -71,7 +71,7 @@ impl Worker {
             Body::Directory { .. } => self.model.entry(dir, name).ok_or(Errno::NOENT),
             _ => Err(Errno::NOTDIR),
         };
-        if let Some((wanted, found)) = self.agree(operation, expected, self.fs.lookup(dir, name))? {
+        if let Some((wanted, found)) = self.agree(operation, expected, self.fs.directories().lookup(dir, name))? {
             if wanted != found {
                 return Err(format!("found inode {}, not {}", found.ino, wanted.ino));
             }
@@ -84,7 +84,7 @@ impl Worker {
         let Operation::Close { handle } = operation else { return };
         if !self.handles.is_empty() {
             let id = self.handles.remove(handle % self.handles.len());
-            self.fs.forget(id, 1);
+            self.fs.references().forget(id, 1);
             self.drop_unreferenced(id);
         }
     }
@@ -93,7 +93,7 @@ impl Worker {
         let Operation::Link { what, path } = operation else { return Ok(()) };
         let (Some(id), Some((dir, name))) = (self.find(what), self.model.place(path)) else { return Ok(()) };
         let expected = self.model.can_link(id, dir, name);
-        if self.agree(operation, expected, self.fs.link(id, dir, name))?.is_some() {
+        if self.agree(operation, expected, self.fs.directories().link(id, dir, name))?.is_some() {
             self.model.node_mut(id).nlink += 1;
             self.model.add_entry(dir, name, id);
             touch(touched, id, false);
@@ -107,7 +107,8 @@ impl Worker {
         let Some((dir, name)) = self.model.place(path) else { return Ok(()) };
         let directory = matches!(operation, Operation::Rmdir { .. });
         let expected = self.model.can_remove(dir, name, directory);
-        let removed = if directory { self.fs.rmdir(dir, name) } else { self.fs.unlink(dir, name) };
+        let removed =
+            if directory { self.fs.directories().rmdir(dir, name) } else { self.fs.directories().unlink(dir, name) };
         if let Some((id, ())) = self.agree(operation, expected, removed)? {
             if self.model.is_subvolume(id) {
                 self.keep_open(id.subvolume, None)?;
@@ -124,12 +125,12 @@ impl Worker {
         let Operation::Rename { from, to, flags } = operation else { return Ok(()) };
         let (Some(from), Some(to)) = (self.model.place(from), self.model.place(to)) else { return Ok(()) };
         let expected = self.model.can_rename(from, to, *flags);
-        let renamed = self.fs.rename(from.0, from.1, to.0, to.1, *flags);
+        let renamed = self.fs.directories().rename(from.0, from.1, to.0, to.1, *flags);
         let Some((Some(_), ())) = self.agree(operation, expected, renamed)? else { return Ok(()) };
         let target = self.model.entry(to.0, to.1);
         let whiteout = if flags.whiteout {
-            let id = self.fs.lookup(from.0, from.1).map_err(|error| format!("no whiteout: {error}"))?;
-            self.fs.forget(id, 1);
+            let id = self.fs.directories().lookup(from.0, from.1).map_err(|error| format!("no whiteout: {error}"))?;
+            self.fs.references().forget(id, 1);
             Some(id)
         } else {
             None

@@ -24,7 +24,7 @@ impl Worker {
         let is_read_only = |id: &&InodeId| self.model.read_only.contains(&id.subvolume);
         if let Some(id) = ids.iter().find(is_read_only) {
             let change = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
-            return match self.fs.set_attributes(*id, &change) {
+            return match self.fs.inodes().set_attributes(*id, &change) {
                 Err(error) if error.errno() == Errno::ROFS => Ok(true),
                 Err(error) if self.tolerance.faults && error.errno() == Errno::IO => Ok(true),
                 other => Err(format!("a change in a read-only subvolume gave {other:?}")),
@@ -37,7 +37,7 @@ impl Worker {
         let Operation::CreateSubvolume { path } = operation else { return Ok(()) };
         let Some((dir, name)) = self.model.place(path) else { return Ok(()) };
         let expected = self.model.can_add(dir, name);
-        let made = self.fs.create_subvolume(dir, name, 0o755, (0, 0));
+        let made = self.fs.subvolumes().create_subvolume(dir, name, 0o755, (0, 0));
         let Some(((), id)) = self.agree(operation, expected, made)? else { return Ok(()) };
         touch(touched, dir, true);
         touch(touched, put_subvolume(&mut self.model, dir, name, id), true);
@@ -57,7 +57,7 @@ impl Worker {
         };
         let source = source.subvolume;
         let expected = self.model.can_add(dir, name);
-        let made = self.fs.snapshot(source, dir, name, *read_only);
+        let made = self.fs.subvolumes().snapshot(source, dir, name, *read_only);
         let Some(((), copy)) = self.agree(operation, expected, made)? else { return Ok(()) };
         put_snapshot(&mut self.model, (dir, name), source, copy, *read_only);
         touch(touched, dir, true);
@@ -72,7 +72,7 @@ impl Worker {
         }
         let expected = self.can_delete(dir, name);
         let open = self.open_some(dir, name);
-        let Some((gone, _)) = self.agree(operation, expected, self.fs.delete_subvolume(dir, name))? else {
+        let Some((gone, _)) = self.agree(operation, expected, self.fs.subvolumes().delete_subvolume(dir, name))? else {
             self.close_some(open.as_ref());
             return Ok(());
         };
@@ -125,7 +125,7 @@ impl Worker {
         let source = source.subvolume;
         let expected = self.can_reset(dir, name, source);
         let open = self.open_some(dir, name);
-        let made = self.fs.reset_subvolume(dir, name, source);
+        let made = self.fs.subvolumes().reset_subvolume(dir, name, source);
         let Some((gone, copy)) = self.agree(operation, expected, made)? else {
             self.close_some(open.as_ref());
             return Ok(());
@@ -157,7 +157,7 @@ impl Worker {
         if id == self.model.root.subvolume {
             return Ok(());
         }
-        if self.agree(operation, Ok(()), self.fs.set_subvolume_read_only(id, *read_only))?.is_some() {
+        if self.agree(operation, Ok(()), self.fs.subvolumes().set_subvolume_read_only(id, *read_only))?.is_some() {
             if *read_only {
                 self.model.read_only.insert(id);
             } else {
@@ -170,7 +170,7 @@ impl Worker {
     pub(super) fn set_default(&mut self, operation: &Operation) -> Result<(), String> {
         let Operation::SetDefault { path } = operation else { return Ok(()) };
         let Some(id) = self.model.resolve(path).map(|id| id.subvolume) else { return Ok(()) };
-        if self.agree(operation, Ok(()), self.fs.set_default_subvolume(id))?.is_some() {
+        if self.agree(operation, Ok(()), self.fs.subvolumes().set_default_subvolume(id))?.is_some() {
             self.model.default = id;
         }
         Ok(())

@@ -20,7 +20,7 @@ fn new_volume() -> Arc<RecordingDevice> {
 }
 
 fn new_file(fs: &Filesystem, name: &[u8]) -> InodeId {
-    fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 /// The content of a file after a crash now that loses all writes that no barrier has made durable;
@@ -31,8 +31,8 @@ fn after_crash(recording: &RecordingDevice, name: &[u8]) -> Vec<u8> {
     let report = ubtrfs_check::check(&devices, &ubtrfs_check::Options::default()).unwrap();
     assert!(report.is_clean(), "{:?}", report.faults);
     let fs = open(Arc::new(device.fork()));
-    let id = fs.lookup(fs.root(), name).unwrap();
-    let content = fs.read(id, 0, 1 << 20).unwrap();
+    let id = fs.directories().lookup(fs.root(), name).unwrap();
+    let content = fs.files().read(id, 0, 1 << 20).unwrap();
     fs.close().unwrap();
     content
 }
@@ -42,26 +42,26 @@ fn each_sync_of_overwritten_data_lasts() {
     let recording = new_volume();
     let fs = open(recording.clone());
     let id = new_file(&fs, b"f");
-    fs.set_flags(id, InodeFlags::NODATACOW).unwrap();
+    fs.inodes().set_flags(id, InodeFlags::NODATACOW).unwrap();
     let mut wanted = vec![1; 100_000];
-    fs.write(id, WriteAt::Offset(0), &wanted, false).unwrap();
-    fs.sync().unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &wanted, false).unwrap();
+    fs.durability().sync().unwrap();
     let committed = fs.stats();
     for round in 2..9_u8 {
         let (at, len) = (usize::from(round) * 3001, 40_000);
         wanted[at..at + len].fill(round);
-        fs.write(id, WriteAt::Offset(at as u64), &wanted[at..at + len], false).unwrap();
+        fs.files().write(id, WriteAt::Offset(at as u64), &wanted[at..at + len], false).unwrap();
         match round % 4 {
-            0 => fs.sync().unwrap(),
-            1 => fs.fsync(id).unwrap(),
-            _ => fs.fdatasync(id).unwrap(),
+            0 => fs.durability().sync().unwrap(),
+            1 => fs.durability().fsync(id).unwrap(),
+            _ => fs.durability().fdatasync(id).unwrap(),
         }
         assert!(after_crash(&recording, b"f") == wanted, "round {round}");
     }
     // All of it was overwritten in place: nothing new was allocated for it.
     let stats = fs.stats();
     assert!(stats.bytes_placed - committed.bytes_placed >= 7 * 40_000);
-    assert_eq!(fs.attributes(id).unwrap().blocks, 200);
+    assert_eq!(fs.inodes().attributes(id).unwrap().blocks, 200);
     fs.close().unwrap();
 }
 
@@ -71,23 +71,23 @@ fn shared_extents_are_not_overwritten() {
     let fs = open(recording.clone());
     let (id, copy) = (new_file(&fs, b"f"), new_file(&fs, b"copy"));
     for file in [id, copy] {
-        fs.set_flags(file, InodeFlags::NODATACOW).unwrap();
+        fs.inodes().set_flags(file, InodeFlags::NODATACOW).unwrap();
     }
     let old = vec![1; 100_000];
-    fs.write(id, WriteAt::Offset(0), &old, false).unwrap();
-    fs.sync().unwrap();
-    assert_eq!(fs.clone_range(id, 0, copy, 0, 1 << 20).unwrap(), 100_000);
+    fs.files().write(id, WriteAt::Offset(0), &old, false).unwrap();
+    fs.durability().sync().unwrap();
+    assert_eq!(fs.files().clone_range(id, 0, copy, 0, 1 << 20).unwrap(), 100_000);
     // Before a commit knows of it, and after.
     for round in 2..5 {
-        fs.write(id, WriteAt::Offset(8192), &vec![round; 30_000], false).unwrap();
-        fs.fsync(id).unwrap();
-        fs.fsync(copy).unwrap();
+        fs.files().write(id, WriteAt::Offset(8192), &vec![round; 30_000], false).unwrap();
+        fs.durability().fsync(id).unwrap();
+        fs.durability().fsync(copy).unwrap();
         assert!(after_crash(&recording, b"copy") == old, "round {round}");
         let content = after_crash(&recording, b"f");
         assert!(content[8192..38_192].iter().all(|byte| *byte == round), "round {round}");
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
-    assert!(fs.read(copy, 0, 1 << 20).unwrap() == old);
+    assert!(fs.files().read(copy, 0, 1 << 20).unwrap() == old);
     fs.close().unwrap();
 }
 
@@ -99,25 +99,25 @@ fn data_of_two_transactions_in_one_place_keeps_its_order() {
         let recording = new_volume();
         let fs = open(recording.clone());
         let id = new_file(&fs, b"f");
-        fs.set_flags(id, flags).unwrap();
-        fs.allocate(id, 0, 1 << 20, false).unwrap();
-        fs.sync().unwrap();
+        fs.inodes().set_flags(id, flags).unwrap();
+        fs.files().allocate(id, 0, 1 << 20, false).unwrap();
+        fs.durability().sync().unwrap();
         std::thread::scope(|scope| {
-            let committer = scope.spawn(|| (0..40).for_each(|_| fs.sync().unwrap()));
+            let committer = scope.spawn(|| (0..40).for_each(|_| fs.durability().sync().unwrap()));
             let mut round = 0_u8;
             while !committer.is_finished() {
                 round = round.wrapping_add(1);
                 let at = u64::from(round % 16) << 16;
-                fs.write(id, WriteAt::Offset(at), &vec![round; 65_536], false).unwrap();
+                fs.files().write(id, WriteAt::Offset(at), &vec![round; 65_536], false).unwrap();
                 if round.is_multiple_of(3) {
-                    fs.fsync(id).unwrap();
+                    fs.durability().fsync(id).unwrap();
                 }
-                let read = fs.read(id, at, 65_536).unwrap();
+                let read = fs.files().read(id, at, 65_536).unwrap();
                 assert!(read.iter().all(|byte| *byte == round), "flags {flags}, round {round}");
             }
         });
-        let wanted = fs.read(id, 0, 1 << 20).unwrap();
-        fs.fsync(id).unwrap();
+        let wanted = fs.files().read(id, 0, 1 << 20).unwrap();
+        fs.durability().fsync(id).unwrap();
         assert!(after_crash(&recording, b"f") == wanted, "flags {flags}");
         fs.close().unwrap();
     }

@@ -83,19 +83,22 @@ fn after_a_failed_commit_nothing_changes_and_everything_reads() {
         let options = Options { background_commits: false, ..Options::default() };
         let fs = Filesystem::open(Arc::new(volume), options).unwrap();
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let file = fs.create(fs.root(), b"file", &new).unwrap();
-        fs.write(file, WriteAt::Offset(0), &[1; 10_000], false).unwrap();
-        fs.sync().unwrap();
-        fs.write(file, WriteAt::Offset(5000), &[2; 10_000], false).unwrap();
+        let file = fs.directories().create(fs.root(), b"file", &new).unwrap();
+        fs.files().write(file, WriteAt::Offset(0), &[1; 10_000], false).unwrap();
+        fs.durability().sync().unwrap();
+        fs.files().write(file, WriteAt::Offset(5000), &[2; 10_000], false).unwrap();
         device.fail(operation, 0, EIO, Lasting::Once);
-        assert_eq!(fs.fsync(file).unwrap_err().errno(), Errno::IO);
+        assert_eq!(fs.durability().fsync(file).unwrap_err().errno(), Errno::IO);
         assert!(fs.abort_reason().is_some() && fs.is_read_only());
         let errno = |error: ubtrfs::Error| error.errno();
-        assert_eq!(fs.create(fs.root(), b"other", &new).map_err(errno), Err(Errno::ROFS));
-        assert_eq!(fs.write(file, WriteAt::End, b"more", false).map_err(errno), Err(Errno::ROFS));
-        assert_eq!(fs.unlink(fs.root(), b"file").map_err(errno), Err(Errno::ROFS));
-        assert!(fs.fsync(file).is_err() && fs.sync().is_err(), "a later fsync must not say that all is well");
-        let content = fs.read(file, 0, 20_000).unwrap();
+        assert_eq!(fs.directories().create(fs.root(), b"other", &new).map_err(errno), Err(Errno::ROFS));
+        assert_eq!(fs.files().write(file, WriteAt::End, b"more", false).map_err(errno), Err(Errno::ROFS));
+        assert_eq!(fs.directories().unlink(fs.root(), b"file").map_err(errno), Err(Errno::ROFS));
+        assert!(
+            fs.durability().fsync(file).is_err() && fs.durability().sync().is_err(),
+            "a later fsync must not say that all is well"
+        );
+        let content = fs.files().read(file, 0, 20_000).unwrap();
         assert!(content.len() == 15_000 && content[..5000] == [1; 5000] && content[5000..] == [2; 10_000]);
         assert!(fs.close().is_err());
     }

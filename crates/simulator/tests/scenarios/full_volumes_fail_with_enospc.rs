@@ -51,23 +51,25 @@ fn name(number: u64) -> Vec<u8> {
 fn fill(what: &str, fs: &Filesystem, len: usize) -> u64 {
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     for number in 0.. {
-        let id = match fs.create(fs.root(), &name(number), &new) {
+        let id = match fs.directories().create(fs.root(), &name(number), &new) {
             Ok(id) => id,
             Err(error) if error.errno() == Errno::NOSPC => return number,
             Err(error) => panic!("{what}: create {number}: {error}"),
         };
-        let written = fs.write(id, WriteAt::Offset(0), &Random::noise(number, len), false);
-        fs.forget(id, 1);
+        let written = fs.files().write(id, WriteAt::Offset(0), &Random::noise(number, len), false);
+        fs.references().forget(id, 1);
         match written {
             Ok(_) => {}
             Err(error) if error.errno() == Errno::NOSPC => {
-                fs.unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("{what}: unlink: {error}"));
+                fs.directories()
+                    .unlink(fs.root(), &name(number))
+                    .unwrap_or_else(|error| panic!("{what}: unlink: {error}"));
                 return number;
             }
             Err(error) => panic!("{what}: write {number}: {error}"),
         }
         if number % if len > 100_000 { 20 } else { 1000 } == 0 {
-            fs.sync().unwrap_or_else(|error| panic!("{what}: sync at {number}: {error}"));
+            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync at {number}: {error}"));
         }
     }
     unreachable!("no volume is endless")
@@ -81,7 +83,7 @@ fn rounds(len: usize, plans: Vec<(&'static str, MkfsOptions)>) {
         for round in 0..3 {
             let what = format!("{what}, files of {len} bytes, round {round}");
             let count = fill(&what, &fs, len);
-            fs.sync().unwrap_or_else(|error| panic!("{what}: sync of a full volume: {error}"));
+            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync of a full volume: {error}"));
             assert_clean(&what, &device);
             eprintln!("{what}: {count} files");
             first = if round == 0 { count } else { first };
@@ -92,9 +94,11 @@ fn rounds(len: usize, plans: Vec<(&'static str, MkfsOptions)>) {
                 fs = open(&device);
             }
             for number in 0..count {
-                fs.unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("{what}: unlink {number}: {error}"));
+                fs.directories()
+                    .unlink(fs.root(), &name(number))
+                    .unwrap_or_else(|error| panic!("{what}: unlink {number}: {error}"));
             }
-            fs.sync().unwrap_or_else(|error| panic!("{what}: sync after deletion: {error}"));
+            fs.durability().sync().unwrap_or_else(|error| panic!("{what}: sync after deletion: {error}"));
             assert_clean(&what, &device);
         }
         fs.close().unwrap();

@@ -60,9 +60,9 @@ fn new(mode: u32) -> NewInode {
 impl Filling {
     fn new(fs: Arc<Filesystem>, seed: u64) -> ubtrfs::Result<Self> {
         let dirs: Vec<_> = (0..DIRS)
-            .map(|number| fs.create(fs.root(), format!("dir{number}").as_bytes(), &new(DIR)))
+            .map(|number| fs.directories().create(fs.root(), format!("dir{number}").as_bytes(), &new(DIR)))
             .collect::<ubtrfs::Result<_>>()?;
-        let file = fs.create(dirs[0], b"file", &new(FILE))?;
+        let file = fs.directories().create(dirs[0], b"file", &new(FILE))?;
         let links = vec![(0, b"file".to_vec())];
         Ok(Self { fs, random: Random::new(seed), dirs, file, links, others: Vec::new(), refused: 0 })
     }
@@ -98,7 +98,7 @@ impl Filling {
             for number in 0..names {
                 let mut name = format!("plain{number}-").into_bytes();
                 name.resize(255, b'p');
-                if self.may(self.fs.link(self.file, self.dirs[dir], &name))? {
+                if self.may(self.fs.directories().link(self.file, self.dirs[dir], &name))? {
                     self.links.push((dir, name));
                 }
             }
@@ -112,7 +112,7 @@ impl Filling {
         let fs = self.fs.clone();
         match self.random.below(20) {
             0..=7 => {
-                if self.may(fs.link(self.file, self.dirs[dir], &name))? {
+                if self.may(fs.directories().link(self.file, self.dirs[dir], &name))? {
                     self.links.push((dir, name));
                 }
             }
@@ -122,10 +122,13 @@ impl Filling {
                     made.symlink_target = vec![b't'; 3900 + self.random.below(197) as usize];
                 }
                 let size = self.random.below(4097) as usize;
-                let created = fs.create(self.dirs[dir], &name, &made).and_then(|id| {
-                    let written =
-                        if made.mode == FILE { fs.write(id, WriteAt::End, &vec![b'd'; size], false) } else { Ok(0) };
-                    fs.forget(id, 1);
+                let created = fs.directories().create(self.dirs[dir], &name, &made).and_then(|id| {
+                    let written = if made.mode == FILE {
+                        fs.files().write(id, WriteAt::End, &vec![b'd'; size], false)
+                    } else {
+                        Ok(0)
+                    };
+                    fs.references().forget(id, 1);
                     written.map(drop)
                 });
                 if self.may(created)? {
@@ -137,7 +140,7 @@ impl Filling {
                 let at = self.random.below(list.len() as u64) as usize;
                 if list.len() > 1 {
                     let (dir, name) = list.swap_remove(at);
-                    fs.unlink(self.dirs[dir], &name).map_err(|error| error.to_string())?;
+                    fs.directories().unlink(self.dirs[dir], &name).map_err(|error| error.to_string())?;
                 }
             }
             12 | 13 => {
@@ -145,7 +148,13 @@ impl Filling {
                 let list = if is_link { &self.links } else { &self.others };
                 let at = self.random.below(list.len() as u64) as usize;
                 if let Some((old_dir, old)) = list.get(at).cloned() {
-                    let renamed = fs.rename(self.dirs[old_dir], &old, self.dirs[dir], &name, RenameFlags::default());
+                    let renamed = fs.directories().rename(
+                        self.dirs[old_dir],
+                        &old,
+                        self.dirs[dir],
+                        &name,
+                        RenameFlags::default(),
+                    );
                     if self.may(renamed)? {
                         let list = if is_link { &mut self.links } else { &mut self.others };
                         list[at] = (dir, name);
@@ -158,21 +167,21 @@ impl Filling {
                 let most = fs.volume().node_size() as u64;
                 let longest = if self.random.one_in(3) { most } else { most / 4 };
                 let value = vec![b'v'; self.random.below(longest) as usize];
-                self.may(fs.set_xattr(self.file, &name, &value, XattrMode::Set))?;
+                self.may(fs.inodes().set_xattr(self.file, &name, &value, XattrMode::Set))?;
             }
             17 => {
-                let names = fs.list_xattrs(self.file).map_err(|error| error.to_string())?;
+                let names = fs.inodes().list_xattrs(self.file).map_err(|error| error.to_string())?;
                 if let Some(name) = self.random.pick(&names) {
-                    fs.remove_xattr(self.file, name).map_err(|error| error.to_string())?;
+                    fs.inodes().remove_xattr(self.file, name).map_err(|error| error.to_string())?;
                 }
             }
-            18 => fs.fsync(self.file).map_err(|error| format!("fsync: {error}"))?,
-            _ if self.random.one_in(3) => fs.sync().map_err(|error| format!("sync: {error}"))?,
+            18 => fs.durability().fsync(self.file).map_err(|error| format!("fsync: {error}"))?,
+            _ if self.random.one_in(3) => fs.durability().sync().map_err(|error| format!("sync: {error}"))?,
             _ => {
                 let size = Some(self.random.below(4097));
                 let changes = SetAttributes { size, ..SetAttributes::default() };
-                fs.set_attributes(self.file, &changes).map_err(|error| error.to_string())?;
-                fs.write(self.file, WriteAt::Offset(0), b"begin", false).map_err(|error| error.to_string())?;
+                fs.inodes().set_attributes(self.file, &changes).map_err(|error| error.to_string())?;
+                fs.files().write(self.file, WriteAt::Offset(0), b"begin", false).map_err(|error| error.to_string())?;
             }
         }
         match fs.abort_reason() {
@@ -184,26 +193,27 @@ impl Filling {
     fn contents(fs: &Filesystem, file_of: &[(usize, Vec<u8>)]) -> ubtrfs::Result<Contents> {
         let mut contents = Contents { names: Vec::new(), links: 0, xattrs: BTreeMap::new(), sizes: BTreeMap::new() };
         for number in 0..DIRS {
-            let dir = fs.lookup(fs.root(), format!("dir{number}").as_bytes())?;
-            let entries = fs.list(dir, DirIndex(0), fs.last_index(dir)?, usize::MAX)?;
+            let dir = fs.directories().lookup(fs.root(), format!("dir{number}").as_bytes())?;
+            let entries = fs.directories().list(dir, DirIndex(0), fs.directories().last_index(dir)?, usize::MAX)?;
             for entry in &entries {
-                let id = fs.lookup(dir, &entry.name)?;
-                let attributes = fs.attributes(id)?;
-                let size = if attributes.mode == SYMLINK { fs.read_link(id)?.len() as u64 } else { attributes.size };
+                let id = fs.directories().lookup(dir, &entry.name)?;
+                let attributes = fs.inodes().attributes(id)?;
+                let size =
+                    if attributes.mode == SYMLINK { fs.files().read_link(id)?.len() as u64 } else { attributes.size };
                 contents.sizes.insert(entry.name.clone(), size);
                 if file_of.contains(&(number, entry.name.clone())) {
                     contents.links = attributes.nlink;
                 }
-                fs.forget(id, 1);
+                fs.references().forget(id, 1);
             }
             contents.names.push(entries.into_iter().map(|entry| entry.name).collect());
             if number == 0
                 && let Some((dir, name)) = file_of.first()
             {
-                let dir = fs.lookup(fs.root(), format!("dir{dir}").as_bytes())?;
-                let id = fs.lookup(dir, name)?;
-                for name in fs.list_xattrs(id)? {
-                    let len = fs.get_xattr(id, &name)?.len();
+                let dir = fs.directories().lookup(fs.root(), format!("dir{dir}").as_bytes())?;
+                let id = fs.directories().lookup(dir, name)?;
+                for name in fs.inodes().list_xattrs(id)? {
+                    let len = fs.inodes().get_xattr(id, &name)?.len();
                     contents.xattrs.insert(name, len);
                 }
             }
@@ -240,18 +250,18 @@ pub fn fill(seed: u64, node_size: u32, unchecked: bool) -> Result<(usize, Overla
     for number in 0..listed * 8 + 300 {
         filling.step(number)?;
     }
-    fs.sync().map_err(|error| format!("sync: {error}"))?;
+    fs.durability().sync().map_err(|error| format!("sync: {error}"))?;
     // What only the log has, in items that are full.
     for number in 0..40 {
         let name = filling.name(1, 1_000_000 + number);
-        if filling.may(fs.link(filling.file, filling.dirs[1], &name))? {
+        if filling.may(fs.directories().link(filling.file, filling.dirs[1], &name))? {
             filling.links.push((1, name));
         }
     }
     for dir in filling.dirs.clone() {
-        fs.fsync(dir).map_err(|error| format!("fsync: {error}"))?;
+        fs.durability().fsync(dir).map_err(|error| format!("fsync: {error}"))?;
     }
-    fs.fsync(filling.file).map_err(|error| format!("fsync: {error}"))?;
+    fs.durability().fsync(filling.file).map_err(|error| format!("fsync: {error}"))?;
     let expected = Filling::contents(&fs, &filling.links).map_err(|error| error.to_string())?;
     if expected.links as usize != filling.links.len() {
         return Err(format!("{} links, not {}", expected.links, filling.links.len()));

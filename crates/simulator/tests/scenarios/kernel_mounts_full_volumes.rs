@@ -96,15 +96,15 @@ fn is_full<T>(result: Result<T>) -> bool {
 fn fill(fs: &Filesystem, first: u64, len: usize, most: u64) -> u64 {
     let content = Random::noise(first, len);
     for number in first..first.saturating_add(most) {
-        let id = match fs.create(fs.root(), &name(number), &regular()) {
+        let id = match fs.directories().create(fs.root(), &name(number), &regular()) {
             Ok(id) => id,
             Err(error) => {
                 assert!(is_full::<()>(Err(error)));
                 return number;
             }
         };
-        let full = is_full(fs.write(id, WriteAt::Offset(0), &content, false));
-        fs.forget(id, 1);
+        let full = is_full(fs.files().write(id, WriteAt::Offset(0), &content, false));
+        fs.references().forget(id, 1);
         if full {
             return number + 1;
         }
@@ -130,11 +130,11 @@ impl Filling {
 /// the files below number `next` go, the last first. Returns the number of the next.
 fn take_back(fs: &Filesystem, orphans: &[InodeId], mut next: u64) -> u64 {
     for orphan in orphans {
-        while is_full(fs.link(*orphan, fs.root(), format!("taken back {}", orphan.ino).as_bytes())) {
+        while is_full(fs.directories().link(*orphan, fs.root(), format!("taken back {}", orphan.ino).as_bytes())) {
             next -= 1;
-            fs.unlink(fs.root(), &name(next)).unwrap();
+            fs.directories().unlink(fs.root(), &name(next)).unwrap();
         }
-        fs.fsync(*orphan).unwrap();
+        fs.durability().fsync(*orphan).unwrap();
     }
     next
 }
@@ -165,9 +165,9 @@ fn kernel_continues(device: &OverlayDevice, image: &Path) -> std::result::Result
 
 /// A file without a name and with several extents.
 fn unnamed(fs: &Filesystem) -> InodeId {
-    let file = fs.create_unnamed(fs.root(), &regular()).unwrap();
+    let file = fs.directories().create_unnamed(fs.root(), &regular()).unwrap();
     for at in 0..4 {
-        fs.write(file, WriteAt::Offset(at * 10_000), &[7; 4096], false).unwrap();
+        fs.files().write(file, WriteAt::Offset(at * 10_000), &[7; 4096], false).unwrap();
     }
     file
 }
@@ -175,9 +175,9 @@ fn unnamed(fs: &Filesystem) -> InodeId {
 /// Makes files and syncs each, until there is no room: a log has them, or a commit.
 fn sync_new_files(fs: &Filesystem, next: u64) {
     for number in next..next + FEW {
-        let Ok(file) = fs.create(fs.root(), &name(number), &regular()) else { break };
-        let full = is_full(fs.write(file, WriteAt::Offset(0), b"new", false));
-        fs.fsync(file).unwrap();
+        let Ok(file) = fs.directories().create(fs.root(), &name(number), &regular()) else { break };
+        let full = is_full(fs.files().write(file, WriteAt::Offset(0), b"new", false));
+        fs.durability().fsync(file).unwrap();
         if full {
             break;
         }
@@ -190,9 +190,9 @@ fn crash_full(kind: &Kind, filling: Filling, states: usize, image: &Path) -> (us
     let recording = new_volume(kind);
     let fs = open(&recording, |_| ());
     let orphans: Vec<_> = (0..60).map(|_| unnamed(&fs)).collect();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let full = filling.fill(&fs, 0, u64::MAX);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let (mut mounted, mut failed) = (0, Vec::new());
     let mut crash = |when: &str| {
         for (point, device) in Crashes::new(&recording, kind.1, 8 * states).take(states) {
@@ -208,8 +208,8 @@ fn crash_full(kind: &Kind, filling: Filling, states: usize, image: &Path) -> (us
     crash("full");
     // Room for a log, and little more.
     let left = next - (next / 2).min(LITTLE);
-    (left..next).for_each(|number| fs.unlink(fs.root(), &name(number)).unwrap());
-    fs.sync().unwrap();
+    (left..next).for_each(|number| fs.directories().unlink(fs.root(), &name(number)).unwrap());
+    fs.durability().sync().unwrap();
     recording.forget_history();
     let left = take_back(&fs, &orphans[2..4], left);
     sync_new_files(&fs, left);
@@ -240,11 +240,11 @@ fn the_kernel_continues_on_any_volume_that_ubtrfs_filled() {
 /// and logs that takes.
 pub(crate) fn fsyncs_of_orphans(change: impl FnOnce(&mut Options)) -> (u64, u64) {
     let fs = open(&new_volume(&kinds()[0]), change);
-    let file = fs.create_unnamed(fs.root(), &regular()).unwrap();
-    fs.sync().unwrap();
-    fs.link(file, fs.root(), b"back").unwrap();
+    let file = fs.directories().create_unnamed(fs.root(), &regular()).unwrap();
+    fs.durability().sync().unwrap();
+    fs.directories().link(file, fs.root(), b"back").unwrap();
     let before = fs.stats();
-    fs.fsync(file).unwrap();
+    fs.durability().fsync(file).unwrap();
     let after = fs.stats();
     let counted =
         after.log_fallbacks.iter().find(|(reason, _)| *reason == Reason::Orphan).map_or(0, |(_, count)| *count);
@@ -257,7 +257,7 @@ pub(crate) fn fsyncs_of_orphans(change: impl FnOnce(&mut Options)) -> (u64, u64)
 pub(crate) fn metadata_missing_to_the_kernel(change: impl FnOnce(&mut Options)) -> u64 {
     let fs = open(&new_volume(&kinds()[0]), change);
     Filling::Both.fill(&fs, 0, u64::MAX);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let space = fs.stats().space;
     space.kernel_needs.saturating_sub(space.metadata_free)
 }

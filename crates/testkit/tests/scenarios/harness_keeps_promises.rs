@@ -106,12 +106,18 @@ fn tamper(place: &Path, promises: &[Promises]) {
     notices("another file of the same content");
 }
 
-/// The largest file of writer 0 right in one of the directories.
+/// The largest file of writer 0 right in one of the directories, of those that begin with two
+/// blocks of content: a hole there says nothing of its place.
 fn largest_file(place: &Path) -> std::path::PathBuf {
+    let has_content = |entry: &std::fs::DirEntry| {
+        let bytes = std::fs::read(entry.path()).expect("read a file");
+        bytes.chunks(4096).take(2).all(|block| block.iter().any(|byte| *byte != 0))
+    };
     let entries = TOPS.iter().flat_map(|top| std::fs::read_dir(place.join(top)).expect("a directory"));
     let entries = entries.map(|entry| entry.expect("an entry"));
     let own = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("w0.f"));
-    let largest = own.max_by_key(|entry| entry.metadata().expect("metadata").len()).expect("a file");
+    let largest =
+        own.filter(has_content).max_by_key(|entry| entry.metadata().expect("metadata").len()).expect("a file");
     assert!(largest.metadata().expect("metadata").len() > 12288, "no file is large enough");
     largest.path()
 }

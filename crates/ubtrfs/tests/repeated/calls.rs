@@ -20,45 +20,45 @@ const FEW: usize = 300;
 type Case = (&'static str, usize, fn(&Filesystem) -> Call<'_>);
 
 fn file(fs: &Filesystem, name: &str) -> InodeId {
-    fs.create(root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 fn directory(fs: &Filesystem, name: &str) -> InodeId {
-    fs.create(root(), name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
+    fs.directories().create(root(), name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
 }
 
 /// A file with so many sectors of data.
 fn written(fs: &Filesystem, name: &str, sectors: u64) -> InodeId {
     let id = file(fs, name);
     let data: Vec<u8> = (0..sectors * SECTOR).map(|at| (at ^ at >> 9) as u8).collect();
-    fs.write(id, WriteAt::Offset(0), &data, false).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &data, false).unwrap();
     id
 }
 
 /// The same, committed.
 fn committed(fs: &Filesystem, name: &str, sectors: u64) -> InodeId {
     let id = written(fs, name, sectors);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     id
 }
 
 fn write(fs: &Filesystem, id: InodeId, sector: u64, number: usize) -> ubtrfs::Result<()> {
-    fs.write(id, WriteAt::Offset(sector * SECTOR), &[number as u8; SECTOR as usize], false).map(drop)
+    fs.files().write(id, WriteAt::Offset(sector * SECTOR), &[number as u8; SECTOR as usize], false).map(drop)
 }
 
 fn clone(fs: &Filesystem, from: InodeId, sector: u64, to: InodeId, at: u64) -> ubtrfs::Result<()> {
-    let shared = fs.clone_range(from, sector * SECTOR, to, at * SECTOR, SECTOR)?;
+    let shared = fs.files().clone_range(from, sector * SECTOR, to, at * SECTOR, SECTOR)?;
     assert_eq!(shared, SECTOR);
     Ok(())
 }
 
 fn rename(fs: &Filesystem, from: &[u8], to: &[u8], flags: RenameFlags) -> ubtrfs::Result<()> {
-    fs.rename(root(), from, root(), to, flags)
+    fs.directories().rename(root(), from, root(), to, flags)
 }
 
 fn unlink_forgotten(fs: &Filesystem, dir: InodeId, name: &[u8], id: InodeId) -> ubtrfs::Result<()> {
-    fs.unlink(dir, name)?;
-    fs.forget(id, 1);
+    fs.directories().unlink(dir, name)?;
+    fs.references().forget(id, 1);
     Ok(())
 }
 
@@ -103,7 +103,7 @@ fn reflinks() {
             }
             let others: Vec<InodeId> = (0..100).map(|number| file(fs, &format!("{number}"))).collect();
             Box::new(move |number| {
-                fs.clone_range(id, 0, others[number % 100], (number as u64 / 100) << 20, 15 * SECTOR).map(drop)
+                fs.files().clone_range(id, 0, others[number % 100], (number as u64 / 100) << 20, 15 * SECTOR).map(drop)
             })
         }),
         ("a block rewritten, then cloned", TIMES, |fs| {
@@ -121,7 +121,7 @@ fn reflinks() {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
                 clone(fs, id, 0, id, 1 + number as u64)?;
-                if number % 1000 == 999 { fs.sync() } else { Ok(()) }
+                if number % 1000 == 999 { fs.durability().sync() } else { Ok(()) }
             })
         }),
         ("a committed block, to one place", TIMES, |fs| {
@@ -130,16 +130,16 @@ fn reflinks() {
         }),
         ("inline content, to one file", TIMES, |fs| {
             let (from, to) = (file(fs, "from"), file(fs, "to"));
-            fs.write(from, WriteAt::Offset(0), b"inline", false).unwrap();
-            fs.sync().unwrap();
-            Box::new(move |_| fs.clone_range(from, 0, to, 0, 6).map(drop))
+            fs.files().write(from, WriteAt::Offset(0), b"inline", false).unwrap();
+            fs.durability().sync().unwrap();
+            Box::new(move |_| fs.files().clone_range(from, 0, to, 0, 6).map(drop))
         }),
         ("a block in flight, with fsyncs", FEWER, |fs| {
             let (one, other) = (written(fs, "one", 2), file(fs, "other"));
             Box::new(move |number| {
                 write(fs, one, 0, number)?;
                 clone(fs, one, 0, other, 0)?;
-                fs.fsync(other)
+                fs.durability().fsync(other)
             })
         }),
     ]);
@@ -154,7 +154,7 @@ fn writes() {
         }),
         ("one block of an inline file", TIMES, |fs| {
             let id = file(fs, "file");
-            Box::new(move |number| fs.write(id, WriteAt::Offset(0), &[number as u8], false).map(drop))
+            Box::new(move |number| fs.files().write(id, WriteAt::Offset(0), &[number as u8], false).map(drop))
         }),
         ("the next block", TIMES, |fs| {
             let id = file(fs, "file");
@@ -176,46 +176,46 @@ fn writes() {
             let id = written(fs, "file", 1);
             Box::new(move |number| {
                 write(fs, id, 0, number)?;
-                fs.fsync(id)
+                fs.durability().fsync(id)
             })
         }),
         ("the next block, with fsyncs", FEWER, |fs| {
             let id = file(fs, "file");
             Box::new(move |number| {
                 write(fs, id, number as u64, number)?;
-                fs.fsync(id)
+                fs.durability().fsync(id)
             })
         }),
         ("one block in place, with fsyncs", FEWER, |fs| {
             let id = file(fs, "file");
-            fs.set_flags(id, InodeFlags::NODATACOW).unwrap();
+            fs.inodes().set_flags(id, InodeFlags::NODATACOW).unwrap();
             write(fs, id, 0, 1).unwrap();
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             Box::new(move |number| {
                 write(fs, id, 0, number)?;
-                fs.fsync(id)
+                fs.durability().fsync(id)
             })
         }),
         ("the next reserved block, with fsyncs", FEWER, |fs| {
             let id = file(fs, "file");
-            fs.allocate(id, 0, FEWER as u64 * SECTOR, false).unwrap();
-            fs.sync().unwrap();
+            fs.files().allocate(id, 0, FEWER as u64 * SECTOR, false).unwrap();
+            fs.durability().sync().unwrap();
             Box::new(move |number| {
                 write(fs, id, number as u64, number)?;
-                fs.fsync(id)
+                fs.durability().fsync(id)
             })
         }),
         ("reads of a block in flight", TIMES, |fs| {
             let id = written(fs, "file", 1024);
-            fs.clone_range(id, 0, id, 1024 * SECTOR, 1024 * SECTOR).unwrap();
-            Box::new(move |number| fs.read(id, number as u64 % 1024 * SECTOR, SECTOR as usize).map(drop))
+            fs.files().clone_range(id, 0, id, 1024 * SECTOR, 1024 * SECTOR).unwrap();
+            Box::new(move |number| fs.files().read(id, number as u64 % 1024 * SECTOR, SECTOR as usize).map(drop))
         }),
         ("one block, defragmented", FEWER, |fs| {
             let id = committed(fs, "file", 16);
             let how = Defragmentation { compression: Recompression::Keep, ..Defragmentation::default() };
             Box::new(move |number| {
                 write(fs, id, 2 * (number as u64 % 8), number)?;
-                fs.defragment(id, &how).map(drop)
+                fs.files().defragment(id, &how).map(drop)
             })
         }),
     ]);
@@ -227,7 +227,7 @@ fn sizes_and_holes() {
         ("truncated and written", TIMES, |fs| {
             let id = written(fs, "file", 1);
             Box::new(move |number| {
-                fs.set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() })?;
+                fs.inodes().set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() })?;
                 write(fs, id, 0, number)
             })
         }),
@@ -235,59 +235,59 @@ fn sizes_and_holes() {
             let id = committed(fs, "file", 4);
             Box::new(move |number| {
                 let size = Some(if number % 2 == 0 { 5000 } else { 15_000 });
-                fs.set_attributes(id, &SetAttributes { size, ..SetAttributes::default() }).map(drop)
+                fs.inodes().set_attributes(id, &SetAttributes { size, ..SetAttributes::default() }).map(drop)
             })
         }),
         ("ever longer", TIMES, |fs| {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
                 let size = Some(5000 + 10_000 * number as u64);
-                fs.set_attributes(id, &SetAttributes { size, ..SetAttributes::default() }).map(drop)
+                fs.inodes().set_attributes(id, &SetAttributes { size, ..SetAttributes::default() }).map(drop)
             })
         }),
         ("a hole in one place", TIMES, |fs| {
             let id = committed(fs, "file", 4);
             Box::new(move |number| {
                 write(fs, id, 1, number)?;
-                fs.punch_hole(id, SECTOR, SECTOR)
+                fs.files().punch_hole(id, SECTOR, SECTOR)
             })
         }),
         ("a hole that is there", TIMES, |fs| {
             let id = committed(fs, "file", 4);
-            Box::new(move |_| fs.punch_hole(id, SECTOR, SECTOR))
+            Box::new(move |_| fs.files().punch_hole(id, SECTOR, SECTOR))
         }),
         ("the next hole", TIMES, |fs| {
             let id = committed(fs, "file", 2 * TIMES as u64);
-            Box::new(move |number| fs.punch_hole(id, 2 * number as u64 * SECTOR, SECTOR))
+            Box::new(move |number| fs.files().punch_hole(id, 2 * number as u64 * SECTOR, SECTOR))
         }),
         ("a hole of all, and back", TIMES, |fs| {
             let id = committed(fs, "file", 64);
             Box::new(move |number| {
-                fs.punch_hole(id, 0, 64 * SECTOR)?;
+                fs.files().punch_hole(id, 0, 64 * SECTOR)?;
                 write(fs, id, number as u64 % 64, number)
             })
         }),
         ("space reserved and given back", TIMES, |fs| {
             let id = file(fs, "file");
             Box::new(move |_| {
-                fs.allocate(id, 0, 16 * SECTOR, true)?;
-                fs.punch_hole(id, 0, 16 * SECTOR)?;
-                fs.set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() }).map(drop)
+                fs.files().allocate(id, 0, 16 * SECTOR, true)?;
+                fs.files().punch_hole(id, 0, 16 * SECTOR)?;
+                fs.inodes().set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() }).map(drop)
             })
         }),
         ("the next space", TIMES, |fs| {
             let id = file(fs, "file");
-            Box::new(move |number| fs.allocate(id, 2 * number as u64 * SECTOR, SECTOR, false))
+            Box::new(move |number| fs.files().allocate(id, 2 * number as u64 * SECTOR, SECTOR, false))
         }),
         ("space that is there", TIMES, |fs| {
             let id = file(fs, "file");
-            Box::new(move |_| fs.allocate(id, 0, SECTOR, false))
+            Box::new(move |_| fs.files().allocate(id, 0, SECTOR, false))
         }),
         ("one range of zeroes", TIMES, |fs| {
             let id = committed(fs, "file", 4);
             Box::new(move |number| {
                 write(fs, id, 1, number)?;
-                fs.zero_range(id, SECTOR, SECTOR, false)
+                fs.files().zero_range(id, SECTOR, SECTOR, false)
             })
         }),
     ]);
@@ -306,58 +306,58 @@ fn names() {
         }),
         ("made and unlinked in a logged directory", TIMES, |fs| {
             let dir = directory(fs, "dir");
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-            fs.forget(fs.create(dir, b"first", &new).unwrap(), 1);
-            fs.fsync(dir).unwrap();
+            fs.references().forget(fs.directories().create(dir, b"first", &new).unwrap(), 1);
+            fs.durability().fsync(dir).unwrap();
             Box::new(move |_| {
-                let id = fs.create(dir, b"file", &new)?;
+                let id = fs.directories().create(dir, b"file", &new)?;
                 unlink_forgotten(fs, dir, b"file", id)
             })
         }),
         ("made, fsynced and unlinked", FEWER, |fs| {
             Box::new(move |_| {
                 let id = file(fs, "file");
-                fs.fsync(id)?;
+                fs.durability().fsync(id)?;
                 unlink_forgotten(fs, root(), b"file", id)
             })
         }),
         ("a directory made and removed", TIMES, |fs| {
             Box::new(move |_| {
                 let id = directory(fs, "dir");
-                fs.rmdir(root(), b"dir")?;
-                fs.forget(id, 1);
+                fs.directories().rmdir(root(), b"dir")?;
+                fs.references().forget(id, 1);
                 Ok(())
             })
         }),
         ("the next file", TIMES, |fs| {
             Box::new(move |number| {
-                fs.forget(file(fs, &format!("{number}")), 1);
+                fs.references().forget(file(fs, &format!("{number}")), 1);
                 Ok(())
             })
         }),
         ("the next file without a name, open", TIMES, |fs| {
             Box::new(move |_| {
                 let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-                fs.create_unnamed(root(), &new).map(drop)
+                fs.directories().create_unnamed(root(), &new).map(drop)
             })
         }),
         ("unlinked while open", TIMES, |fs| {
             Box::new(move |_| {
                 file(fs, "file");
-                fs.unlink(root(), b"file")
+                fs.directories().unlink(root(), b"file")
             })
         }),
         ("one link, made and removed", TIMES, |fs| {
             let id = committed(fs, "file", 1);
             Box::new(move |_| {
-                fs.link(id, root(), b"link")?;
-                fs.unlink(root(), b"link")
+                fs.directories().link(id, root(), b"link")?;
+                fs.directories().unlink(root(), b"link")
             })
         }),
         ("the next link", TIMES, |fs| {
             let id = committed(fs, "file", 1);
-            Box::new(move |number| fs.link(id, root(), format!("{number}").as_bytes()))
+            Box::new(move |number| fs.directories().link(id, root(), format!("{number}").as_bytes()))
         }),
         ("renamed there and back", TIMES, |fs| {
             committed(fs, "0", 1);
@@ -382,7 +382,7 @@ fn names() {
             let ids = [written(fs, "0", 1), committed(fs, "1", 1)];
             for id in ids {
                 write(fs, id, 0, 7).unwrap();
-                fs.fsync(id).unwrap();
+                fs.durability().fsync(id).unwrap();
             }
             Box::new(move |_| rename(fs, b"0", b"1", EXCHANGE))
         }),
@@ -391,7 +391,7 @@ fn names() {
             Box::new(move |_| {
                 let id = file(fs, "new");
                 rename(fs, b"new", b"target", RenameFlags::default())?;
-                fs.forget(id, 1);
+                fs.references().forget(id, 1);
                 Ok(())
             })
         }),
@@ -400,23 +400,23 @@ fn names() {
             Box::new(move |number| {
                 let id = file(fs, "new");
                 write(fs, id, 0, number)?;
-                fs.fsync(id)?;
+                fs.durability().fsync(id)?;
                 rename(fs, b"new", b"target", RenameFlags::default())?;
-                fs.forget(id, 1);
+                fs.references().forget(id, 1);
                 Ok(())
             })
         }),
         ("looked up in vain", TIMES, |fs| {
             Box::new(move |number| {
-                assert!(fs.lookup(root(), format!("{number}").as_bytes()).is_err());
+                assert!(fs.directories().lookup(root(), format!("{number}").as_bytes()).is_err());
                 Ok(())
             })
         }),
         ("looked up and forgotten", TIMES, |fs| {
             committed(fs, "file", 1);
             Box::new(move |_| {
-                let id = fs.lookup(root(), b"file")?;
-                fs.forget(id, 1);
+                let id = fs.directories().lookup(root(), b"file")?;
+                fs.references().forget(id, 1);
                 Ok(())
             })
         }),
@@ -425,8 +425,8 @@ fn names() {
                 committed(fs, &format!("{number}"), 1);
             }
             Box::new(move |number| {
-                let last = fs.begin_listing(root())?;
-                fs.list(root(), DirIndex(0), last, 3)?;
+                let last = fs.directories().begin_listing(root())?;
+                fs.directories().list(root(), DirIndex(0), last, 3)?;
                 let (from, to) = if number % 2 == 0 { (b"0", b"x") } else { (b"x", b"0") };
                 rename(fs, from, to, RenameFlags::default())
             })
@@ -441,45 +441,45 @@ fn attributes() {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
                 let mode = Some(0o600 + (number as u32 & 0o77));
-                fs.set_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
+                fs.inodes().set_attributes(id, &SetAttributes { mode, ..SetAttributes::default() }).map(drop)
             })
         }),
         ("the mode, with fsyncs", FEWER, |fs| {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
                 let mode = Some(0o600 + (number as u32 & 0o77));
-                fs.set_attributes(id, &SetAttributes { mode, ..SetAttributes::default() })?;
-                fs.fsync(id)
+                fs.inodes().set_attributes(id, &SetAttributes { mode, ..SetAttributes::default() })?;
+                fs.durability().fsync(id)
             })
         }),
         ("flags", TIMES, |fs| {
             let id = committed(fs, "file", 1);
-            Box::new(move |number| fs.set_flags(id, if number % 2 == 0 { InodeFlags::COMPRESS } else { 0 }))
+            Box::new(move |number| fs.inodes().set_flags(id, if number % 2 == 0 { InodeFlags::COMPRESS } else { 0 }))
         }),
         ("one xattr, ever another value", TIMES, |fs| {
             let id = committed(fs, "file", 1);
-            Box::new(move |number| fs.set_xattr(id, b"user.x", &vec![number as u8; 1000], XattrMode::Set))
+            Box::new(move |number| fs.inodes().set_xattr(id, b"user.x", &vec![number as u8; 1000], XattrMode::Set))
         }),
         ("one xattr, set and removed", TIMES, |fs| {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
-                fs.set_xattr(id, b"user.x", &[number as u8], XattrMode::Set)?;
-                fs.remove_xattr(id, b"user.x")
+                fs.inodes().set_xattr(id, b"user.x", &[number as u8], XattrMode::Set)?;
+                fs.inodes().remove_xattr(id, b"user.x")
             })
         }),
         ("the next xattr, set and removed", TIMES, |fs| {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
                 let name = format!("user.{number}");
-                fs.set_xattr(id, name.as_bytes(), b"x", XattrMode::Set)?;
-                fs.remove_xattr(id, name.as_bytes())
+                fs.inodes().set_xattr(id, name.as_bytes(), b"x", XattrMode::Set)?;
+                fs.inodes().remove_xattr(id, name.as_bytes())
             })
         }),
         ("one xattr, with fsyncs", FEWER, |fs| {
             let id = committed(fs, "file", 1);
             Box::new(move |number| {
-                fs.set_xattr(id, b"user.x", &vec![number as u8; 1000], XattrMode::Set)?;
-                fs.fsync(id)
+                fs.inodes().set_xattr(id, b"user.x", &vec![number as u8; 1000], XattrMode::Set)?;
+                fs.durability().fsync(id)
             })
         }),
     ]);
@@ -490,30 +490,30 @@ fn subvolumes() {
     repeat_all(&[
         ("a subvolume, made and deleted", FEW, |fs| {
             Box::new(move |_| {
-                fs.create_subvolume(root(), b"sub", 0o755, (0, 0))?;
-                fs.delete_subvolume(root(), b"sub")?;
-                fs.sync()
+                fs.subvolumes().create_subvolume(root(), b"sub", 0o755, (0, 0))?;
+                fs.subvolumes().delete_subvolume(root(), b"sub")?;
+                fs.durability().sync()
             })
         }),
         ("a snapshot, made and deleted", FEW, |fs| {
             let id = committed(fs, "file", 64);
             Box::new(move |number| {
                 write(fs, id, number as u64 % 64, number)?;
-                fs.snapshot(root().subvolume, root(), b"snapshot", false)?;
-                fs.delete_subvolume(root(), b"snapshot")?;
-                fs.sync()
+                fs.subvolumes().snapshot(root().subvolume, root(), b"snapshot", false)?;
+                fs.subvolumes().delete_subvolume(root(), b"snapshot")?;
+                fs.durability().sync()
             })
         }),
         ("a subvolume renamed", TIMES, |fs| {
-            fs.create_subvolume(root(), b"0", 0o755, (0, 0)).unwrap();
+            fs.subvolumes().create_subvolume(root(), b"0", 0o755, (0, 0)).unwrap();
             Box::new(move |number| {
                 let (from, to) = (format!("{number}"), format!("{}", number + 1));
                 rename(fs, from.as_bytes(), to.as_bytes(), RenameFlags::default())
             })
         }),
         ("a subvolume read-only and not", FEW, |fs| {
-            let id = fs.create_subvolume(root(), b"sub", 0o755, (0, 0)).unwrap();
-            Box::new(move |number| fs.set_subvolume_read_only(id, number % 2 == 0))
+            let id = fs.subvolumes().create_subvolume(root(), b"sub", 0o755, (0, 0)).unwrap();
+            Box::new(move |number| fs.subvolumes().set_subvolume_read_only(id, number % 2 == 0))
         }),
     ]);
 }

@@ -26,12 +26,12 @@ fn filled(path: &Path) -> Arc<Filesystem> {
     for number in 0..300 {
         let name = format!("file{number}");
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let id = fs.create(fs.root(), name.as_bytes(), &new).unwrap();
+        let id = fs.directories().create(fs.root(), name.as_bytes(), &new).unwrap();
         let len = if number % 10 == 0 { 6 << 20 } else { 30_000 };
-        fs.write(id, WriteAt::Offset(0), &pattern(number, len), false).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &pattern(number, len), false).unwrap();
     }
-    fs.sync().unwrap();
-    fs.snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
     fs
 }
 
@@ -65,9 +65,9 @@ fn chunks_get_another_profile_and_the_old_one_again() {
     let before = tree_of(&fs);
     let (data, metadata, system) = (BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM);
     let of_metadata = BalanceFlags::METADATA | BalanceFlags::SYSTEM;
-    let refused = fs.start_balance(&convert(SINGLE, of_metadata), &|_| true).unwrap_err();
+    let refused = fs.balancer().start(&convert(SINGLE, of_metadata), &|_| true).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL, "fewer copies of metadata are a matter of force");
-    let refused = fs.start_balance(&convert(BlockGroupFlags::RAID1.0, BalanceFlags::DATA), &|_| true).unwrap_err();
+    let refused = fs.balancer().start(&convert(BlockGroupFlags::RAID1.0, BalanceFlags::DATA), &|_| true).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL, "one device holds no RAID1");
     for (balance, expected) in [
         (convert(SINGLE, of_metadata | BalanceFlags::FORCE), [0, 0, 0]),
@@ -75,8 +75,8 @@ fn chunks_get_another_profile_and_the_old_one_again() {
         (convert(BlockGroupFlags::DUP.0, BalanceFlags::DATA), [BlockGroupFlags::DUP.0; 3]),
         (convert(SINGLE, BalanceFlags::DATA), [0, BlockGroupFlags::DUP.0, BlockGroupFlags::DUP.0]),
     ] {
-        fs.start_balance(&balance, &|_| true).unwrap();
-        assert_eq!(fs.balance_status(), None);
+        fs.balancer().start(&balance, &|_| true).unwrap();
+        assert_eq!(fs.balancer().status(), None);
         let found = [data, metadata, system].map(|kind| profiles(&fs, kind));
         assert_eq!(found, expected.map(|profile| vec![profile]));
         fs = check(fs, &path);
@@ -90,24 +90,24 @@ fn a_paused_balance_is_there_at_the_next_mount() {
     let path = dir.path().join("image");
     let fs = filled(&path);
     let before = tree_of(&fs);
-    assert_eq!(fs.resume_balance(&|_| true).unwrap_err().errno(), Errno::NOTCONN);
-    assert_eq!(fs.pause_balance().unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.balancer().resume(&|_| true).unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.balancer().pause().unwrap_err().errno(), Errno::NOTCONN);
     let everything = BalanceItem {
         flags: BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM,
         ..BalanceItem::default()
     };
     std::thread::scope(|scope| {
-        let balance = scope.spawn(|| fs.start_balance(&everything, &|_| true));
-        while fs.balance_status().is_none_or(|status| status.progress.considered == 0) {
+        let balance = scope.spawn(|| fs.balancer().start(&everything, &|_| true));
+        while fs.balancer().status().is_none_or(|status| status.progress.considered == 0) {
             std::thread::yield_now();
         }
-        fs.pause_balance().unwrap();
+        fs.balancer().pause().unwrap();
         assert_eq!(balance.join().unwrap().unwrap_err().errno(), Errno::CANCELED);
     });
-    assert!(!fs.balance_status().unwrap().running);
-    assert_eq!(fs.start_balance(&everything, &|_| true).unwrap_err().errno(), Errno::INPROGRESS);
+    assert!(!fs.balancer().status().unwrap().running);
+    assert_eq!(fs.balancer().start(&everything, &|_| true).unwrap_err().errno(), Errno::INPROGRESS);
     let fs = check(fs, &path);
-    let status = fs.balance_status().unwrap();
+    let status = fs.balancer().status().unwrap();
     assert_eq!((status.balance, status.running), (everything, false));
     // As mounts do it, in the background.
     drop(fs);
@@ -115,14 +115,14 @@ fn a_paused_balance_is_there_at_the_next_mount() {
     let volume = Arc::new(Volume::open(vec![device], OpenOptions { read_only: false }).unwrap());
     let fs = Filesystem::open(volume, Options { resume_balance: true, ..options() }).unwrap();
     let start = Instant::now();
-    while fs.balance_status().is_some() {
-        assert!(start.elapsed() < Duration::from_secs(120), "{:?}", fs.balance_status());
+    while fs.balancer().status().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(120), "{:?}", fs.balancer().status());
         std::thread::sleep(Duration::from_millis(5));
     }
     let fs = check(fs, &path);
-    assert_eq!(fs.balance_status(), None);
+    assert_eq!(fs.balancer().status(), None);
     assert_eq!(tree_of(&fs), before);
-    assert_eq!(fs.cancel_balance().unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.balancer().cancel().unwrap_err().errno(), Errno::NOTCONN);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
         let [runs, asked, returned] = [(); 3].map(|()| AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let first = fs.start_balance(&data, &|_| {
+                let first = fs.balancer().start(&data, &|_| {
                     runs.store(true, Ordering::SeqCst);
                     // By then it waits.
                     let is_asked = wait_for(&asked);
@@ -152,7 +152,7 @@ fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
                     is_asked
                 });
                 drop(first);
-                let second = fs.start_balance(&data, &|_| {
+                let second = fs.balancer().start(&data, &|_| {
                     assert!(wait_for(&returned), "round {round}");
                     true
                 });
@@ -160,10 +160,10 @@ fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
             });
             assert!(wait_for(&runs));
             asked.store(true, Ordering::SeqCst);
-            drop(if round % 2 == 0 { fs.cancel_balance() } else { fs.pause_balance() });
+            drop(if round % 2 == 0 { fs.balancer().cancel() } else { fs.balancer().pause() });
             returned.store(true, Ordering::SeqCst);
         });
-        drop(fs.cancel_balance());
+        drop(fs.balancer().cancel());
     }
     drop(check(fs, &path));
 }

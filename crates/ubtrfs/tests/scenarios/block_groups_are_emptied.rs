@@ -41,20 +41,20 @@ fn fill(fs: &Filesystem, dir: InodeId) {
     }
     let large = file(fs, dir, "large", &pattern(7, 6 << 20));
     let copy = file(fs, dir, "copy", b"");
-    fs.clone_range(large, 1 << 20, copy, 0, 2 << 20).unwrap();
-    fs.clone_range(large, 3 << 20, copy, 4 << 20, 1 << 20).unwrap();
-    fs.clone_range(large, 3 << 20, large, 5 << 20, 64 << 10).unwrap();
-    let nocow = fs.create(dir, b"nocow", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.set_flags(nocow, InodeFlags::NODATACOW).unwrap();
-    fs.write(nocow, WriteAt::Offset(0), &pattern(9, 1 << 20), false).unwrap();
+    fs.files().clone_range(large, 1 << 20, copy, 0, 2 << 20).unwrap();
+    fs.files().clone_range(large, 3 << 20, copy, 4 << 20, 1 << 20).unwrap();
+    fs.files().clone_range(large, 3 << 20, large, 5 << 20, 64 << 10).unwrap();
+    let nocow = fs.directories().create(dir, b"nocow", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    fs.inodes().set_flags(nocow, InodeFlags::NODATACOW).unwrap();
+    fs.files().write(nocow, WriteAt::Offset(0), &pattern(9, 1 << 20), false).unwrap();
     let reserved = file(fs, dir, "reserved", b"");
-    fs.allocate(reserved, 0, 2 << 20, false).unwrap();
-    fs.sync().unwrap();
-    fs.write(reserved, WriteAt::Offset(256 << 10), &pattern(3, 64 << 10), false).unwrap();
+    fs.files().allocate(reserved, 0, 2 << 20, false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.files().write(reserved, WriteAt::Offset(256 << 10), &pattern(3, 64 << 10), false).unwrap();
     fs.set_compression(Some(CompressionMode { algorithm: Compression::Zstd, level: 3, force: false }));
     file(fs, dir, "packed", &b"much of the same ".repeat(60_000));
     fs.set_compression(None);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
 }
 
 /// A part of an extent that a file uses: subvolume, inode, file offset, offset in the extent,
@@ -94,7 +94,7 @@ fn sharing(fs: &Filesystem) -> Sharing {
     })
     .unwrap();
     let mut by_extent: BTreeMap<u64, Vec<Use>> = BTreeMap::new();
-    for tree in fs.subvolumes() {
+    for tree in fs.subvolumes().ids() {
         fs.search_tree(tree, all.0, all.1, &mut |item| {
             if item.key.item_type == ItemType::EXTENT_DATA
                 && let FileExtentKind::Regular { disk_bytenr, offset, num_bytes, .. } =
@@ -130,23 +130,24 @@ fn what_snapshots_share_is_shared_at_the_new_places() {
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
     let fs = image::open(&path, options());
-    let work = fs.create_subvolume(fs.root(), b"work", 0o755, (0, 0)).unwrap();
+    let work = fs.subvolumes().create_subvolume(fs.root(), b"work", 0o755, (0, 0)).unwrap();
     fill(&fs, root_of(work));
     for number in 0..6 {
-        let copy = fs.snapshot(work, fs.root(), format!("copy{number}").as_bytes(), number % 2 == 0).unwrap();
+        let copy =
+            fs.subvolumes().snapshot(work, fs.root(), format!("copy{number}").as_bytes(), number % 2 == 0).unwrap();
         let changed = if number % 2 == 0 { work } else { copy };
         for other in 0..30 {
             let name = format!("file{}", (other * 13 + number * 5) % 400);
-            let id = fs.lookup(root_of(changed), name.as_bytes()).unwrap();
-            fs.write(id, WriteAt::Offset(4096), &pattern(number, 9000), false).unwrap();
+            let id = fs.directories().lookup(root_of(changed), name.as_bytes()).unwrap();
+            fs.files().write(id, WriteAt::Offset(4096), &pattern(number, 9000), false).unwrap();
         }
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     let fs = check(fs, &path);
     let (before, shared) = (tree_of(&fs), sharing(&fs));
     for kind in [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM] {
         for start in groups(&fs, kind) {
-            assert!(fs.empty_block_group(start, &|| true).unwrap(), "{start}");
+            assert!(fs.relocator().empty_block_group(start, &|| true).unwrap(), "{start}");
             assert!(fs.volume().chunk(start).is_none(), "the chunk {start} is still there");
         }
         assert!(sharing(&fs) == shared, "what is shared has changed by emptying groups of {kind:?}");
@@ -157,13 +158,13 @@ fn what_snapshots_share_is_shared_at_the_new_places() {
     assert_eq!(tree_of(&fs), before);
     // The trees can be changed as before.
     for number in 0..6 {
-        let root = fs.lookup(fs.root(), format!("copy{number}").as_bytes()).unwrap();
+        let root = fs.directories().lookup(fs.root(), format!("copy{number}").as_bytes()).unwrap();
         if number % 2 == 1 {
-            let id = fs.lookup(root, b"large").unwrap();
-            fs.write(id, WriteAt::Offset(12_288), &pattern(5, 5000), false).unwrap();
+            let id = fs.directories().lookup(root, b"large").unwrap();
+            fs.files().write(id, WriteAt::Offset(12_288), &pattern(5, 5000), false).unwrap();
         }
         if number > 2 {
-            fs.delete_subvolume(fs.root(), format!("copy{number}").as_bytes()).unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), format!("copy{number}").as_bytes()).unwrap();
         }
     }
     drop(check(fs, &path));
@@ -179,19 +180,19 @@ fn it_can_be_stopped_between_any_two_steps() {
     for number in 0..12 {
         file(&fs, fs.root(), &format!("file{number}"), &pattern(number, 9 << 20));
     }
-    fs.sync().unwrap();
-    fs.snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
     let before = tree_of(&fs);
     let start = groups(&fs, BlockGroupFlags::DATA)[0];
     let steps = std::cell::Cell::new(0);
     let first_only = || steps.replace(steps.get() + 1) == 0;
-    assert!(!fs.empty_block_group(start, &first_only).unwrap());
+    assert!(!fs.relocator().empty_block_group(start, &first_only).unwrap());
     assert_eq!(steps.get(), 2, "the group has more than one step holds");
     assert!(fs.volume().chunk(start).is_some());
     assert_eq!(tree_of(&fs), before);
     let fs = check(fs, &path);
     assert_eq!(tree_of(&fs), before);
-    assert_eq!(fs.empty_block_group(Logical(12_345), &|| true).unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(fs.relocator().empty_block_group(Logical(12_345), &|| true).unwrap_err().errno(), Errno::NOENT);
     drop(check(fs, &path));
 }
 
@@ -207,39 +208,41 @@ fn the_volume_is_in_use_meanwhile() {
     for number in 0..8 {
         file(&fs, fs.root(), &format!("written{number}"), &pattern(number, 4 << 20));
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for writer in 0..4_u64 {
             let (fs, ended) = (&fs, &ended);
             scope.spawn(move || {
-                let source = fs.lookup(fs.root(), format!("written{writer}").as_bytes()).unwrap();
-                let nocow = fs.lookup(fs.root(), b"nocow").unwrap();
+                let source = fs.directories().lookup(fs.root(), format!("written{writer}").as_bytes()).unwrap();
+                let nocow = fs.directories().lookup(fs.root(), b"nocow").unwrap();
                 let content = pattern(writer, 4 << 20);
                 for round in 0_u64.. {
                     if ended.load(Ordering::Relaxed) {
                         break;
                     }
                     let name = format!("clone{writer}.{}", round % 5);
-                    let _ = fs.unlink(fs.root(), name.as_bytes());
+                    let _ = fs.directories().unlink(fs.root(), name.as_bytes());
                     let clone = file(fs, fs.root(), &name, b"");
                     let at = (round % 7) * (64 << 10);
-                    fs.clone_range(source, at, clone, 0, 1 << 20).unwrap();
-                    assert_eq!(fs.read(clone, 0, 1 << 20).unwrap()[..], content[at as usize..][..1 << 20]);
+                    fs.files().clone_range(source, at, clone, 0, 1 << 20).unwrap();
+                    assert_eq!(fs.files().read(clone, 0, 1 << 20).unwrap()[..], content[at as usize..][..1 << 20]);
                     if round % 3 == 0 {
-                        fs.fsync(clone).unwrap();
+                        fs.durability().fsync(clone).unwrap();
                     }
-                    assert_eq!(fs.read(clone, 0, 1 << 20).unwrap()[..], content[at as usize..][..1 << 20]);
+                    assert_eq!(fs.files().read(clone, 0, 1 << 20).unwrap()[..], content[at as usize..][..1 << 20]);
                     // btrfs check does not expect orphans in snapshots.
-                    fs.forget(clone, 1);
+                    fs.references().forget(clone, 1);
                     let place = (writer * 4 + round % 4) << 14;
-                    fs.write(nocow, WriteAt::Offset(place), &pattern(round, 1 << 14), false).unwrap();
+                    fs.files().write(nocow, WriteAt::Offset(place), &pattern(round, 1 << 14), false).unwrap();
                     if round % 4 == 0 {
-                        fs.fsync(nocow).unwrap();
+                        fs.durability().fsync(nocow).unwrap();
                     }
-                    assert_eq!(fs.read(nocow, place, 1 << 14).unwrap(), pattern(round, 1 << 14));
+                    assert_eq!(fs.files().read(nocow, place, 1 << 14).unwrap(), pattern(round, 1 << 14));
                     if round % 9 == 0 && writer == 0 && round < 40 {
-                        fs.snapshot(TreeId::FS, fs.root(), format!("snapshot{round}").as_bytes(), true).unwrap();
+                        fs.subvolumes()
+                            .snapshot(TreeId::FS, fs.root(), format!("snapshot{round}").as_bytes(), true)
+                            .unwrap();
                     }
                 }
             });
@@ -250,7 +253,7 @@ fn the_volume_is_in_use_meanwhile() {
             for kind in [BlockGroupFlags::DATA, BlockGroupFlags::METADATA] {
                 for start in groups(&fs, kind) {
                     // A group that is empty goes by itself.
-                    let result = fs.empty_block_group(start, &|| true);
+                    let result = fs.relocator().empty_block_group(start, &|| true);
                     failed.extend(result.err().filter(|error| error.errno() != Errno::NOENT).map(|e| e.chain()));
                 }
             }
@@ -262,7 +265,7 @@ fn the_volume_is_in_use_meanwhile() {
     let fs = check(fs, &path);
     assert_eq!(tree_of(&fs), before);
     for number in 0..8 {
-        let id = fs.lookup(fs.root(), format!("written{number}").as_bytes()).unwrap();
-        assert_eq!(fs.read(id, 0, 4 << 20).unwrap(), pattern(number, 4 << 20));
+        let id = fs.directories().lookup(fs.root(), format!("written{number}").as_bytes()).unwrap();
+        assert_eq!(fs.files().read(id, 0, 4 << 20).unwrap(), pattern(number, 4 << 20));
     }
 }

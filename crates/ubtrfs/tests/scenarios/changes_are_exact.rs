@@ -49,9 +49,9 @@ fn walk(fs: &Filesystem, subvolume: TreeId) -> Walked {
             seen.names.insert(name);
             continue;
         }
-        let attributes = fs.attributes(id).unwrap();
-        let xattrs = fs.list_xattrs(id).unwrap().into_iter();
-        let xattrs = xattrs.map(|name| (name.clone(), fs.get_xattr(id, &name).unwrap())).collect();
+        let attributes = fs.inodes().attributes(id).unwrap();
+        let xattrs = fs.inodes().list_xattrs(id).unwrap().into_iter();
+        let xattrs = xattrs.map(|name| (name.clone(), fs.inodes().get_xattr(id, &name).unwrap())).collect();
         let mut seen = Seen {
             id,
             names: BTreeSet::from([name]),
@@ -61,9 +61,9 @@ fn walk(fs: &Filesystem, subvolume: TreeId) -> Walked {
             subvolumes: BTreeSet::new(),
         };
         match attributes.file_type {
-            FileType::Regular => seen.content = fs.read(id, 0, attributes.size as usize).unwrap(),
+            FileType::Regular => seen.content = fs.files().read(id, 0, attributes.size as usize).unwrap(),
             FileType::Directory => {
-                for entry in fs.list(id, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
+                for entry in fs.directories().list(id, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
                     let separator: &[u8] = if path.is_empty() { b"" } else { b"/" };
                     if entry.inode.subvolume == subvolume && entry.inode.ino != Ino(2) {
                         let path = [&path, separator, &entry.name].concat();
@@ -114,7 +114,7 @@ fn differing_attributes(old: &Attributes, new: &Attributes) -> Vec<ChangedAttrib
 
 /// Fails unless a range of a file holds only data, or none.
 fn assert_holds(fs: &Filesystem, seen: &Seen, range: &Range<u64>, content: Content) {
-    let data = match fs.seek_data(seen.id, range.start) {
+    let data = match fs.files().seek_data(seen.id, range.start) {
         Ok(data) => data,
         Err(error) => {
             assert_eq!(error.errno(), Errno::NXIO);
@@ -123,7 +123,11 @@ fn assert_holds(fs: &Filesystem, seen: &Seen, range: &Range<u64>, content: Conte
     };
     if content == Content::Data {
         assert_eq!(data, range.start, "{range:?} of {:?} is no data", seen.id);
-        assert!(fs.seek_hole(seen.id, range.start).unwrap() >= range.end, "{range:?} of {:?} has holes", seen.id);
+        assert!(
+            fs.files().seek_hole(seen.id, range.start).unwrap() >= range.end,
+            "{range:?} of {:?} has holes",
+            seen.id
+        );
     } else {
         assert!(data >= range.end, "{range:?} of {:?} has data at {data}", seen.id);
     }
@@ -233,7 +237,7 @@ impl Changer<'_> {
         let whole = range.start / SECTOR * SECTOR..range.end.div_ceil(SECTOR) * SECTOR;
         let written = self.written.entry(id.ino).or_default();
         written.push(whole);
-        if self.fs.size(id).is_ok_and(|size| size <= SECTOR) {
+        if self.fs.inodes().size(id).is_ok_and(|size| size <= SECTOR) {
             written.push(0..SECTOR);
         }
     }
@@ -243,48 +247,53 @@ impl Changer<'_> {
         let (dir, other) = (*self.rng.pick(&self.dirs.clone()), *self.rng.pick(&self.dirs.clone()));
         let (name, other_name) = (self.name(), self.name());
         let (offset, len) = (self.rng.below(60) * 1500, 1 + self.rng.below(30_000));
-        let found = fs.lookup(dir, &name);
-        let file =
-            found.as_ref().ok().copied().filter(|id| fs.mode(*id).is_ok_and(|mode| mode & 0o170_000 == 0o100_000));
+        let found = fs.directories().lookup(dir, &name);
+        let file = found
+            .as_ref()
+            .ok()
+            .copied()
+            .filter(|id| fs.inodes().mode(*id).is_ok_and(|mode| mode & 0o170_000 == 0o100_000));
         match self.rng.below(20) {
             0..=2 => {
                 let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-                if let Ok(id) = fs.create(dir, &name, &new) {
+                if let Ok(id) = fs.directories().create(dir, &name, &new) {
                     let len = if self.rng.one_in(2) { 300 } else { len };
                     let content = self.rng.noise(len as usize);
-                    fs.write(id, WriteAt::Offset(0), &content, false).unwrap();
+                    fs.files().write(id, WriteAt::Offset(0), &content, false).unwrap();
                 }
             }
             3 => {
-                if let Ok(id) = fs.create(dir, &name, &NewInode { mode: 0o040_755, ..NewInode::default() }) {
+                if let Ok(id) =
+                    fs.directories().create(dir, &name, &NewInode { mode: 0o040_755, ..NewInode::default() })
+                {
                     self.dirs.push(id);
                 }
             }
             4 => {
                 let target = b"target".to_vec();
                 let new = NewInode { mode: 0o120_777, symlink_target: target, ..NewInode::default() };
-                let _ = fs.create(dir, &name, &new);
+                let _ = fs.directories().create(dir, &name, &new);
             }
             5 | 6 => {
                 let exchange = self.rng.one_in(2);
                 let flags = RenameFlags { exchange, ..RenameFlags::default() };
-                let _ = fs.rename(dir, &name, other, &other_name, flags);
+                let _ = fs.directories().rename(dir, &name, other, &other_name, flags);
             }
             7 => {
                 if let Ok(id) = found {
-                    let _ = fs.link(id, other, &other_name);
+                    let _ = fs.directories().link(id, other, &other_name);
                 }
             }
-            8 => drop(fs.unlink(dir, &name)),
-            9 => drop(fs.rmdir(dir, &name)),
+            8 => drop(fs.directories().unlink(dir, &name)),
+            9 => drop(fs.directories().rmdir(dir, &name)),
             10 => {
                 if let Ok(id) = found {
                     let name = format!("user.{}", self.rng.below(3));
                     let value = self.rng.noise(len as usize % 50);
                     let _ = if self.rng.one_in(3) {
-                        fs.remove_xattr(id, name.as_bytes())
+                        fs.inodes().remove_xattr(id, name.as_bytes())
                     } else {
-                        fs.set_xattr(id, name.as_bytes(), &value, XattrMode::Set)
+                        fs.inodes().set_xattr(id, name.as_bytes(), &value, XattrMode::Set)
                     };
                 }
             }
@@ -292,7 +301,7 @@ impl Changer<'_> {
                 if let Ok(id) = found {
                     let mode = Some(0o600 + self.rng.below(64) as u32);
                     let uid = self.rng.one_in(3).then_some(7);
-                    let _ = fs.set_attributes(id, &SetAttributes { mode, uid, ..SetAttributes::default() });
+                    let _ = fs.inodes().set_attributes(id, &SetAttributes { mode, uid, ..SetAttributes::default() });
                 }
             }
             _ => {
@@ -305,21 +314,22 @@ impl Changer<'_> {
 
     fn change_content(&mut self, id: InodeId, offset: u64, len: u64, (other, other_name): (InodeId, &[u8])) {
         let fs = self.fs;
-        let size = fs.size(id).unwrap();
+        let size = fs.inodes().size(id).unwrap();
         let end = offset + len;
         self.note(id, offset..end);
         match self.rng.below(6) {
-            0 => drop(fs.punch_hole(id, offset, len)),
-            1 => drop(fs.allocate(id, offset, len, self.rng.one_in(2))),
+            0 => drop(fs.files().punch_hole(id, offset, len)),
+            1 => drop(fs.files().allocate(id, offset, len, self.rng.one_in(2))),
             2 => {
                 self.note(id, offset.min(size)..offset.max(size) + SECTOR);
-                let _ = fs.set_attributes(id, &SetAttributes { size: Some(offset), ..SetAttributes::default() });
+                let _ =
+                    fs.inodes().set_attributes(id, &SetAttributes { size: Some(offset), ..SetAttributes::default() });
             }
             3 => {
-                let source = fs.lookup(other, other_name);
+                let source = fs.directories().lookup(other, other_name);
                 let (from, to, len) = (offset / SECTOR * SECTOR, len / SECTOR * SECTOR, len / SECTOR * SECTOR);
                 if let Ok(source) = source
-                    && fs.clone_range(source, from, id, to, len).is_ok()
+                    && fs.files().clone_range(source, from, id, to, len).is_ok()
                 {
                     self.note(id, to.min(size)..to + len + SECTOR);
                 }
@@ -328,10 +338,10 @@ impl Changer<'_> {
                 // What was behind the end is filled with zeroes.
                 self.note(id, size.min(offset)..size.min(offset) + 1);
                 let data = self.rng.noise(len as usize);
-                fs.write(id, WriteAt::Offset(offset), &data, false).unwrap();
+                fs.files().write(id, WriteAt::Offset(offset), &data, false).unwrap();
             }
         }
-        let size = fs.size(id).unwrap();
+        let size = fs.inodes().size(id).unwrap();
         self.note(id, size..size);
     }
 
@@ -401,7 +411,7 @@ fn random_changes_are_shown_as_walks_find_them() {
             for step in 0..steps {
                 changer.step();
                 if step % 97 == 96 {
-                    fs.sync().unwrap();
+                    fs.durability().sync().unwrap();
                 }
             }
             if let Some((last, generation)) = snapshots.last() {
@@ -411,7 +421,7 @@ fn random_changes_are_shown_as_walks_find_them() {
             }
             dirs = changer.dirs;
             let name = format!("snapshot{round}");
-            let id = fs.snapshot(TreeId::FS, fs.root(), name.as_bytes(), true).unwrap();
+            let id = fs.subvolumes().snapshot(TreeId::FS, fs.root(), name.as_bytes(), true).unwrap();
             snapshots.push((id, fs.generation().0 + 1));
             if round == 2 {
                 fs.close().unwrap();
@@ -430,8 +440,9 @@ fn random_changes_are_shown_as_walks_find_them() {
 }
 
 fn file(fs: &Filesystem, dir: InodeId, name: &str, len: usize) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), &crate::common::pattern(id.ino.0, len), false).unwrap();
+    let id =
+        fs.directories().create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &crate::common::pattern(id.ino.0, len), false).unwrap();
     id
 }
 
@@ -442,20 +453,20 @@ fn holes_reserved_space_and_many_names_are_distinguished() {
     image::make(&path, 256 << 20, |_| {});
     let fs = open(&path);
     let id = file(&fs, fs.root(), "file", 100_000);
-    fs.allocate(id, 0x40000, 0x10000, true).unwrap();
+    fs.files().allocate(id, 0x40000, 0x10000, true).unwrap();
     let many = file(&fs, fs.root(), "many", 10);
     for number in 0..300 {
-        fs.link(many, fs.root(), format!("{number:0200}").as_bytes()).unwrap();
+        fs.directories().link(many, fs.root(), format!("{number:0200}").as_bytes()).unwrap();
     }
-    let old = fs.snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
-    fs.punch_hole(id, 0x2000, 0x2000).unwrap();
-    fs.write(id, WriteAt::Offset(0x6000), &[1; 0x1000], false).unwrap();
-    fs.write(id, WriteAt::Offset(0x42000), &[2; 0x1000], false).unwrap();
-    fs.allocate(id, 0x60000, 0x1000, true).unwrap();
+    let old = fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
+    fs.files().punch_hole(id, 0x2000, 0x2000).unwrap();
+    fs.files().write(id, WriteAt::Offset(0x6000), &[1; 0x1000], false).unwrap();
+    fs.files().write(id, WriteAt::Offset(0x42000), &[2; 0x1000], false).unwrap();
+    fs.files().allocate(id, 0x60000, 0x1000, true).unwrap();
     for number in 100..200 {
-        fs.unlink(fs.root(), format!("{number:0200}").as_bytes()).unwrap();
+        fs.directories().unlink(fs.root(), format!("{number:0200}").as_bytes()).unwrap();
     }
-    fs.link(many, fs.root(), b"one more").unwrap();
+    fs.directories().link(many, fs.root(), b"one more").unwrap();
 
     let shown = assert_exact(&fs, old, TreeId::FS);
     let of = |id: InodeId| shown.iter().find(|change| change.ino == id.ino).unwrap();
@@ -503,17 +514,20 @@ fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usiz
     let mut files = Vec::new();
     for number in 0..directories {
         let name = format!("dir{number}");
-        let dir = fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap();
+        let dir = fs
+            .directories()
+            .create(fs.root(), name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() })
+            .unwrap();
         for number in 0..files_in_each {
             let id = file(&fs, dir, &format!("a file with a number {number}"), 100);
-            fs.forget(id, 1);
+            fs.references().forget(id, 1);
             files.push(id);
         }
     }
-    let old = fs.snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
+    let old = fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"old", true).unwrap();
     let next = Generation(fs.generation().0 + 1);
     for number in 0..10 {
-        fs.write(files[number * (files.len() / 10 - 1)], WriteAt::Offset(10), b"changed", false).unwrap();
+        fs.files().write(files[number * (files.len() / 10 - 1)], WriteAt::Offset(10), b"changed", false).unwrap();
     }
     fs.close().unwrap();
     drop(fs);
@@ -521,7 +535,8 @@ fn ten_changes_cost_few_reads(size: u64, directories: usize, files_in_each: usiz
         let fs = image::open(&path, Options { read_only: true, ..options() });
         let before = fs.stats().cache.misses;
         read(&fs);
-        let (reads, bytes) = (fs.stats().cache.misses - before, fs.subvolume_info(old).unwrap().bytes_used);
+        let (reads, bytes) =
+            (fs.stats().cache.misses - before, fs.subvolumes().subvolume_info(old).unwrap().bytes_used);
         let nodes = bytes / u64::from(fs.volume().node_size());
         assert!(nodes > least_nodes, "the tree has only {nodes} nodes");
         assert!(reads <= MAX_READS, "{reads} of {nodes} nodes were read");

@@ -20,8 +20,8 @@ fn open(path: &Path) -> Arc<Filesystem> {
 }
 
 fn make(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
-    let made = fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap();
-    fs.forget(made, 1);
+    let made = fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap();
+    fs.references().forget(made, 1);
     made
 }
 
@@ -31,11 +31,11 @@ fn nest(fs: &Filesystem, subvolume: TreeId, levels: usize, name: &str) -> InodeI
 }
 
 fn subvolume(fs: &Filesystem, name: &str) -> TreeId {
-    fs.create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap()
+    fs.subvolumes().create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap()
 }
 
 fn snapshot(fs: &Filesystem, of: TreeId, name: &str) -> TreeId {
-    fs.snapshot(of, fs.root(), name.as_bytes(), false).unwrap()
+    fs.subvolumes().snapshot(of, fs.root(), name.as_bytes(), false).unwrap()
 }
 
 /// The longest path of what changed, and how many inodes did.
@@ -65,8 +65,8 @@ fn trees_much_deeper_than_a_path_of_a_call_are_compared_and_merged() {
     let depth = LEVELS * 6;
     assert_eq!(longest(&fs, base, changed), Ok((depth + 4, 2)));
     ubtrfs::merge(&fs, MergeSides { base, changed, target }, Prefer::Neither, false, &mut |_| ()).unwrap();
-    let found = fs.lookup(InodeId::new(target, deepest.ino), b"file").unwrap();
-    fs.forget(found, 1);
+    let found = fs.directories().lookup(InodeId::new(target, deepest.ino), b"file").unwrap();
+    fs.references().forget(found, 1);
     let empty = subvolume(&fs, "empty");
     assert_eq!(longest(&fs, empty, changed).map(|(longest, _)| longest), Ok(depth + 4));
     fs.close().unwrap();
@@ -112,21 +112,21 @@ fn a_merge_of_a_file_with_very_many_names_takes_no_time_by_their_square() {
     let base = subvolume(&fs, "base");
     let file = make(&fs, InodeId::root_of(base), "file", FILE);
     let name = |number: usize| format!("link{number}").into_bytes();
-    (0..NAMES).for_each(|number| fs.link(file, InodeId::root_of(base), &name(number)).unwrap());
+    (0..NAMES).for_each(|number| fs.directories().link(file, InodeId::root_of(base), &name(number)).unwrap());
     let (changed, target) = (snapshot(&fs, base, "changed"), snapshot(&fs, base, "target"));
     let sides = MergeSides { base, changed, target };
     for number in 0..NAMES {
-        fs.unlink(InodeId::root_of(changed), &name(number)).unwrap();
+        fs.directories().unlink(InodeId::root_of(changed), &name(number)).unwrap();
     }
-    fs.unlink(InodeId::root_of(changed), b"file").unwrap();
-    let written = fs.write(InodeId::new(target, file.ino), WriteAt::Offset(0), b"ours", false);
+    fs.directories().unlink(InodeId::root_of(changed), b"file").unwrap();
+    let written = fs.files().write(InodeId::new(target, file.ino), WriteAt::Offset(0), b"ours", false);
     assert_eq!(written.unwrap(), 4);
     let began = Instant::now();
     let merged = ubtrfs::merge(&fs, sides, Prefer::Theirs, false, &mut |_| ()).unwrap();
     assert_eq!((merged.conflicts.len(), merged.steps.len()), (1, NAMES + 1));
     let took = began.elapsed();
     assert!(took < Duration::from_secs(60), "{took:?}");
-    assert!(fs.list(InodeId::root_of(target), DirIndex(0), DirIndex(u64::MAX), 10).unwrap().is_empty());
+    assert!(fs.directories().list(InodeId::root_of(target), DirIndex(0), DirIndex(u64::MAX), 10).unwrap().is_empty());
     fs.close().unwrap();
 }
 
@@ -141,14 +141,14 @@ fn the_names_of_one_file_and_all_of_a_merge_have_a_limit_in_bytes() {
     let dir = InodeId::new(changed, deepest.ino);
     let file = make(&fs, dir, "file", FILE);
     // Paths of 200 KB each: 60 MB of one file are shown, 80 are not.
-    let link = |number: usize| fs.link(file, dir, format!("link{number}").as_bytes()).unwrap();
+    let link = |number: usize| fs.directories().link(file, dir, format!("link{number}").as_bytes()).unwrap();
     (0..300).for_each(link);
     let last = "link299".len();
     assert_eq!(longest(&fs, base, changed), Ok((1000 * (LEVEL + 1) + last, 2)));
     (300..400).for_each(link);
     assert_eq!(longest(&fs, base, changed), Err(Errno::TOOBIG));
     for number in 0..400 {
-        fs.unlink(dir, format!("link{number}").as_bytes()).unwrap();
+        fs.directories().unlink(dir, format!("link{number}").as_bytes()).unwrap();
     }
     // As much of many files is shown, but not kept for a merge.
     for number in 0..1000 {

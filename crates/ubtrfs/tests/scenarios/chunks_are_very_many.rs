@@ -27,13 +27,13 @@ fn system_chunks_that_no_superblock_can_name_are_not_made() {
     let fs = image::open(&path, Options { largest_chunk: Some(1 << 20), ..Options::default() });
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     let allocated = (0..10).try_for_each(|number| {
-        let file = fs.create(fs.root(), format!("file{number}").as_bytes(), &new).unwrap();
-        fs.allocate(file, 0, (CHUNKS / 5) << 20, false)?;
-        fs.sync()
+        let file = fs.directories().create(fs.root(), format!("file{number}").as_bytes(), &new).unwrap();
+        fs.files().allocate(file, 0, (CHUNKS / 5) << 20, false)?;
+        fs.durability().sync()
     });
     assert_eq!(allocated.unwrap_err().errno(), Errno::NOSPC);
-    fs.create(fs.root(), b"more", &new).unwrap();
-    fs.sync().unwrap();
+    fs.directories().create(fs.root(), b"more", &new).unwrap();
+    fs.durability().sync().unwrap();
     fs.close().unwrap();
 }
 
@@ -47,9 +47,9 @@ fn their_items_have_room_in_system_chunks() {
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     let names: Vec<_> = (0..3).map(|number| format!("file{number}")).collect();
     for name in &names {
-        let file = fs.create(fs.root(), name.as_bytes(), &new).unwrap();
-        fs.allocate(file, 0, (CHUNKS / 3) << 20, false).unwrap();
-        fs.sync().unwrap();
+        let file = fs.directories().create(fs.root(), name.as_bytes(), &new).unwrap();
+        fs.files().allocate(file, 0, (CHUNKS / 3) << 20, false).unwrap();
+        fs.durability().sync().unwrap();
     }
     assert!(fs.stats().chunks_made > CHUNKS / 2, "{}", fs.stats().chunks_made);
     fs.close().unwrap();
@@ -63,13 +63,13 @@ fn their_items_have_room_in_system_chunks() {
     let device = FileDevice::open(&path, OpenMode::ReadWrite, Exclusive::Yes).unwrap();
     let fs = Filesystem::open_devices(vec![Arc::new(device)], options()).unwrap();
     for name in &names {
-        fs.unlink(fs.root(), name.as_bytes()).unwrap();
+        fs.directories().unlink(fs.root(), name.as_bytes()).unwrap();
     }
     // Each commit removes some of those that are empty.
     let began = Instant::now();
     while fs.stats().chunks_given_back < 1000 && began.elapsed() < LONG {
-        fs.create(fs.root(), format!("other{}", fs.stats().commits).as_bytes(), &new).unwrap();
-        fs.sync().unwrap();
+        fs.directories().create(fs.root(), format!("other{}", fs.stats().commits).as_bytes(), &new).unwrap();
+        fs.durability().sync().unwrap();
     }
     assert!(fs.stats().chunks_given_back >= 1000, "{}", fs.stats().chunks_given_back);
     fs.close().unwrap();

@@ -44,16 +44,16 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
 }
 
 fn find(fs: &Filesystem, path: &str) -> InodeId {
-    path.split('/').fold(fs.root(), |dir, name| fs.lookup(dir, name.as_bytes()).unwrap())
+    path.split('/').fold(fs.root(), |dir, name| fs.directories().lookup(dir, name.as_bytes()).unwrap())
 }
 
 fn content(fs: &Filesystem, path: &str) -> Vec<u8> {
     let id = find(fs, path);
-    fs.read(id, 0, fs.attributes(id).unwrap().size as usize).unwrap()
+    fs.files().read(id, 0, fs.inodes().attributes(id).unwrap().size as usize).unwrap()
 }
 
 #[test]
@@ -69,30 +69,30 @@ fn files_directories_links_and_xattrs_survive() {
     let sub = create(&fs, root, "sub", DIR);
     for index in 0..2000 {
         let id = create(&fs, sub, &format!("file-{index}"), FILE);
-        fs.write(id, WriteAt::Offset(0), &pattern(index, index as usize * 7), false).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &pattern(index, index as usize * 7), false).unwrap();
     }
     let big = create(&fs, root, "big", FILE);
     let big_content = pattern(1, 20 << 20);
     for (index, chunk) in big_content.chunks(100_003).enumerate() {
-        fs.write(big, WriteAt::Offset(index as u64 * 100_003), chunk, false).unwrap();
+        fs.files().write(big, WriteAt::Offset(index as u64 * 100_003), chunk, false).unwrap();
     }
-    fs.set_xattr(big, b"user.colour", b"blue", XattrMode::Create).unwrap();
-    fs.link(big, sub, b"big-too").unwrap();
-    fs.sync().unwrap();
+    fs.inodes().set_xattr(big, b"user.colour", b"blue", XattrMode::Create).unwrap();
+    fs.directories().link(big, sub, b"big-too").unwrap();
+    fs.durability().sync().unwrap();
     assert_clean(&image);
 
     // A second transaction over the first.
     for index in (0..2000).step_by(3) {
-        fs.unlink(sub, format!("file-{index}").as_bytes()).unwrap();
+        fs.directories().unlink(sub, format!("file-{index}").as_bytes()).unwrap();
     }
     for index in (1..2000).step_by(3) {
         let (old, new) = (format!("file-{index}"), format!("moved-{index}"));
-        fs.rename(sub, old.as_bytes(), root, new.as_bytes(), RenameFlags::default()).unwrap();
+        fs.directories().rename(sub, old.as_bytes(), root, new.as_bytes(), RenameFlags::default()).unwrap();
     }
-    fs.write(big, WriteAt::Offset(5_000_001), b"in the middle", false).unwrap();
-    fs.set_attributes(big, &SetAttributes { size: Some(12_345_678), ..SetAttributes::default() }).unwrap();
-    fs.remove_xattr(big, b"user.colour").unwrap();
-    fs.set_xattr(big, b"user.shape", &[7; 3000], XattrMode::Set).unwrap();
+    fs.files().write(big, WriteAt::Offset(5_000_001), b"in the middle", false).unwrap();
+    fs.inodes().set_attributes(big, &SetAttributes { size: Some(12_345_678), ..SetAttributes::default() }).unwrap();
+    fs.inodes().remove_xattr(big, b"user.colour").unwrap();
+    fs.inodes().set_xattr(big, b"user.shape", &[7; 3000], XattrMode::Set).unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_clean(&image);
@@ -103,12 +103,12 @@ fn files_directories_links_and_xattrs_survive() {
     expected.truncate(12_345_678);
     assert!(content(&fs, "big") == expected);
     assert!(content(&fs, "sub/big-too") == expected);
-    assert_eq!(fs.attributes(find(&fs, "big")).unwrap().nlink, 2);
-    assert_eq!(fs.list_xattrs(find(&fs, "big")).unwrap(), [b"user.shape"]);
+    assert_eq!(fs.inodes().attributes(find(&fs, "big")).unwrap().nlink, 2);
+    assert_eq!(fs.inodes().list_xattrs(find(&fs, "big")).unwrap(), [b"user.shape"]);
     for index in 0..2000_u64 {
         let name = format!("file-{index}");
         match index % 3 {
-            0 => assert!(fs.lookup(find(&fs, "sub"), name.as_bytes()).is_err()),
+            0 => assert!(fs.directories().lookup(find(&fs, "sub"), name.as_bytes()).is_err()),
             1 => assert_eq!(content(&fs, &format!("moved-{index}")), pattern(index, index as usize * 7)),
             _ => assert_eq!(content(&fs, &format!("sub/{name}")), pattern(index, index as usize * 7)),
         }
@@ -135,7 +135,7 @@ fn many_small_commits_stay_consistent() {
             let index = (round * 17 % 40) as usize;
             let at = (round * 7919) % 50_000;
             let data = pattern(round, 1 + (round * 977 % 9000) as usize);
-            fs.write(files[index], WriteAt::Offset(at), &data, false).unwrap();
+            fs.files().write(files[index], WriteAt::Offset(at), &data, false).unwrap();
             let end = at as usize + data.len();
             if expected[index].len() < end {
                 expected[index].resize(end, 0);
@@ -143,11 +143,15 @@ fn many_small_commits_stay_consistent() {
             expected[index][at as usize..end].copy_from_slice(&data);
             if round % 5 == 0 {
                 let size = expected[index].len() / 2;
-                fs.set_attributes(files[index], &SetAttributes { size: Some(size as u64), ..SetAttributes::default() })
+                fs.inodes()
+                    .set_attributes(
+                        files[index],
+                        &SetAttributes { size: Some(size as u64), ..SetAttributes::default() },
+                    )
                     .unwrap();
                 expected[index].truncate(size);
             }
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
         fs.close().unwrap();
         drop(fs);

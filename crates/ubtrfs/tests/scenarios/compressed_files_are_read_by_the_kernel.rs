@@ -36,7 +36,7 @@ fn modes() -> Vec<CompressionMode> {
 }
 
 fn create(fs: &Filesystem, name: &str) -> InodeId {
-    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 /// Bytes that pack well, not at all, or in parts.
@@ -80,13 +80,13 @@ impl Work {
         match self.rng.below(8) {
             0 => self.fs.set_compression(Some(mode)),
             1 => self.fs.set_compression(None),
-            2 => self.fs.set_flags(id, InodeFlags::COMPRESS).unwrap(),
-            3 => self.fs.set_flags(id, InodeFlags::NOCOMPRESS).unwrap(),
-            4 => self.fs.set_flags(id, 0).unwrap(),
+            2 => self.fs.inodes().set_flags(id, InodeFlags::COMPRESS).unwrap(),
+            3 => self.fs.inodes().set_flags(id, InodeFlags::NOCOMPRESS).unwrap(),
+            4 => self.fs.inodes().set_flags(id, 0).unwrap(),
             5 => {
                 let name = CompressionMode::property(mode.algorithm).as_bytes();
-                self.fs.set_flags(id, InodeFlags::COMPRESS).unwrap();
-                self.fs.set_xattr(id, PROPERTY, name, XattrMode::Set).unwrap();
+                self.fs.inodes().set_flags(id, InodeFlags::COMPRESS).unwrap();
+                self.fs.inodes().set_xattr(id, PROPERTY, name, XattrMode::Set).unwrap();
             }
             6 => {
                 let level = self.rng.one_in(2).then_some(mode.level);
@@ -97,7 +97,7 @@ impl Work {
                 };
                 let unshare = self.rng.one_in(2);
                 let how = Defragmentation { compression, unshare, ..Defragmentation::default() };
-                self.fs.defragment(id, &how).unwrap();
+                self.fs.files().defragment(id, &how).unwrap();
             }
             _ => {}
         }
@@ -121,22 +121,22 @@ impl Work {
                 now.resize(now.len().max(end), 0);
                 now[at as usize..end].copy_from_slice(&data);
                 if rng.one_in(8) {
-                    fs.write_directly(*id, WriteAt::Offset(at), &data, false).unwrap();
+                    fs.files().write_directly(*id, WriteAt::Offset(at), &data, false).unwrap();
                 } else {
-                    fs.write(*id, WriteAt::Offset(at), &data, false).unwrap();
+                    fs.files().write(*id, WriteAt::Offset(at), &data, false).unwrap();
                 }
             }
             5 => {
                 now.truncate(at as usize);
-                fs.set_attributes(*id, &SetAttributes { size: Some(at), ..SetAttributes::default() }).unwrap();
+                fs.inodes().set_attributes(*id, &SetAttributes { size: Some(at), ..SetAttributes::default() }).unwrap();
             }
             6 => {
-                fs.punch_hole(*id, at, len).unwrap();
+                fs.files().punch_hole(*id, at, len).unwrap();
                 let end = (at + len).min(size);
                 now[at as usize..end as usize].fill(0);
             }
             7 => {
-                fs.allocate(*id, whole.0, whole.1, false).unwrap();
+                fs.files().allocate(*id, whole.0, whole.1, false).unwrap();
                 now.resize(now.len().max((whole.0 + whole.1) as usize), 0);
             }
             8 if index != other => {
@@ -145,14 +145,14 @@ impl Work {
                 let (_, id, now) = &mut self.files[index];
                 if len > 0 {
                     let to = size - size % SECTOR;
-                    fs.clone_range(source, 0, *id, to, len).unwrap();
+                    fs.files().clone_range(source, 0, *id, to, len).unwrap();
                     now.resize(now.len().max((to + len) as usize), 0);
                     now[to as usize..(to + len) as usize].copy_from_slice(&from[..len as usize]);
                 }
             }
-            9 => fs.fsync(*id).unwrap(),
-            10 => fs.sync().unwrap(),
-            _ => assert!(fs.read(*id, 0, now.len()).unwrap() == *now),
+            9 => fs.durability().fsync(*id).unwrap(),
+            10 => fs.durability().sync().unwrap(),
+            _ => assert!(fs.files().read(*id, 0, now.len()).unwrap() == *now),
         }
     }
 
@@ -161,14 +161,14 @@ impl Work {
     }
 
     fn fsync_all(&self) {
-        self.files.iter().for_each(|(_, id, _)| self.fs.fsync(*id).unwrap());
+        self.files.iter().for_each(|(_, id, _)| self.fs.durability().fsync(*id).unwrap());
     }
 }
 
 fn assert_ours(fs: &Filesystem, expected: &BTreeMap<String, Vec<u8>>, what: &str) {
     for (name, content) in expected {
-        let id = fs.lookup(fs.root(), name.as_bytes()).unwrap();
-        assert!(fs.read(id, 0, content.len() + 1).unwrap() == *content, "{what}: {name}");
+        let id = fs.directories().lookup(fs.root(), name.as_bytes()).unwrap();
+        assert!(fs.files().read(id, 0, content.len() + 1).unwrap() == *content, "{what}: {name}");
     }
 }
 
@@ -205,7 +205,7 @@ fn by_every_algorithm_and_level_after_commits_and_crashes() {
             make(&image, 256 << 20, |_| {});
             let mut work = Work::new(open(&image, options(mode)), seed * 100 + number as u64);
             (0..60).for_each(|_| work.step());
-            work.fs.sync().unwrap();
+            work.fs.durability().sync().unwrap();
             (0..10).for_each(|_| work.step());
             let replayed = is_read_after_a_crash(work, &image, options(mode), &what);
             let name = format!("{:?}", mode.algorithm).to_lowercase();
@@ -268,19 +268,19 @@ fn the_superblock_names_the_algorithm_with_the_first_data_that_needs_it() {
             };
             let fs = open(&image, options(mode(algorithm, 0, false)));
             let file = create(&fs, "file");
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             drop(fs);
             assert!(!incompat().contains(feature));
             let fs = open(&image, options(mode(algorithm, 0, false)));
-            fs.write(file, WriteAt::Offset(0), &text, false).unwrap();
+            fs.files().write(file, WriteAt::Offset(0), &text, false).unwrap();
             if commits {
-                fs.sync().unwrap();
+                fs.durability().sync().unwrap();
             } else {
-                fs.fsync(file).unwrap();
+                fs.durability().fsync(file).unwrap();
             }
             assert_eq!(fs.stats().log_writes, 0, "a log would be without the feature");
-            fs.write(file, WriteAt::Offset(1 << 20), &text, false).unwrap();
-            fs.fsync(file).unwrap();
+            fs.files().write(file, WriteAt::Offset(1 << 20), &text, false).unwrap();
+            fs.durability().fsync(file).unwrap();
             assert_eq!(fs.stats().log_writes, 1);
             drop(fs);
             assert!(incompat().contains(feature), "{algorithm:?}, commits: {commits}");
@@ -305,32 +305,36 @@ fn small_files_are_inline_if_they_are_small_when_compressed() {
                 let name = format!("{how}-{size}");
                 let id = create(&fs, &name);
                 let mut now = text(size);
-                fs.write(id, WriteAt::Offset(0), &now, false).unwrap();
+                fs.files().write(id, WriteAt::Offset(0), &now, false).unwrap();
                 if how != "committed" {
-                    fs.fsync(id).unwrap();
+                    fs.durability().fsync(id).unwrap();
                 }
                 match how {
                     "grown" => {
-                        fs.set_attributes(id, &SetAttributes { size: Some(9000), ..SetAttributes::default() }).unwrap();
+                        fs.inodes()
+                            .set_attributes(id, &SetAttributes { size: Some(9000), ..SetAttributes::default() })
+                            .unwrap();
                         now.resize(9000, 0);
                     }
                     "cut" => {
                         let half = size as u64 / 2;
-                        fs.set_attributes(id, &SetAttributes { size: Some(half), ..SetAttributes::default() }).unwrap();
+                        fs.inodes()
+                            .set_attributes(id, &SetAttributes { size: Some(half), ..SetAttributes::default() })
+                            .unwrap();
                         now.truncate(half as usize);
                     }
                     "written" => {
-                        fs.write(id, WriteAt::Offset(8192), b"end", false).unwrap();
+                        fs.files().write(id, WriteAt::Offset(8192), b"end", false).unwrap();
                         now.resize(8192, 0);
                         now.extend(b"end");
                     }
                     "cloned" => {
                         let copy = create(&fs, &format!("copy-{size}"));
-                        fs.clone_range(id, 0, copy, 0, size as u64).unwrap();
+                        fs.files().clone_range(id, 0, copy, 0, size as u64).unwrap();
                         expected.insert(format!("copy-{size}"), now.clone());
                     }
                     "punched" => {
-                        fs.punch_hole(id, 0, (size as u64 / 3).max(1)).unwrap();
+                        fs.files().punch_hole(id, 0, (size as u64 / 3).max(1)).unwrap();
                         now[..(size / 3).max(1)].fill(0);
                     }
                     _ => {}
@@ -364,11 +368,11 @@ fn a_property_names_the_algorithm_for_commits_and_fsyncs_alike() {
         make(&image, 256 << 20, |_| {});
         let fs = open(&image, Options::default());
         let file = create(&fs, "file");
-        fs.set_flags(file, InodeFlags::COMPRESS).unwrap();
-        fs.set_xattr(file, b"btrfs.compression", b"lzo", XattrMode::Set).unwrap();
-        fs.write(file, WriteAt::Offset(0), &text(12_000), false).unwrap();
+        fs.inodes().set_flags(file, InodeFlags::COMPRESS).unwrap();
+        fs.inodes().set_xattr(file, b"btrfs.compression", b"lzo", XattrMode::Set).unwrap();
+        fs.files().write(file, WriteAt::Offset(0), &text(12_000), false).unwrap();
         if is_synced {
-            fs.fsync(file).unwrap();
+            fs.durability().fsync(file).unwrap();
         }
         fs.close().unwrap();
         drop(fs);
@@ -387,19 +391,19 @@ fn what_may_not_be_compressed_is_not() {
     let fs = open(&image, options(mode(Compression::Zstd, 3, true)));
     let text = vec![b'x'; 1 << 20];
     let nodatacow = create(&fs, "nodatacow");
-    fs.set_flags(nodatacow, InodeFlags::NODATACOW).unwrap();
-    fs.write(nodatacow, WriteAt::Offset(0), &text, false).unwrap();
+    fs.inodes().set_flags(nodatacow, InodeFlags::NODATACOW).unwrap();
+    fs.files().write(nodatacow, WriteAt::Offset(0), &text, false).unwrap();
     let direct = create(&fs, "direct");
-    fs.write_directly(direct, WriteAt::Offset(0), &text, false).unwrap();
+    fs.files().write_directly(direct, WriteAt::Offset(0), &text, false).unwrap();
     let reserved = create(&fs, "reserved");
-    fs.allocate(reserved, 0, 1 << 20, false).unwrap();
-    fs.write(reserved, WriteAt::Offset(0), &text, false).unwrap();
+    fs.files().allocate(reserved, 0, 1 << 20, false).unwrap();
+    fs.files().write(reserved, WriteAt::Offset(0), &text, false).unwrap();
     let sector = create(&fs, "sector");
-    fs.write(sector, WriteAt::Offset(1 << 20), &text[..4096], false).unwrap();
-    fs.sync().unwrap();
+    fs.files().write(sector, WriteAt::Offset(1 << 20), &text[..4096], false).unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(compressed_items(&image, "zstd"), 0);
     // Written again, what was reserved is data like any other.
-    fs.write(reserved, WriteAt::Offset(0), &text, false).unwrap();
+    fs.files().write(reserved, WriteAt::Offset(0), &text, false).unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_eq!(compressed_items(&image, "zstd"), 8);
@@ -418,12 +422,12 @@ fn a_file_that_does_not_pack_is_marked_unless_compression_is_forced() {
         let fs = open(&image, options(mode(Compression::Lzo, 0, force)));
         let (early, late) = (create(&fs, "fsynced"), create(&fs, "committed"));
         for file in [early, late] {
-            fs.write(file, WriteAt::Offset(0), &hopeful, false).unwrap();
+            fs.files().write(file, WriteAt::Offset(0), &hopeful, false).unwrap();
         }
-        fs.fsync(early).unwrap();
-        fs.sync().unwrap();
+        fs.durability().fsync(early).unwrap();
+        fs.durability().sync().unwrap();
         for file in [early, late] {
-            let marked = fs.flags(file).unwrap() & InodeFlags::NOCOMPRESS != 0;
+            let marked = fs.inodes().flags(file).unwrap() & InodeFlags::NOCOMPRESS != 0;
             assert_eq!(marked, !force, "force: {force}");
         }
     }

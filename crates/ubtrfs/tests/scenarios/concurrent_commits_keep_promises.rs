@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use ubtrfs::scheduling::{FsyncLeader, Scheduling};
+use ubtrfs::scheduling::FsyncLeader;
 use ubtrfs::testing::{CommitFault, CommitHook, CommitStep, Faults};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt, XattrMode};
 use ubtrfs_format::items::{BlockGroupFlags, FileExtent, FileExtentKind, InodeFlags};
@@ -55,7 +55,7 @@ fn mounted() -> Arc<Filesystem> {
 }
 
 fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
-    fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 /// Has `act` done once, at this step of the next commit.
@@ -74,8 +74,8 @@ fn once_at(step: CommitStep, act: impl FnOnce(&Filesystem) + Send + 'static) -> 
 fn after_a_crash(device: &Arc<FaultyDevice>, name: &[u8]) -> Option<Vec<u8>> {
     device.heal();
     let fs = mount(device, Options { read_only: true, ..Options::default() });
-    let id = fs.lookup(fs.root(), name).ok()?;
-    Some(fs.read(id, 0, 1 << 20).unwrap_or_else(|error| panic!("{}: {error}", String::from_utf8_lossy(name))))
+    let id = fs.directories().lookup(fs.root(), name).ok()?;
+    Some(fs.files().read(id, 0, 1 << 20).unwrap_or_else(|error| panic!("{}: {error}", String::from_utf8_lossy(name))))
 }
 
 /// An fsync joins the log that a commit is to write with its superblock; one of the commit's
@@ -88,18 +88,19 @@ fn fsync_beside_a_commit_that_fails(operation: Operation, successes: u64, fault:
         let (device, leader) = (device.clone(), leader.clone());
         move |fs| {
             let late = file(fs, b"late");
-            fs.write(late, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
+            fs.files().write(late, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
             device.fail(operation, successes, EIO, Lasting::Forever);
-            *leader.lock() = fs.join_fsync(late, false, Box::new(move |result| sender.send(result.is_ok()).unwrap()));
+            *leader.lock() =
+                fs.durability().join_fsync(late, false, Box::new(move |result| sender.send(result.is_ok()).unwrap()));
         }
     });
     let options = with_faults(Faults { commit: fault, hook: Some(hook), ..Faults::default() });
     let fs = mount(&device, options);
     file(&fs, b"early");
-    let committed = fs.sync();
+    let committed = fs.durability().sync();
     let waiting = leader.lock().take();
     if let Some(leader) = waiting {
-        fs.lead_fsync(leader);
+        fs.durability().lead_fsync(leader);
     }
     let succeeded = receiver.recv().unwrap();
     assert_eq!(committed.is_err(), fs.abort_reason().is_some());
@@ -135,8 +136,8 @@ fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
         let (device, hooked) = (device.clone(), hooked.clone());
         move |fs| {
             let id = hooked.lock().unwrap();
-            fs.set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
-            fs.set_flags(id, InodeFlags::NODATACOW).unwrap();
+            fs.inodes().set_attributes(id, &SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
+            fs.inodes().set_flags(id, InodeFlags::NODATACOW).unwrap();
             device.fail(Operation::Flush, 0, EIO, Lasting::Forever);
         }
     });
@@ -144,14 +145,14 @@ fn dirty_data_meets_new_flags(fault: Option<CommitFault>) -> bool {
     let fs = mount(&device, options);
     let id = file(&fs, b"file");
     *hooked.lock() = Some(id);
-    fs.write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
-    fs.sync().unwrap();
-    fs.write(id, WriteAt::Offset(0), &pattern(2, SMALL), false).unwrap();
-    assert!(fs.sync().is_err());
+    fs.files().write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &pattern(2, SMALL), false).unwrap();
+    assert!(fs.durability().sync().is_err());
     drop(fs);
     device.heal();
     let fs = mount(&device, Options { read_only: true, ..Options::default() });
-    let found = fs.read(fs.lookup(fs.root(), b"file").unwrap(), 0, 1 << 20);
+    let found = fs.files().read(fs.directories().lookup(fs.root(), b"file").unwrap(), 0, 1 << 20);
     found.is_ok_and(|content| content == pattern(1, LEN))
 }
 
@@ -190,12 +191,12 @@ fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_bo
     type Grow = fn(&Filesystem, InodeId);
     let ways: [Grow; 2] = [
         |fs, id| {
-            fs.write(id, WriteAt::Offset(8192), &pattern(2, 4096), false).unwrap();
+            fs.files().write(id, WriteAt::Offset(8192), &pattern(2, 4096), false).unwrap();
         },
         |fs, id| {
             let size = SetAttributes { size: Some(8192), ..SetAttributes::default() };
-            fs.set_attributes(id, &size).unwrap();
-            fs.write(id, WriteAt::End, &pattern(2, 4096), false).unwrap();
+            fs.inodes().set_attributes(id, &size).unwrap();
+            fs.files().write(id, WriteAt::End, &pattern(2, 4096), false).unwrap();
         },
     ];
     for grow in ways {
@@ -207,11 +208,11 @@ fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_bo
         });
         let fs = mount(&device, with_faults(Faults { hook: Some(hook), ..Faults::default() }));
         let id = file(&fs, b"small");
-        fs.write(id, WriteAt::Offset(0), &pattern(1, 1000), false).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &pattern(1, 1000), false).unwrap();
         *hooked.lock() = Some(id);
         let mut kinds = Vec::new();
         for _ in 0..2 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
             let mut inline = Vec::new();
             fs.search_tree(id.subvolume, key(0), key(u64::MAX), &mut |item| {
@@ -223,7 +224,7 @@ fn a_file_that_grows_beside_a_commit_is_kept_in_metadata_or_in_extents_not_in_bo
             kinds.push(inline);
         }
         assert_eq!(kinds, [vec![true], vec![false, false]]);
-        let content = fs.read(id, 0, 1 << 20).unwrap();
+        let content = fs.files().read(id, 0, 1 << 20).unwrap();
         assert_eq!(content, [pattern(1, 1000), vec![0; 7192], pattern(2, 4096)].concat());
     }
 }
@@ -239,7 +240,7 @@ fn fill_metadata(fs: &Filesystem, prefix: &str, most: u64) -> u64 {
     let groups = metadata_groups(fs);
     let file = |number| {
         let id = file(fs, format!("{prefix}{number}").as_bytes());
-        fs.set_xattr(id, b"user.large", &pattern(number, 3000), XattrMode::Set).unwrap();
+        fs.inodes().set_xattr(id, b"user.large", &pattern(number, 3000), XattrMode::Set).unwrap();
     };
     (0..most).take_while(|_| metadata_groups(fs) == groups).inspect(|number| file(*number)).count() as u64
 }
@@ -253,7 +254,7 @@ fn what_a_commit_may_still_allocate_is_left_to_it() {
     let fill = |fs: &Filesystem, most: u64| {
         let batches = (0..most).take_while(|batch| {
             let made = fill_metadata(fs, &format!("early{batch}-"), BATCH);
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             made == BATCH && metadata_groups(fs).len() == 1
         });
         batches.count() as u64
@@ -273,17 +274,18 @@ fn what_a_commit_may_still_allocate_is_left_to_it() {
             fill_metadata(fs, "late", 1000);
             assert!(metadata_groups(fs).len() > known.len(), "the commit in progress can't use the new one");
             let fs = mounted();
-            let empty = move || known.into_iter().try_for_each(|at| fs.empty_block_group(at, &|| true).map(drop));
+            let empty =
+                move || known.into_iter().try_for_each(|at| fs.relocator().empty_block_group(at, &|| true).map(drop));
             *emptier.lock() = Some(std::thread::spawn(empty));
             std::thread::sleep(TIME_TO_CLOSE_A_GROUP);
         }
     });
     let fs = mount(&device, with_faults(Faults { hook: Some(hook), ..Faults::default() }));
-    fs.write(file(&fs, b"file"), WriteAt::End, &pattern(1, SMALL), false).unwrap();
-    fs.sync().unwrap();
+    fs.files().write(file(&fs, b"file"), WriteAt::End, &pattern(1, SMALL), false).unwrap();
+    fs.durability().sync().unwrap();
     let emptier = emptier.lock().take().unwrap();
     emptier.join().unwrap().unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     drop(fs);
     assert_eq!(after_a_crash(&device, b"file"), Some(pattern(1, SMALL)));
 }

@@ -98,24 +98,24 @@ fn brought_up_beside_copies(faults: Faults) -> Vec<Arc<OverlayDevice>> {
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
     for number in 0..4 {
         write(&fs, &format!("file {number}"), number, LEN).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     let (ended, has_ended) = channel();
     let other = Arc::clone(&fs);
     *meddling.beside.lock() = Some(Box::new(move || {
         assert_eq!(other.volume().lagging_devices(), [DeviceId(2)]);
         std::thread::spawn(move || {
-            other.sync().unwrap();
-            let caught_up = other.catch_up(&mut |_| true);
+            other.durability().sync().unwrap();
+            let caught_up = other.scrubber().catch_up(&mut |_| true);
             drop(other);
             let _ = ended.send(caught_up);
         });
         std::thread::sleep(BESIDE);
     }));
     meddling.writes.store(0, Ordering::SeqCst);
-    assert!(fs.empty_block_group(first_group(&fs), &|| true).unwrap());
+    assert!(fs.relocator().empty_block_group(first_group(&fs), &|| true).unwrap());
     has_ended.recv().unwrap().unwrap();
-    fs.catch_up(&mut |_| true).unwrap();
+    fs.scrubber().catch_up(&mut |_| true).unwrap();
     assert_eq!(fs.volume().lagging_devices(), []);
     fs.close().unwrap();
     devices

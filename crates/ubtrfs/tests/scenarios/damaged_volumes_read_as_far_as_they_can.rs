@@ -47,8 +47,8 @@ fn volume(path: &Path) {
 }
 
 fn create(fs: &Filesystem, name: &str, content: &[u8]) -> Result<InodeId, Error> {
-    let id = fs.create(fs.root(), name.as_bytes(), &NewInode { mode: FILE, ..NewInode::default() })?;
-    fs.write(id, WriteAt::Offset(0), content, false)?;
+    let id = fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: FILE, ..NewInode::default() })?;
+    fs.files().write(id, WriteAt::Offset(0), content, false)?;
     Ok(id)
 }
 
@@ -64,9 +64,10 @@ fn open(path: &Path, read_only: bool) -> Result<Arc<Filesystem>, Error> {
 }
 
 fn read(fs: &Filesystem, name: &str) -> Result<Vec<u8>, Error> {
-    let id = fs.lookup(fs.root(), name.as_bytes())?;
-    let content = fs.attributes(id).and_then(|attributes| fs.read(id, 0, attributes.size as usize + 1));
-    fs.forget(id, 1);
+    let id = fs.directories().lookup(fs.root(), name.as_bytes())?;
+    let content =
+        fs.inodes().attributes(id).and_then(|attributes| fs.files().read(id, 0, attributes.size as usize + 1));
+    fs.references().forget(id, 1);
     content
 }
 
@@ -124,7 +125,10 @@ fn one_bad_copy_of_the_metadata_costs_nothing_and_is_repaired_by_writers_only() 
 
     let fs = open(&path, false).unwrap();
     assert!(lost(&fs).is_empty());
-    assert_eq!(fs.list(fs.root(), DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap().len() as u64, FILES);
+    assert_eq!(
+        fs.directories().list(fs.root(), DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap().len() as u64,
+        FILES
+    );
     assert_eq!(fs.volume().counters().repairs as usize, leaves.len());
     fs.close().unwrap();
     drop(fs);
@@ -149,9 +153,9 @@ fn a_lost_leaf_costs_only_the_files_in_it() {
     // The rest can be worked on.
     let fs = open(&path, false).unwrap();
     assert_eq!(lost(&fs), gone);
-    let id = fs.lookup(fs.root(), name(0).as_bytes()).unwrap();
-    fs.write(id, WriteAt::Offset(0), &content(0), false).unwrap();
-    fs.sync().unwrap();
+    let id = fs.directories().lookup(fs.root(), name(0).as_bytes()).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &content(0), false).unwrap();
+    fs.durability().sync().unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_eq!(lost(&open(&path, true).unwrap()), gone);
@@ -180,13 +184,13 @@ fn a_malformed_item_costs_itself_when_reading_and_is_reported_when_writing() {
     );
     let fs = open(&path, true).unwrap();
     let id = InodeId::new(TreeId::FS, ubtrfs_format::Ino(key.objectid));
-    assert_eq!(fs.read(id, 0, 100).unwrap_err().errno(), Errno::INVAL);
+    assert_eq!(fs.files().read(id, 0, 100).unwrap_err().errno(), Errno::INVAL);
     let unreadable = (0..FILES).filter(|number| read(&fs, &name(*number)).is_err()).count();
     assert_eq!(unreadable, 1);
     drop(fs);
 
     let fs = open(&path, false).unwrap();
-    let error = fs.attributes(id).unwrap_err();
+    let error = fs.inodes().attributes(id).unwrap_err();
     assert_eq!(error.errno(), Errno::IO);
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains(&format!("tree block {leaf}")) && cause.contains("inode mode"), "{cause}");
@@ -209,18 +213,18 @@ fn a_bad_data_sector_costs_that_sector() {
 
     for read_only in [true, false] {
         let fs = open(&path, read_only).unwrap();
-        let id = fs.lookup(fs.root(), b"data").unwrap();
-        assert!(fs.read(id, 0, 3 * 4096).unwrap() == data[..3 * 4096]);
-        assert!(fs.read(id, 4 * 4096, 40_960).unwrap() == data[4 * 4096..]);
+        let id = fs.directories().lookup(fs.root(), b"data").unwrap();
+        assert!(fs.files().read(id, 0, 3 * 4096).unwrap() == data[..3 * 4096]);
+        assert!(fs.files().read(id, 4 * 4096, 40_960).unwrap() == data[4 * 4096..]);
         for (offset, len) in [(3 * 4096, 1), (4 * 4096 - 1, 1), (0, 40_960)] {
-            assert_eq!(fs.read(id, offset, len).unwrap_err().errno(), Errno::IO);
+            assert_eq!(fs.files().read(id, offset, len).unwrap_err().errno(), Errno::IO);
         }
         // Rewritten it is intact again, and with the whole file the bad extent is freed.
         if !read_only {
-            fs.write(id, WriteAt::Offset(3 * 4096), &data[3 * 4096..4 * 4096], false).unwrap();
-            fs.sync().unwrap();
-            assert!(fs.read(id, 0, 40_960).unwrap() == data);
-            fs.write(id, WriteAt::Offset(0), &data, false).unwrap();
+            fs.files().write(id, WriteAt::Offset(3 * 4096), &data[3 * 4096..4 * 4096], false).unwrap();
+            fs.durability().sync().unwrap();
+            assert!(fs.files().read(id, 0, 40_960).unwrap() == data);
+            fs.files().write(id, WriteAt::Offset(0), &data, false).unwrap();
             fs.close().unwrap();
         }
     }
@@ -298,7 +302,7 @@ fn fill(fs: &Filesystem) -> (u64, Error) {
     let mut durable = 0;
     loop {
         let made = create(fs, &name(durable), &full_content(durable));
-        if let Err(error) = made.and_then(|_| fs.sync()) {
+        if let Err(error) = made.and_then(|_| fs.durability().sync()) {
             return (durable, error);
         }
         durable += 1;

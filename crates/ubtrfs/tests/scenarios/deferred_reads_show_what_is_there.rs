@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use ubtrfs::scheduling::{BegunRead, DeferredRead, Scheduling};
+use ubtrfs::scheduling::{BegunRead, DeferredRead};
 use ubtrfs::testing::Rng;
 use ubtrfs::volume::{Buffer, DirectRead};
 use ubtrfs::{Errno, Filesystem, InodeId, NewInode, Options, SetAttributes, WriteAt};
@@ -30,15 +30,15 @@ fn volume(change: impl FnOnce(&mut MkfsOptions)) -> (TempDir, PathBuf, Arc<Files
 }
 
 fn create(fs: &Filesystem, name: &str) -> InodeId {
-    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 fn write(fs: &Filesystem, file: InodeId, offset: u64, seed: u64, len: u64) {
-    fs.write(file, WriteAt::Offset(offset), &pattern(seed, len as usize), false).unwrap();
+    fs.files().write(file, WriteAt::Offset(offset), &pattern(seed, len as usize), false).unwrap();
 }
 
 fn begin(fs: &Filesystem, file: InodeId, offset: u64, buffer: &mut Buffer) -> Option<BegunRead> {
-    match fs.begin_read(file, offset, buffer, true) {
+    match fs.files().begin_read(file, offset, buffer, true) {
         Ok(begun) => Some(begun),
         Err(error) if error.errno() == Errno::AGAIN => None,
         Err(error) => panic!("{error}"),
@@ -78,19 +78,19 @@ fn deferred_reads_are_as_others() {
             let len = 1 + random.below(8 * SECTOR);
             match random.below(12) {
                 0..5 => write(&fs, file, offset, random.below(1 << 30), len),
-                5 => fs.punch_hole(file, offset, len).unwrap(),
-                6 => fs.allocate(file, offset, len, false).unwrap(),
+                5 => fs.files().punch_hole(file, offset, len).unwrap(),
+                6 => fs.files().allocate(file, offset, len, false).unwrap(),
                 7 => {
                     let changes = SetAttributes { size: Some(offset), ..SetAttributes::default() };
-                    fs.set_attributes(file, &changes).unwrap();
+                    fs.inodes().set_attributes(file, &changes).unwrap();
                 }
-                8 => fs.fsync(file).unwrap(),
-                9 => fs.sync().unwrap(),
+                8 => fs.durability().fsync(file).unwrap(),
+                9 => fs.durability().sync().unwrap(),
                 _ => {}
             }
             let at = random.below(SECTORS) * SECTOR;
             let mut buffer = Buffer::for_reading((1 + random.below(16)) as usize * SECTOR as usize);
-            let expected = fs.read(file, at, buffer.len()).unwrap();
+            let expected = fs.files().read(file, at, buffer.len()).unwrap();
             match begin(&fs, file, at, &mut buffer) {
                 Some(begun) => {
                     left += begun.missing().len();
@@ -111,20 +111,20 @@ fn the_space_of_what_is_being_read_is_not_used_again() {
     let (_dir, _, fs) = volume(|_| ());
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, 16 * SECTOR);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut buffer = Buffer::for_reading(16 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
     let at = begun.missing()[0].from.at;
-    fs.unlink(fs.root(), b"file").unwrap();
-    fs.forget(file, 1);
+    fs.directories().unlink(fs.root(), b"file").unwrap();
+    fs.references().forget(file, 1);
     let is_used_by = |number: u64| {
         let other = create(&fs, &format!("other{number}"));
         write(&fs, other, 0, 2 + number, LEN);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let mut buffer = Buffer::for_reading(LEN as usize);
         let begun = begin(&fs, other, 0, &mut buffer).unwrap();
-        fs.unlink(fs.root(), format!("other{number}").as_bytes()).unwrap();
-        fs.forget(other, 1);
+        fs.directories().unlink(fs.root(), format!("other{number}").as_bytes()).unwrap();
+        fs.references().forget(other, 1);
         begun.missing().iter().any(|part| (part.from.at..part.from.at + part.range.len() as u64).contains(&at))
     };
     // The space of the commit that is being read comes back after it, and each later one's, too.
@@ -141,7 +141,7 @@ fn what_takes_the_place_of_an_extent_is_not_shown() {
     let (_dir, path, fs) = volume(|_| ());
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, 4 * SECTOR);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
     let DirectRead { at, .. } = &begun.missing()[0].from;
@@ -156,13 +156,13 @@ fn damaged_copies_are_left_to_the_engine() {
     let (_dir, path, fs) = volume(|options| options.data_profile = Some(ubtrfs_mkfs::Profile::Dup));
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, 4 * SECTOR);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
     let DirectRead { at, .. } = &begun.missing()[0].from;
     overwrite(&path, at + SECTOR, &[0x5A; 100]);
     assert!(end(&fs, &begun, &mut buffer).is_none());
-    assert!(fs.read(file, 0, 4 * SECTOR as usize).unwrap() == pattern(1, 4 * SECTOR as usize));
+    assert!(fs.files().read(file, 0, 4 * SECTOR as usize).unwrap() == pattern(1, 4 * SECTOR as usize));
     let begun = begin(&fs, file, 0, &mut buffer).unwrap();
     assert!(end(&fs, &begun, &mut buffer).unwrap() == pattern(1, 4 * SECTOR as usize), "it was not mended");
     fs.close().unwrap();
@@ -174,9 +174,9 @@ fn files_without_checksums_are_not_left_to_callers() {
     let (_dir, _, fs) = volume(|_| ());
     let file = create(&fs, "file");
     let flags = ubtrfs_format::items::InodeFlags::NODATACOW | ubtrfs_format::items::InodeFlags::NODATASUM;
-    fs.set_flags(file, flags).unwrap();
+    fs.inodes().set_flags(file, flags).unwrap();
     write(&fs, file, 0, 1, 4 * SECTOR);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut buffer = Buffer::for_reading(4 * SECTOR as usize);
     assert!(begin(&fs, file, 0, &mut buffer).is_none());
     fs.close().unwrap();
@@ -203,7 +203,7 @@ fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
     let file = create(&fs, "file");
     write(&fs, file, 0, 1, SECTORS * SECTOR);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut buffers: Vec<Buffer> = (0..8).map(|_| Buffer::for_reading(SECTOR as usize)).collect();
     let begin = |number: u64, buffer| begin(&fs, file, number * SECTOR, buffer).unwrap();
     let begun: Vec<_> = buffers.iter_mut().zip(0..).map(|(buffer, number)| begin(number, buffer)).collect();
@@ -214,7 +214,7 @@ fn deferred_reads_of_a_mirror_go_to_the_device_with_the_fewest() {
     drop(begun);
     let large = create(&fs, "large");
     write(&fs, large, 0, 2, 1 << 20);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut buffer = Buffer::for_reading(1 << 20);
     let begun = self::begin(&fs, large, 0, &mut buffer).unwrap();
     let count = begun.missing().iter().filter(|part| of(part) == first(&begun)).count();

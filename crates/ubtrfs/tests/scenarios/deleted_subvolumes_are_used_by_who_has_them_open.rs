@@ -24,7 +24,7 @@ use crate::common::image;
 const SIZE: u64 = 512 << 20;
 
 fn close_file(fs: &Filesystem, id: InodeId) {
-    fs.forget(id, 1);
+    fs.references().forget(id, 1);
 }
 
 fn assert_clean(path: &Path) {
@@ -36,9 +36,13 @@ fn assert_clean(path: &Path) {
 #[track_caller]
 fn dropped(fs: &Filesystem) {
     let start = Instant::now();
-    while !fs.deleted_subvolumes().is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(120), "{:?} are never dropped", fs.deleted_subvolumes());
-        fs.sync().unwrap();
+    while !fs.subvolumes().deleted_subvolumes().is_empty() {
+        assert!(
+            start.elapsed() < Duration::from_secs(120),
+            "{:?} are never dropped",
+            fs.subvolumes().deleted_subvolumes()
+        );
+        fs.durability().sync().unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -50,8 +54,8 @@ fn assert_crash_leaves_only(path: &Path, kept: &[&str]) {
     assert_clean(&copy);
     let fs = image::open(&copy, Options::default());
     for name in kept {
-        let id = fs.lookup(fs.root(), name.as_bytes()).unwrap();
-        fs.forget(id, 1);
+        let id = fs.directories().lookup(fs.root(), name.as_bytes()).unwrap();
+        fs.references().forget(id, 1);
     }
     dropped(&fs);
     fs.close().unwrap();
@@ -66,86 +70,91 @@ fn files_and_directories_of_it_go_on_until_they_are_closed() {
     image::make(&path, SIZE, |_| {});
     let fs = image::open(&path, Options::default());
     let top = fs.root();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = fs.statfs().blocks_free;
-    let id = fs.create_subvolume(top, b"home", 0o755, (0, 0)).unwrap();
-    let root = fs.lookup(top, b"home").unwrap();
+    let id = fs.subvolumes().create_subvolume(top, b"home", 0o755, (0, 0)).unwrap();
+    let root = fs.directories().lookup(top, b"home").unwrap();
     assert_eq!(root, InodeId::root_of(id));
-    let below = fs.create(root, b"below", &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap();
+    let below = fs.directories().create(root, b"below", &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap();
     for number in 0..300 {
         close_file(&fs, file(&fs, below, &format!("{number}"), &vec![number as u8; 9000]));
     }
     let open = file(&fs, root, "open", &vec![1; 1 << 20]);
     let removed = file(&fs, root, "removed", &vec![2; 2 << 20]);
-    fs.sync().unwrap();
-    fs.unlink(root, b"removed").unwrap();
-    fs.write(open, WriteAt::Offset(0), b"dirty", false).unwrap();
-    fs.delete_subvolume(top, b"home").unwrap();
+    fs.durability().sync().unwrap();
+    fs.directories().unlink(root, b"removed").unwrap();
+    fs.files().write(open, WriteAt::Offset(0), b"dirty", false).unwrap();
+    fs.subvolumes().delete_subvolume(top, b"home").unwrap();
 
     for round in 0..4_u8 {
-        assert_eq!(errno(fs.lookup(top, b"home")), Errno::NOENT);
-        assert_eq!(fs.subvolumes(), [TreeId::FS]);
-        assert_eq!(fs.deleted_subvolumes(), [id]);
-        let content = fs.read(open, 0, 2 << 20).unwrap();
+        assert_eq!(errno(fs.directories().lookup(top, b"home")), Errno::NOENT);
+        assert_eq!(fs.subvolumes().ids(), [TreeId::FS]);
+        assert_eq!(fs.subvolumes().deleted_subvolumes(), [id]);
+        let content = fs.files().read(open, 0, 2 << 20).unwrap();
         assert!(content.len() == 1 << 20 && content[..5] == *b"dirty" && content[5..].iter().all(|byte| *byte == 1));
-        assert!(fs.read(removed, 0, 4 << 20).unwrap() == vec![2; 2 << 20]);
-        let found = fs.lookup(below, format!("{round}").as_bytes()).unwrap();
-        assert_eq!(fs.read(found, 0, 1 << 20).unwrap(), vec![round; 9000]);
+        assert!(fs.files().read(removed, 0, 4 << 20).unwrap() == vec![2; 2 << 20]);
+        let found = fs.directories().lookup(below, format!("{round}").as_bytes()).unwrap();
+        assert_eq!(fs.files().read(found, 0, 1 << 20).unwrap(), vec![round; 9000]);
         // Changes, by the directory that is open.
-        fs.write(found, WriteAt::Offset(5000), &[9; 9000], false).unwrap();
-        fs.unlink(below, format!("{round}").as_bytes()).unwrap();
+        fs.files().write(found, WriteAt::Offset(5000), &[9; 9000], false).unwrap();
+        fs.directories().unlink(below, format!("{round}").as_bytes()).unwrap();
         let made = file(&fs, below, &format!("made{round}"), &vec![round; 300_000]);
-        fs.rename(below, format!("made{round}").as_bytes(), below, b"renamed", RenameFlags::default()).unwrap();
-        fs.fsync(made).unwrap();
-        fs.fsync(below).unwrap();
-        fs.sync().unwrap();
-        assert!(fs.read(made, 0, 1 << 20).unwrap() == vec![round; 300_000]);
+        fs.directories()
+            .rename(below, format!("made{round}").as_bytes(), below, b"renamed", RenameFlags::default())
+            .unwrap();
+        fs.durability().fsync(made).unwrap();
+        fs.durability().fsync(below).unwrap();
+        fs.durability().sync().unwrap();
+        assert!(fs.files().read(made, 0, 1 << 20).unwrap() == vec![round; 300_000]);
         close_file(&fs, made);
         close_file(&fs, found);
         // As in a directory that was removed.
-        assert_eq!(errno(fs.create(root, b"new", &new_file())), Errno::NOENT);
-        assert_eq!(errno(fs.rename(below, b"renamed", root, b"new", RenameFlags::default())), Errno::NOENT);
-        assert_eq!(errno(fs.unlink(root, b"open")), Errno::NOENT);
-        assert_eq!(errno(fs.rmdir(root, b"below")), Errno::NOENT);
-        assert_eq!(errno(fs.list(root, DirIndex(0), DirIndex(u64::MAX), 10)), Errno::NOENT);
-        assert_eq!(fs.lookup(root, b"open").unwrap(), open);
-        fs.forget(open, 1);
+        assert_eq!(errno(fs.directories().create(root, b"new", &new_file())), Errno::NOENT);
+        assert_eq!(
+            errno(fs.directories().rename(below, b"renamed", root, b"new", RenameFlags::default())),
+            Errno::NOENT
+        );
+        assert_eq!(errno(fs.directories().unlink(root, b"open")), Errno::NOENT);
+        assert_eq!(errno(fs.directories().rmdir(root, b"below")), Errno::NOENT);
+        assert_eq!(errno(fs.directories().list(root, DirIndex(0), DirIndex(u64::MAX), 10)), Errno::NOENT);
+        assert_eq!(fs.directories().lookup(root, b"open").unwrap(), open);
+        fs.references().forget(open, 1);
         for made in [
-            fs.create_subvolume(below, b"inner", 0o755, (0, 0)),
-            fs.snapshot(TreeId::FS, below, b"inner", false),
-            fs.snapshot(id, top, b"copy", false),
+            fs.subvolumes().create_subvolume(below, b"inner", 0o755, (0, 0)),
+            fs.subvolumes().snapshot(TreeId::FS, below, b"inner", false),
+            fs.subvolumes().snapshot(id, top, b"copy", false),
         ] {
             assert_eq!(errno(made), Errno::NOENT);
         }
-        assert_eq!(errno(fs.set_subvolume_read_only(id, true)), Errno::NOENT);
-        assert_eq!(errno(fs.lookup_inode(open)), Errno::STALE);
-        assert_eq!(fs.parent(root).unwrap(), root);
+        assert_eq!(errno(fs.subvolumes().set_subvolume_read_only(id, true)), Errno::NOENT);
+        assert_eq!(errno(fs.directories().lookup_inode(open)), Errno::STALE);
+        assert_eq!(fs.directories().parent(root).unwrap(), root);
         assert_crash_leaves_only(&path, &[]);
     }
     let copy = file(&fs, top, "copy", b"");
-    assert_eq!(fs.clone_range(open, 0, copy, 0, 1 << 20).unwrap(), 1 << 20);
-    fs.sync().unwrap();
+    assert_eq!(fs.files().clone_range(open, 0, copy, 0, 1 << 20).unwrap(), 1 << 20);
+    fs.durability().sync().unwrap();
     assert_crash_leaves_only(&path, &["copy"]);
     // What has no name any more comes back at once.
     let with_removed = fs.statfs().blocks_free;
     close_file(&fs, removed);
-    fs.sync().unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
+    fs.durability().sync().unwrap();
     assert!(fs.statfs().blocks_free >= with_removed + 500, "{with_removed}: {}", fs.statfs().blocks_free);
     for id in [root, below] {
         close_file(&fs, id);
-        fs.sync().unwrap();
-        assert_eq!(fs.read(open, 0, 5).unwrap(), b"dirty");
+        fs.durability().sync().unwrap();
+        assert_eq!(fs.files().read(open, 0, 5).unwrap(), b"dirty");
     }
-    fs.write(open, WriteAt::Offset(0), b"late!", false).unwrap();
+    fs.files().write(open, WriteAt::Offset(0), b"late!", false).unwrap();
     close_file(&fs, open);
-    assert_eq!(errno(fs.read(open, 0, 5)), Errno::STALE);
+    assert_eq!(errno(fs.files().read(open, 0, 5)), Errno::STALE);
     dropped(&fs);
-    assert_eq!(fs.read(copy, 0, 6).unwrap(), b"dirty\x01");
-    fs.unlink(top, b"copy").unwrap();
+    assert_eq!(fs.files().read(copy, 0, 6).unwrap(), b"dirty\x01");
+    fs.directories().unlink(top, b"copy").unwrap();
     close_file(&fs, copy);
     for _ in 0..4 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     assert!(fs.statfs().blocks_free + 64 >= before, "{before} blocks were free, {} are", fs.statfs().blocks_free);
     fs.close().unwrap();
@@ -161,18 +170,18 @@ fn what_is_open_when_the_mount_ends_is_dropped_by_the_next_one() {
     image::make(&path, SIZE, |_| {});
     let fs = image::open(&path, Options::default());
     for (name, is_reset) in [("deleted", false), ("reset", true)] {
-        let id = fs.create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
+        let id = fs.subvolumes().create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
         let open = file(&fs, InodeId::root_of(id), "open", &vec![7; 500_000]);
         if is_reset {
-            let kept = fs.snapshot(id, fs.root(), b"kept", true).unwrap();
-            fs.reset_subvolume(fs.root(), name.as_bytes(), kept).unwrap();
+            let kept = fs.subvolumes().snapshot(id, fs.root(), b"kept", true).unwrap();
+            fs.subvolumes().reset_subvolume(fs.root(), name.as_bytes(), kept).unwrap();
         } else {
-            fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
         }
-        fs.write(open, WriteAt::Offset(0), &vec![8; 100_000], false).unwrap();
-        assert_eq!(fs.read(open, 99_999, 2).unwrap(), [8, 7]);
+        fs.files().write(open, WriteAt::Offset(0), &vec![8; 100_000], false).unwrap();
+        assert_eq!(fs.files().read(open, 99_999, 2).unwrap(), [8, 7]);
     }
-    assert_eq!(fs.deleted_subvolumes().len(), 2);
+    assert_eq!(fs.subvolumes().deleted_subvolumes().len(), 2);
     fs.close().unwrap();
     drop(fs);
     assert_clean(&path);
@@ -193,18 +202,18 @@ fn a_close_alone_has_it_dropped() {
         image::make(&path, SIZE, |_| {});
         let fs = Filesystem::open_path(&path, Options { background_commits, ..Options::default() }).unwrap();
         for round in 0..20 {
-            let id = fs.create_subvolume(fs.root(), b"sub", 0o755, (0, 0)).unwrap();
+            let id = fs.subvolumes().create_subvolume(fs.root(), b"sub", 0o755, (0, 0)).unwrap();
             let open = file(&fs, InodeId::root_of(id), "open", &vec![7; 50_000]);
-            fs.delete_subvolume(fs.root(), b"sub").unwrap();
-            fs.sync().unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), b"sub").unwrap();
+            fs.durability().sync().unwrap();
             if round % 2 == 0 {
-                fs.sync().unwrap();
+                fs.durability().sync().unwrap();
             }
-            assert_eq!(fs.deleted_subvolumes(), [id]);
+            assert_eq!(fs.subvolumes().deleted_subvolumes(), [id]);
             close_file(&fs, open);
             dropped(&fs);
-            assert_eq!(errno(fs.attributes(open)), Errno::STALE);
-            assert_eq!(errno(fs.lookup_inode(InodeId::root_of(id))), Errno::STALE);
+            assert_eq!(errno(fs.inodes().attributes(open)), Errno::STALE);
+            assert_eq!(errno(fs.directories().lookup_inode(InodeId::root_of(id))), Errno::STALE);
         }
         fs.close().unwrap();
         drop(fs);
@@ -261,11 +270,11 @@ fn they_are_dropped_when_the_last_of_them_is_closed() {
     let fs = Filesystem::open_devices(vec![device], Options { freeing, memory: 32 << 20, ..Options::default() });
     let fs = fs.unwrap();
     let top = fs.root();
-    let source = fs.create_subvolume(top, b"source", 0o755, (0, 0)).unwrap();
+    let source = fs.subvolumes().create_subvolume(top, b"source", 0o755, (0, 0)).unwrap();
     for number in 0..60 {
         close_file(&fs, file(&fs, InodeId::root_of(source), &format!("{number}"), &[1; 9000]));
     }
-    fs.snapshot(source, top, b"work", false).unwrap();
+    fs.subvolumes().snapshot(source, top, b"work", false).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for user in 0..3_u64 {
@@ -274,43 +283,44 @@ fn they_are_dropped_when_the_last_of_them_is_closed() {
                 let mut rng = Rng::new(user);
                 let mut held = Vec::new();
                 while !done.load(Ordering::Relaxed) {
-                    let Ok(work) = fs.lookup(top, b"work") else { continue };
-                    if let Ok(id) = fs.lookup(work, format!("{}", rng.below(60)).as_bytes()) {
+                    let Ok(work) = fs.directories().lookup(top, b"work") else { continue };
+                    if let Ok(id) = fs.directories().lookup(work, format!("{}", rng.below(60)).as_bytes()) {
                         held.push(id);
                     }
                     if rng.one_in(3)
-                        && let Ok(id) = fs.create(work, format!("{user}.{}", rng.below(9999)).as_bytes(), &new_file())
+                        && let Ok(id) =
+                            fs.directories().create(work, format!("{user}.{}", rng.below(9999)).as_bytes(), &new_file())
                     {
                         held.push(id);
                     }
-                    fs.forget(work, 1);
+                    fs.references().forget(work, 1);
                     for id in &held {
                         // It may be gone by name, and is there all the same.
-                        fs.write(*id, WriteAt::Offset(rng.below(20_000)), &[user as u8; 5000], false).unwrap();
-                        fs.read(*id, 0, 1 << 16).unwrap();
+                        fs.files().write(*id, WriteAt::Offset(rng.below(20_000)), &[user as u8; 5000], false).unwrap();
+                        fs.files().read(*id, 0, 1 << 16).unwrap();
                         if rng.one_in(10) {
-                            fs.fsync(*id).unwrap();
+                            fs.durability().fsync(*id).unwrap();
                         }
                     }
                     while held.len() > 6 || (!held.is_empty() && rng.one_in(3)) {
-                        fs.forget(held.remove(rng.index(held.len())), 1);
+                        fs.references().forget(held.remove(rng.index(held.len())), 1);
                     }
                 }
                 for id in held {
-                    fs.forget(id, 1);
+                    fs.references().forget(id, 1);
                 }
             });
         }
         let mut rng = Rng::new(99);
         for _ in 0..rounds {
             if rng.one_in(2) {
-                fs.reset_subvolume(top, b"work", source).unwrap();
+                fs.subvolumes().reset_subvolume(top, b"work", source).unwrap();
             } else {
-                fs.delete_subvolume(top, b"work").unwrap();
-                fs.snapshot(source, top, b"work", false).unwrap();
+                fs.subvolumes().delete_subvolume(top, b"work").unwrap();
+                fs.subvolumes().snapshot(source, top, b"work", false).unwrap();
             }
             if rng.one_in(4) {
-                fs.sync().unwrap();
+                fs.durability().sync().unwrap();
             }
         }
         done.store(true, Ordering::Relaxed);

@@ -31,11 +31,11 @@ fn fill(fs: &Filesystem) {
     for seed in 1..=20 {
         write(fs, &format!("file {seed}"), seed, (seed as usize) << 17).unwrap();
         if seed == 10 {
-            fs.sync().unwrap();
-            fs.snapshot(TreeId::FS, root(), b"snapshot", false).unwrap();
+            fs.durability().sync().unwrap();
+            fs.subvolumes().snapshot(TreeId::FS, root(), b"snapshot", false).unwrap();
         }
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
 }
 
 /// All but the root directory itself, in which something was made meanwhile.
@@ -65,19 +65,20 @@ fn from_every_profile_that_the_others_can_hold_while_files_are_written() {
         let before = tree_below_the_root(&fs);
         let bytes = fs.volume().superblock().total_bytes;
         let meanwhile = std::cell::Cell::new(0);
-        fs.remove_device(GONE, &|progress| {
-            let round = meanwhile.get() + 1;
-            meanwhile.set(round);
-            assert!(progress.left_bytes <= progress.total_bytes, "{what}");
-            if round <= 5 {
-                let directory = NewInode { mode: 0o040_755, ..NewInode::default() };
-                fs.create(root(), format!("directory {round}").as_bytes(), &directory).unwrap();
-            }
-            true
-        })
-        .unwrap_or_else(|error| panic!("{what}: {error}"));
+        fs.relocator()
+            .remove_device(GONE, &|progress| {
+                let round = meanwhile.get() + 1;
+                meanwhile.set(round);
+                assert!(progress.left_bytes <= progress.total_bytes, "{what}");
+                if round <= 5 {
+                    let directory = NewInode { mode: 0o040_755, ..NewInode::default() };
+                    fs.directories().create(root(), format!("directory {round}").as_bytes(), &directory).unwrap();
+                }
+                true
+            })
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         for round in 1..=meanwhile.get().min(5) {
-            fs.rmdir(root(), format!("directory {round}").as_bytes()).unwrap();
+            fs.directories().rmdir(root(), format!("directory {round}").as_bytes()).unwrap();
         }
         assert!(meanwhile.get() > 0, "{what}");
         assert!(tree_below_the_root(&fs) == before, "{what}");
@@ -122,7 +123,7 @@ fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
     };
     let fs = open(shared.iter().map(|device| Arc::clone(device) as _).collect()).unwrap();
     write(&fs, "kept", 1, 1 << 20).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     fs.add_device(third.clone()).unwrap();
     let chunks_of_third = || {
         let is_there = |chunk: &ChunkItem| chunk.stripes.iter().any(|stripe| stripe.devid == DeviceId(3));
@@ -131,16 +132,16 @@ fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
     let mut number = 2;
     while chunks_of_third().is_empty() {
         let file = write(&fs, &format!("file {number}"), number, 8 << 20).unwrap();
-        fs.sync().unwrap();
-        fs.forget(file, 1);
+        fs.durability().sync().unwrap();
+        fs.references().forget(file, 1);
         number += 1;
     }
     for number in 2..number {
-        fs.unlink(root(), format!("file {number}").as_bytes()).unwrap();
+        fs.directories().unlink(root(), format!("file {number}").as_bytes()).unwrap();
     }
     for (start, chunk) in chunks_of_third() {
         let tries = (0..100).take_while(|_| {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             has_extents(&fs, start, chunk.length)
         });
         assert!(tries.count() < 100, "chunk {start} is emptied");
@@ -150,11 +151,12 @@ fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
     let crashed = all(&[&shared[0], &shared[1], &third]);
     let fs = open(crashed.clone()).unwrap();
     let asked = std::cell::Cell::new(0);
-    fs.remove_device(DeviceId(3), &|_| {
-        asked.set(asked.get() + 1);
-        asked.get() < MAX
-    })
-    .unwrap();
+    fs.relocator()
+        .remove_device(DeviceId(3), &|_| {
+            asked.set(asked.get() + 1);
+            asked.get() < MAX
+        })
+        .unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_clean(&crashed[..2], "removed");
@@ -170,7 +172,7 @@ fn a_missing_device_is_removed_where_the_others_can_hold_all() {
     drop(fs);
     devices.remove(1);
     let fs = open_degraded(devices.clone());
-    fs.remove_device(GONE, &|_| true).unwrap();
+    fs.relocator().remove_device(GONE, &|_| true).unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_clean(&devices, "the missing one is removed");
@@ -189,8 +191,8 @@ fn one_that_was_put_in_the_place_of_another_is_removed() {
         fill(&fs);
         let before = tree_below_the_root(&fs);
         devices[1] = Arc::new(blank());
-        fs.begin_replacement(GONE, Arc::clone(&devices[1]), ReplaceOptions::default()).unwrap();
-        fs.continue_replacement(&mut |_| true).unwrap();
+        fs.replacer().begin(GONE, Arc::clone(&devices[1]), ReplaceOptions::default()).unwrap();
+        fs.replacer().run(&mut |_| true).unwrap();
         if remounted {
             fs.close().unwrap();
             fs = open(devices.clone()).unwrap();
@@ -200,7 +202,7 @@ fn one_that_was_put_in_the_place_of_another_is_removed() {
             rounds.set(rounds.get() + 1);
             rounds.get() < MAX_ROUNDS
         };
-        fs.remove_device(GONE, &goes_on).unwrap();
+        fs.relocator().remove_device(GONE, &goes_on).unwrap();
         assert!(tree_below_the_root(&fs) == before);
         fs.close().unwrap();
         assert!(is_blank(&*devices.remove(1)));
@@ -213,12 +215,12 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     let devices = shared(&volume(2, Profile::Raid1, Profile::Raid1));
     let fs = open(devices.clone()).unwrap();
     fill(&fs);
-    let refused = |devid| fs.remove_device(devid, &|_| true).unwrap_err().errno();
+    let refused = |devid| fs.relocator().remove_device(devid, &|_| true).unwrap_err().errno();
     assert_eq!(refused(GONE), Errno::INVAL, "one device holds no RAID1");
     assert_eq!(refused(DeviceId(7)), Errno::NODEV);
-    fs.begin_replacement(GONE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
+    fs.replacer().begin(GONE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
     assert_eq!(refused(DeviceId(1)), Errno::INPROGRESS);
-    fs.cancel_replacement().unwrap();
+    fs.replacer().cancel().unwrap();
     write(&fs, "after", 50, 2 << 20).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -228,13 +230,13 @@ fn what_can_not_be_is_refused_and_changes_nothing() {
     let fs = open(devices.clone()).unwrap();
     let mut seed = 1;
     while write(&fs, &format!("file {seed}"), seed, 16 << 20).is_ok() {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         seed += 1;
     }
-    let refused = fs.remove_device(GONE, &|_| true).unwrap_err();
+    let refused = fs.relocator().remove_device(GONE, &|_| true).unwrap_err();
     assert_eq!(refused.errno(), Errno::NOSPC, "the other has no room");
-    fs.unlink(root(), b"file 1").unwrap();
-    fs.sync().unwrap();
+    fs.directories().unlink(root(), b"file 1").unwrap();
+    fs.durability().sync().unwrap();
     write(&fs, "again", 1, 8 << 20).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -254,10 +256,10 @@ fn without_a_free_space_tree_a_device_with_chunks_stays() {
     let devices = shared(&devices);
     let fs = open(devices.clone()).unwrap();
     fill(&fs);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let refused = |result: ubtrfs::Result<()>| result.unwrap_err().errno();
-    assert_eq!(refused(fs.remove_device(GONE, &|_| true)), Errno::OPNOTSUPP);
-    assert_eq!(refused(fs.resize_device(GONE, 16 << 20, &|_| true)), Errno::OPNOTSUPP);
+    assert_eq!(refused(fs.relocator().remove_device(GONE, &|_| true)), Errno::OPNOTSUPP);
+    assert_eq!(refused(fs.relocator().resize_device(GONE, 16 << 20, &|_| true)), Errno::OPNOTSUPP);
     write(&fs, "after", 50, 2 << 20).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -274,7 +276,7 @@ fn one_that_is_stopped_leaves_the_device_in_use() {
         asked.set(asked.get() + 1);
         asked.get() < 2
     };
-    assert_eq!(fs.remove_device(DeviceId(1), &stops).unwrap_err().errno(), Errno::CANCELED);
+    assert_eq!(fs.relocator().remove_device(DeviceId(1), &stops).unwrap_err().errno(), Errno::CANCELED);
     assert_eq!(fs.volume().devices().len(), 2);
     let mut seed = 50;
     // New chunks are made there again.
@@ -282,7 +284,7 @@ fn one_that_is_stopped_leaves_the_device_in_use() {
     let before = used(&fs);
     while used(&fs) <= before {
         write(&fs, &format!("more {seed}"), seed, 16 << 20).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         seed += 1;
     }
     fs.close().unwrap();
@@ -297,7 +299,7 @@ fn a_removed_device_that_was_not_wiped_is_left_out() {
     fill(&fs);
     let mut before = vec![0; 4096];
     devices[1].read_at(ubtrfs_format::SUPERBLOCK_COPIES[0], &mut before).unwrap();
-    fs.remove_device(GONE, &|_| true).unwrap();
+    fs.relocator().remove_device(GONE, &|_| true).unwrap();
     fs.close().unwrap();
     drop(fs);
     let data = ubtrfs_volume::SharedBuffer::from(ubtrfs_volume::Buffer::from(&before[..]));
@@ -352,11 +354,11 @@ fn crashes(after: u64, lost: u32) -> bool {
     power.end_after(after);
     let logged = |name: &str| -> ubtrfs::Result<()> {
         let file = write(&fs, name, 9, 100_000)?;
-        fs.fsync(file)
+        fs.durability().fsync(file)
     };
     let before = logged("before").is_ok();
-    let removed = fs.remove_device(GONE, &|_| true).is_ok();
-    let later = removed && logged("later").is_ok() && fs.sync().is_ok();
+    let removed = fs.relocator().remove_device(GONE, &|_| true).is_ok();
+    let later = removed && logged("later").is_ok() && fs.durability().sync().is_ok();
     let has_ended = power.has_ended();
     drop(fs);
     let left: Vec<Arc<dyn Device>> =
@@ -377,7 +379,7 @@ fn crashes(after: u64, lost: u32) -> bool {
     if later {
         assert_holds(&fs, "later", 9, 100_000);
     }
-    fs.unlink(root(), b"file 1").unwrap();
+    fs.directories().unlink(root(), b"file 1").unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_clean(&left, &what);

@@ -19,13 +19,13 @@ const SOURCE: DeviceId = DeviceId(2);
 
 /// A file whose data has no checksums and is overwritten in place.
 fn write_in_place(fs: &Filesystem, seed: u64) -> ubtrfs::Result<()> {
-    let file = fs.lookup(root(), b"in place").or_else(|_| {
+    let file = fs.directories().lookup(root(), b"in place").or_else(|_| {
         let file = write(fs, "in place", 0, 0)?;
-        fs.set_flags(file, InodeFlags::NODATACOW).map(|()| file)
+        fs.inodes().set_flags(file, InodeFlags::NODATACOW).map(|()| file)
     })?;
-    fs.write(file, WriteAt::Offset(0), &pattern(seed, 3 << 20), false)?;
-    fs.fsync(file)?;
-    fs.forget(file, 1);
+    fs.files().write(file, WriteAt::Offset(0), &pattern(seed, 3 << 20), false)?;
+    fs.durability().fsync(file)?;
+    fs.references().forget(file, 1);
     Ok(())
 }
 
@@ -90,8 +90,8 @@ fn in_every_profile_while_files_are_written() {
             let fs = open(as_devices(&devices)).unwrap();
             let new = Arc::new(blank());
             let options = ReplaceOptions { avoid_source, ..ReplaceOptions::default() };
-            fs.begin_replacement(SOURCE, new.clone(), options).unwrap();
-            let refused = fs.begin_replacement(DeviceId(1), Arc::new(blank()), options);
+            fs.replacer().begin(SOURCE, new.clone(), options).unwrap();
+            let refused = fs.replacer().begin(DeviceId(1), Arc::new(blank()), options);
             assert_eq!(refused.unwrap_err().errno(), Errno::INPROGRESS, "{what}");
             let mut round = 0;
             let mut meanwhile = |_: &_| {
@@ -100,8 +100,8 @@ fn in_every_profile_while_files_are_written() {
                 write_in_place(&fs, 100 + round).unwrap();
                 true
             };
-            fs.continue_replacement(&mut meanwhile).unwrap_or_else(|error| panic!("{what}: {error}"));
-            let progress = fs.replacement();
+            fs.replacer().run(&mut meanwhile).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let progress = fs.replacer().progress();
             assert_eq!((progress.state, progress.source), (ReplaceState::Finished, SOURCE), "{what}");
             assert_eq!((progress.unreadable, progress.write_errors), (0, 0), "{what}");
             write(&fs, "after", 50, 2 << 20).unwrap();
@@ -132,7 +132,7 @@ fn a_replacement_has_ended_when_that_is_durable() {
                 if step == CommitStep::Merged
                     && let Some(fs) = mounted.get().and_then(Weak::upgrade)
                 {
-                    seen.lock().unwrap().push(fs.replacement().state);
+                    seen.lock().unwrap().push(fs.replacer().progress().state);
                 }
             }
         }));
@@ -141,19 +141,19 @@ fn a_replacement_has_ended_when_that_is_durable() {
         let options = Options { background_commits: false, faults, ..Options::default() };
         let fs = Filesystem::open(Arc::new(volume), options).unwrap();
         mounted.set(Arc::downgrade(&fs)).unwrap();
-        fs.begin_replacement(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
+        fs.replacer().begin(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
         seen.lock().unwrap().clear();
         let ended = if cancels {
-            fs.cancel_replacement().unwrap();
+            fs.replacer().cancel().unwrap();
             ReplaceState::Canceled
         } else {
-            fs.continue_replacement(&mut |_| true).unwrap();
+            fs.replacer().run(&mut |_| true).unwrap();
             ReplaceState::Finished
         };
         let seen = seen.lock().unwrap().clone();
         assert!(!seen.is_empty() && seen.iter().all(|state| *state == ReplaceState::Started), "{seen:?}");
-        assert_eq!(fs.replacement().state, ended);
-        fs.resize_device(DeviceId(1), SIZE - (16 << 20), &|_| true).unwrap();
+        assert_eq!(fs.replacer().progress().state, ended);
+        fs.relocator().resize_device(DeviceId(1), SIZE - (16 << 20), &|_| true).unwrap();
     }
 }
 
@@ -162,8 +162,8 @@ fn a_missing_device_is_replaced_on_a_degraded_mount() {
     let devices = shared(&MIRRORED);
     let fs = open_degraded(vec![devices[0].clone()]);
     let new = Arc::new(blank());
-    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
-    fs.continue_replacement(&mut |_| true).unwrap();
+    fs.replacer().begin(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    fs.replacer().run(&mut |_| true).unwrap();
     write(&fs, "after", 8, 2 << 20).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -185,10 +185,10 @@ fn what_the_old_device_can_not_read_comes_from_the_others() {
     let failing = Arc::new(FaultyDevice::new(devices[1].clone()));
     let fs = open(vec![devices[0].clone(), failing.clone()]).unwrap();
     let new = Arc::new(blank());
-    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    fs.replacer().begin(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
     failing.fail(Operation::Read, 20, EIO, Lasting::Forever);
-    fs.continue_replacement(&mut |_| true).unwrap();
-    assert_eq!(fs.replacement().unreadable, 0);
+    fs.replacer().run(&mut |_| true).unwrap();
+    assert_eq!(fs.replacer().progress().unreadable, 0);
     fs.close().unwrap();
     drop(fs);
     assert_clean(&[devices[0].clone(), new.clone()], "replaced");
@@ -205,10 +205,10 @@ fn what_nobody_can_read_is_counted_and_stays_an_error() {
     let used = fs.volume().devices()[1].bytes_used;
     assert!(used > 0, "the device has chunks");
     let new = Arc::new(blank());
-    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    fs.replacer().begin(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
     failing[1].fail(Operation::Read, 0, EIO, Lasting::Forever);
-    fs.continue_replacement(&mut |_| true).unwrap();
-    let progress = fs.replacement();
+    fs.replacer().run(&mut |_| true).unwrap();
+    let progress = fs.replacer().progress();
     let data_is_there =
         fs.volume().chunks().iter().any(|(_, chunk)| chunk.stripes.len() == 1 && chunk.stripes[0].devid == SOURCE);
     assert_eq!(progress.unreadable > 0, data_is_there, "{progress:?}");
@@ -224,10 +224,10 @@ fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
     let inner = Arc::new(blank());
     let target = Arc::new(FaultyDevice::new(inner.clone()));
     target.fail(operation, after, EIO, lasting);
-    let begun = fs.begin_replacement(SOURCE, target.clone(), ReplaceOptions::default());
+    let begun = fs.replacer().begin(SOURCE, target.clone(), ReplaceOptions::default());
     let mut round = 0;
     let done = begun.and_then(|()| {
-        fs.continue_replacement(&mut |_| {
+        fs.replacer().run(&mut |_| {
             round += 1;
             write(&fs, &format!("meanwhile {round}"), round, 300_000).unwrap();
             write_in_place(&fs, 100 + round).unwrap();
@@ -236,8 +236,8 @@ fn target_fails(operation: Operation, after: u64, lasting: Lasting) -> bool {
     });
     let has_failed = target.asked(operation) > after;
     write(&fs, "after", 9, 1 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
-    fs.sync().unwrap();
-    let state = fs.replacement().state;
+    fs.durability().sync().unwrap();
+    let state = fs.replacer().progress().state;
     // The new device may fail after it has the place of the old one.
     let is_replaced = state == ReplaceState::Finished;
     assert_eq!(done.is_ok(), is_replaced, "{what}: {done:?}");
@@ -274,13 +274,13 @@ fn a_replacement_that_is_cancelled_leaves_the_volume_as_it_was() {
     let devices = shared(&SINGLE);
     let fs = open(as_devices(&devices)).unwrap();
     let new = Arc::new(blank());
-    fs.begin_replacement(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
-    let done = fs.continue_replacement(&mut |_| false);
+    fs.replacer().begin(SOURCE, new.clone(), ReplaceOptions::default()).unwrap();
+    let done = fs.replacer().run(&mut |_| false);
     assert_eq!(done.unwrap_err().errno(), Errno::CANCELED);
-    assert_eq!(fs.replacement().state, ReplaceState::Started);
-    fs.cancel_replacement().unwrap();
-    assert_eq!(fs.cancel_replacement().unwrap_err().errno(), Errno::NOTCONN);
-    assert_eq!(fs.replacement().state, ReplaceState::Canceled);
+    assert_eq!(fs.replacer().progress().state, ReplaceState::Started);
+    fs.replacer().cancel().unwrap();
+    assert_eq!(fs.replacer().cancel().unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.replacer().progress().state, ReplaceState::Canceled);
     write(&fs, "after", 9, 1 << 20).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -289,8 +289,8 @@ fn a_replacement_that_is_cancelled_leaves_the_volume_as_it_was() {
     let fs = open(as_devices(&devices)).unwrap();
     assert_filled(&fs, 7);
     // And it can begin again.
-    fs.begin_replacement(SOURCE, new, ReplaceOptions::default()).unwrap();
-    fs.continue_replacement(&mut |_| true).unwrap();
+    fs.replacer().begin(SOURCE, new, ReplaceOptions::default()).unwrap();
+    fs.replacer().run(&mut |_| true).unwrap();
 }
 
 /// The power ends after so many writes of a replacement; whether it has ended. The caches of some
@@ -304,10 +304,11 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let fs = open(vec![devices[0].clone(), devices[1].clone()]).unwrap();
     power.end_after(after);
     let (mut written, mut tried) = (7, 7);
-    let begun = fs.begin_replacement(SOURCE, devices[2].clone(), ReplaceOptions::default()).is_ok();
+    let begun = fs.replacer().begin(SOURCE, devices[2].clone(), ReplaceOptions::default()).is_ok();
     let finished = begun
         && fs
-            .continue_replacement(&mut |_| {
+            .replacer()
+            .run(&mut |_| {
                 if tried < 11 {
                     tried += 1;
                     if write_in_place(&fs, tried).is_ok() {
@@ -325,7 +326,7 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     // Those that say that they are of the volume.
     let given = all.iter().filter(|device| !is_blank(&***device)).cloned().collect();
     let fs = open(given).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let state = fs.replacement().state;
+    let state = fs.replacer().progress().state;
     assert!(!finished || state == ReplaceState::Finished, "{what}: {state:?}");
     let holds = |fs: &Filesystem| {
         (1..=6).for_each(|seed| assert_holds(fs, &format!("file {seed}"), seed, (seed as usize) << 18));
@@ -336,10 +337,10 @@ fn crashes(start: &[OverlayDevice], after: u64, lost: u32) -> bool {
     holds(&fs);
     let goes_on = fs.volume().replacement().is_some();
     if goes_on {
-        fs.continue_replacement(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
-        assert_eq!(fs.replacement().state, ReplaceState::Finished);
+        fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(fs.replacer().progress().state, ReplaceState::Finished);
     }
-    let is_replaced = fs.replacement().state == ReplaceState::Finished;
+    let is_replaced = fs.replacer().progress().state == ReplaceState::Finished;
     fs.close().unwrap();
     drop(fs);
     let (kept, gone) = if is_replaced { (2, 1) } else { (1, 2) };
@@ -357,12 +358,12 @@ fn replace_until(source: DeviceId, end: Option<u64>) -> (u64, Vec<Arc<PoweredDev
     let start = THREE_MIRRORED.iter().map(OverlayDevice::fork).chain([blank()]);
     let devices: Vec<_> = start.map(|device| PoweredDevice::new(&power, &device)).collect();
     let fs = open(devices[..3].iter().map(|device| device.clone() as _).collect()).unwrap();
-    fs.begin_replacement(source, devices[3].clone(), ReplaceOptions::default()).unwrap();
+    fs.replacer().begin(source, devices[3].clone(), ReplaceOptions::default()).unwrap();
     if let Some(end) = end {
         power.end_after(end);
     }
     let begun = power.writes();
-    let _may_fail = fs.continue_replacement(&mut |_| true);
+    let _may_fail = fs.replacer().run(&mut |_| true);
     (power.writes() - begun, devices)
 }
 
@@ -384,7 +385,7 @@ fn crashes_again(devices: &[Arc<PoweredDevice>], after: u64, lost: [u32; 2], wha
     let fs = open(given(&devices)).unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_filled(&fs, 7);
     power.end_after(after);
-    let _may_fail = write(&fs, "later", 8, 1 << 20).and_then(|_| fs.sync());
+    let _may_fail = write(&fs, "later", 8, 1 << 20).and_then(|_| fs.durability().sync());
     drop(fs);
     let left = after_crash(&devices, lost[1]);
     let devices: Vec<_> = left.iter().map(|device| PoweredDevice::new(&Power::endless(), device)).collect();
@@ -437,8 +438,8 @@ fn an_old_copy_of_a_device_is_left_as_it_is() {
     let mut devices = shared(&MIRRORED);
     let fs = open(as_devices(&devices)).unwrap();
     let new = Arc::new(blank());
-    fs.begin_replacement(SOURCE, Arc::clone(&new) as Arc<dyn Device>, ReplaceOptions::default()).unwrap();
-    fs.continue_replacement(&mut |_| true).unwrap();
+    fs.replacer().begin(SOURCE, Arc::clone(&new) as Arc<dyn Device>, ReplaceOptions::default()).unwrap();
+    fs.replacer().run(&mut |_| true).unwrap();
     fs.close().unwrap();
     drop(fs);
     devices[1] = new;
@@ -472,7 +473,7 @@ fn a_commit_under_way_leaves_a_replacement_alone_that_has_just_begun() {
         }
         let fs = hooked.get().and_then(Weak::upgrade).unwrap();
         let (other, target) = (Arc::clone(&fs), Arc::clone(&target));
-        let begin = move || other.begin_replacement(SOURCE, target, ReplaceOptions::default());
+        let begin = move || other.replacer().begin(SOURCE, target, ReplaceOptions::default());
         *thread.lock().unwrap() = Some(std::thread::spawn(begin));
         while fs.volume().replacement().is_none() {
             std::thread::yield_now();
@@ -483,15 +484,15 @@ fn a_commit_under_way_leaves_a_replacement_alone_that_has_just_begun() {
     let options = Options { background_commits: false, faults, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
     place.set(Arc::downgrade(&fs)).unwrap();
-    fs.begin_replacement(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
-    fs.cancel_replacement().unwrap();
+    fs.replacer().begin(SOURCE, Arc::new(blank()), ReplaceOptions::default()).unwrap();
+    fs.replacer().cancel().unwrap();
     assert_eq!(fs.volume().replacement(), None);
     *is_armed.lock().unwrap() = true;
     write(&fs, "a change", 9, 10_000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     begun.lock().unwrap().take().unwrap().join().unwrap().unwrap();
-    fs.continue_replacement(&mut |_| true).unwrap();
-    assert_eq!(fs.replacement().state, ReplaceState::Finished);
+    fs.replacer().run(&mut |_| true).unwrap();
+    assert_eq!(fs.replacer().progress().state, ReplaceState::Finished);
     fs.close().unwrap();
     drop(fs);
     let replaced: Vec<Arc<dyn Device>> = vec![devices[0].clone(), new];

@@ -50,9 +50,9 @@ impl Program {
     }
 
     fn directory(&self, fs: &Filesystem) -> InodeId {
-        fs.lookup(root(), self.directory.as_bytes()).unwrap_or_else(|_| {
+        fs.directories().lookup(root(), self.directory.as_bytes()).unwrap_or_else(|_| {
             let new = NewInode { mode: 0o040_755, ..NewInode::default() };
-            fs.create(root(), self.directory.as_bytes(), &new).unwrap()
+            fs.directories().create(root(), self.directory.as_bytes(), &new).unwrap()
         })
     }
 
@@ -69,29 +69,32 @@ impl Program {
             0..=4 => self.write(fs, dir, &name),
             5 => {
                 if let Some(name) = self.some_file() {
-                    fs.unlink(dir, name.as_bytes()).unwrap();
+                    fs.directories().unlink(dir, name.as_bytes()).unwrap();
                     self.files.remove(&name);
                 }
             }
             6 => {
                 if let Some(old) = self.some_file().filter(|old| *old != name) {
-                    fs.rename(dir, old.as_bytes(), dir, name.as_bytes(), RenameFlags::default()).unwrap();
+                    fs.directories().rename(dir, old.as_bytes(), dir, name.as_bytes(), RenameFlags::default()).unwrap();
                     let content = self.files.remove(&old).unwrap();
                     self.files.insert(name, content);
                 }
             }
             7 => self.truncate(fs, dir),
             8 => self.verify_one(fs, dir),
-            _ => fs.sync().unwrap(),
+            _ => fs.durability().sync().unwrap(),
         }
-        fs.forget(dir, 1);
+        fs.references().forget(dir, 1);
     }
 
     fn write(&mut self, fs: &Filesystem, dir: InodeId, name: &str) {
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
         let (content, file) = match self.files.get_mut(name) {
-            Some(content) => (content, fs.lookup(dir, name.as_bytes()).unwrap()),
-            None => (self.files.entry(name.to_owned()).or_default(), fs.create(dir, name.as_bytes(), &new).unwrap()),
+            Some(content) => (content, fs.directories().lookup(dir, name.as_bytes()).unwrap()),
+            None => (
+                self.files.entry(name.to_owned()).or_default(),
+                fs.directories().create(dir, name.as_bytes(), &new).unwrap(),
+            ),
         };
         let at = self.random.below(MAX_BYTES);
         let most = if self.random.below(3) == 0 { MAX_BYTES } else { 5000 };
@@ -99,24 +102,24 @@ impl Program {
         let end = (at + len).min(MAX_BYTES) as usize;
         let at = (at as usize).min(end - 1);
         let bytes = pattern(self.random.next_u64() >> 20, end - at);
-        fs.write(file, WriteAt::Offset(at as u64), &bytes, false).unwrap();
+        fs.files().write(file, WriteAt::Offset(at as u64), &bytes, false).unwrap();
         if content.len() < end {
             content.resize(end, 0);
         }
         content[at..end].copy_from_slice(&bytes);
         if self.random.below(2) == 0 {
-            fs.fsync(file).unwrap();
+            fs.durability().fsync(file).unwrap();
         }
-        fs.forget(file, 1);
+        fs.references().forget(file, 1);
     }
 
     fn truncate(&mut self, fs: &Filesystem, dir: InodeId) {
         let Some(name) = self.some_file() else { return };
         let size = self.random.below(MAX_BYTES);
-        let file = fs.lookup(dir, name.as_bytes()).unwrap();
-        fs.set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+        let file = fs.directories().lookup(dir, name.as_bytes()).unwrap();
+        fs.inodes().set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
         self.files.get_mut(&name).unwrap().resize(size as usize, 0);
-        fs.forget(file, 1);
+        fs.references().forget(file, 1);
     }
 
     fn verify_one(&mut self, fs: &Filesystem, dir: InodeId) {
@@ -126,15 +129,19 @@ impl Program {
     }
 
     fn verify(&self, fs: &Filesystem, dir: InodeId, name: &str) {
-        let file = fs.lookup(dir, name.as_bytes()).unwrap();
-        assert!(fs.read(file, 0, MAX_BYTES as usize + 1).unwrap() == self.files[name], "{}/{name}", self.directory);
-        fs.forget(file, 1);
+        let file = fs.directories().lookup(dir, name.as_bytes()).unwrap();
+        assert!(
+            fs.files().read(file, 0, MAX_BYTES as usize + 1).unwrap() == self.files[name],
+            "{}/{name}",
+            self.directory
+        );
+        fs.references().forget(file, 1);
     }
 
     fn verify_all(&self, fs: &Filesystem) {
         let dir = self.directory(fs);
         self.files.keys().for_each(|name| self.verify(fs, dir, name));
-        fs.forget(dir, 1);
+        fs.references().forget(dir, 1);
     }
 }
 
@@ -238,7 +245,7 @@ impl Machine {
             0 | 4 => self.work_during(steps, |_| {}),
             5 => self.work_during(steps, |fs| {
                 // What the device has can't be mended while it fails.
-                let _ = fs.scrub(ScrubOptions::default(), &mut |_| true);
+                let _ = fs.scrubber().run(ScrubOptions::default(), &mut |_| true);
             }),
             _ => self.add_and_remove(ill, steps),
         }
@@ -256,7 +263,7 @@ impl Machine {
     /// One device loses power, and the others some fsyncs later: these have been acknowledged.
     fn lose_power(&mut self, first: usize) {
         let fs = self.fs.take().unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         self.cuts += 1;
         let cuts = self.cuts;
         let file = |number: u64| (format!("cut {cuts}, file {number}"), cuts * 1000 + number);
@@ -268,8 +275,8 @@ impl Machine {
             }
             let (name, seed) = file(number);
             let new = write(&fs, &name, seed, 20_000).unwrap();
-            fs.fsync(new).unwrap();
-            fs.forget(new, 1);
+            fs.durability().fsync(new).unwrap();
+            fs.references().forget(new, 1);
         }
         let devices = self.devices.iter().zip(cut).map(|(device, cut)| cut.unwrap_or_else(|| device.inner.fork()));
         let devices: Vec<_> = devices.map(|device| FailingDevice::new(device, self.random.next_u64())).collect();
@@ -278,9 +285,9 @@ impl Machine {
         self.mount();
         (0..late).map(file).for_each(|(name, seed)| assert_holds(self.fs(), &name, seed, 20_000));
         for (name, _) in (0..late).map(file) {
-            self.fs().unlink(root(), name.as_bytes()).unwrap();
+            self.fs().directories().unlink(root(), name.as_bytes()).unwrap();
         }
-        self.fs().scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+        self.fs().scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
         assert_eq!(self.fs().volume().lagging_devices(), []);
     }
 
@@ -288,14 +295,14 @@ impl Machine {
     fn heal(&mut self, ill: usize) {
         self.devices[ill].become_so(Health::Well);
         // What it has failed is known once the writes that were on their way are waited for.
-        self.fs().sync().unwrap();
+        self.fs().durability().sync().unwrap();
         // One that was left out comes with the next mount.
         if self.random.below(2) == 0 || !self.fs().volume().missing_devices().is_empty() {
             self.unmount();
             self.mount();
         }
-        self.fs().scrub(ScrubOptions::default(), &mut |_| true).unwrap();
-        let found = self.fs().scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+        self.fs().scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
+        let found = self.fs().scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
         assert_eq!(found.errors(), 0, "{found:?}");
         assert_eq!(self.fs().volume().lagging_devices(), []);
     }
@@ -306,8 +313,8 @@ impl Machine {
         let new = FailingDevice::new(blank(), self.random.next_u64());
         let target = Arc::clone(&new) as Arc<dyn Device>;
         self.work_during(steps, |fs| {
-            fs.begin_replacement(old, target, ReplaceOptions::default()).unwrap();
-            fs.continue_replacement(&mut |_| true).unwrap();
+            fs.replacer().begin(old, target, ReplaceOptions::default()).unwrap();
+            fs.replacer().run(&mut |_| true).unwrap();
         });
         self.devices[ill] = new;
     }
@@ -321,9 +328,9 @@ impl Machine {
         self.snapshots += 1;
         let number = self.snapshots;
         self.work_during(steps, |fs| {
-            fs.snapshot(TreeId::FS, root(), format!("snapshot {number}").as_bytes(), false).unwrap();
+            fs.subvolumes().snapshot(TreeId::FS, root(), format!("snapshot {number}").as_bytes(), false).unwrap();
             if number > 2 {
-                fs.delete_subvolume(root(), format!("snapshot {}", number - 2).as_bytes()).unwrap();
+                fs.subvolumes().delete_subvolume(root(), format!("snapshot {}", number - 2).as_bytes()).unwrap();
             }
         });
     }
@@ -336,7 +343,7 @@ impl Machine {
         let mut is_removed = false;
         self.work_during(steps, |fs| {
             fs.add_device(added).unwrap();
-            is_removed = match fs.remove_device(old, &|_| true) {
+            is_removed = match fs.relocator().remove_device(old, &|_| true) {
                 Ok(()) => true,
                 Err(error) => {
                     assert_eq!(error.errno(), Errno::NOSPC, "{error}");
@@ -364,7 +371,7 @@ fn balance(fs: &Filesystem) {
     let args = BalanceArgs { usage: 60, filters: BalanceFilters::USAGE, ..BalanceArgs::default() };
     let flags = BalanceFlags::DATA | BalanceFlags::METADATA;
     let balance = BalanceItem { flags, data: args, metadata: args, ..BalanceItem::default() };
-    if let Err(error) = fs.start_balance(&balance, &|_| true) {
+    if let Err(error) = fs.balancer().start(&balance, &|_| true) {
         assert_eq!(error.errno(), Errno::NOSPC, "{error}");
     }
 }

@@ -29,16 +29,16 @@ fn shared(devices: &[OverlayDevice]) -> Vec<Arc<dyn Device>> {
 fn fill_and_thin_out(fs: &Filesystem, files: u64) {
     for seed in 1..=files {
         let id = write(fs, &format!("file {seed}"), seed, 2 << 20).unwrap();
-        fs.forget(id, 1);
-        fs.sync().unwrap();
+        fs.references().forget(id, 1);
+        fs.durability().sync().unwrap();
         if seed == files / 2 {
-            fs.snapshot(TreeId::FS, root(), b"snapshot", false).unwrap();
+            fs.subvolumes().snapshot(TreeId::FS, root(), b"snapshot", false).unwrap();
         }
     }
     for seed in (1..=files).filter(|seed| seed % 4 != 0 && *seed > files / 2) {
-        fs.unlink(root(), format!("file {seed}").as_bytes()).unwrap();
+        fs.directories().unlink(root(), format!("file {seed}").as_bytes()).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
 }
 
 /// The end of the last stripe on a device.
@@ -69,7 +69,9 @@ fn smaller_and_larger_again_in_every_profile() {
         let total = fs.volume().superblock().total_bytes;
         let least = 160 * MIB;
         for devid in (1..=count as u64).map(DeviceId) {
-            fs.resize_device(devid, least + 777, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+            fs.relocator()
+                .resize_device(devid, least + 777, &|_| true)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
             assert!(last_end(&fs, devid) <= least, "{what}");
         }
         assert_eq!(tree_of(&fs), before, "{what}");
@@ -81,18 +83,18 @@ fn smaller_and_larger_again_in_every_profile() {
 
         let fs = open(devices.clone()).unwrap();
         assert_eq!(tree_of(&fs), before, "{what}");
-        let refused = fs.resize_device(FIRST, SIZE + 4096, &|_| true).unwrap_err();
+        let refused = fs.relocator().resize_device(FIRST, SIZE + 4096, &|_| true).unwrap_err();
         assert_eq!(refused.errno(), Errno::FBIG, "{what}: the device is not that large");
-        assert_eq!(fs.resize_device(FIRST, 4 << 20, &|_| true).unwrap_err().errno(), Errno::INVAL);
-        assert_eq!(fs.resize_device(DeviceId(9), SIZE, &|_| true).unwrap_err().errno(), Errno::NODEV);
+        assert_eq!(fs.relocator().resize_device(FIRST, 4 << 20, &|_| true).unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(fs.relocator().resize_device(DeviceId(9), SIZE, &|_| true).unwrap_err().errno(), Errno::NODEV);
         for devid in (1..=count as u64).map(DeviceId) {
-            fs.resize_device(devid, SIZE, &|_| true).unwrap();
+            fs.relocator().resize_device(devid, SIZE, &|_| true).unwrap();
         }
         assert_eq!(fs.volume().superblock().total_bytes, total, "{what}");
         let mut seed = 100;
         while last_end(&fs, FIRST) <= least {
             write(&fs, &format!("more {seed}"), seed, 4 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             seed += 1;
         }
         fs.close().unwrap();
@@ -113,12 +115,12 @@ fn a_device_that_has_grown_is_used_as_a_whole() {
     }
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(small)];
     let fs = open(devices.clone()).unwrap();
-    fs.resize_device(FIRST, 2 * SIZE, &|_| true).unwrap();
+    fs.relocator().resize_device(FIRST, 2 * SIZE, &|_| true).unwrap();
     assert_eq!(fs.device_bytes(), 2 * SIZE);
     let files = 300 * MIB / (16 * MIB);
     for seed in 1..=files {
         write(&fs, &format!("file {seed}"), seed, 16 << 20).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     fs.close().unwrap();
     drop(fs);
@@ -134,7 +136,7 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
     const LENGTH: usize = 3 << 20;
     let devices = shared(&volume(1, Profile::Single, Profile::Dup));
     let fs = open(devices.clone()).unwrap();
-    fs.resize_device(FIRST, 144 * MIB, &|_| true).unwrap();
+    fs.relocator().resize_device(FIRST, 144 * MIB, &|_| true).unwrap();
     fs.close().unwrap();
     drop(fs);
     let (growing, beside) = (Arc::new(AtomicBool::new(false)), Beside::default());
@@ -162,10 +164,11 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
     let options = Options { background_commits: false, faults, ..Options::default() };
     let fs = Filesystem::open(Arc::new(opened), options).unwrap();
     mounted.set(Arc::downgrade(&fs)).unwrap();
-    let fills = |seed: &u64| write(&fs, &format!("file {seed}"), *seed, 1 << 20).is_ok() && fs.sync().is_ok();
+    let fills =
+        |seed: &u64| write(&fs, &format!("file {seed}"), *seed, 1 << 20).is_ok() && fs.durability().sync().is_ok();
     assert!((100..400).take_while(fills).count() > 0);
     growing.store(true, SeqCst);
-    let resized = fs.resize_device(FIRST, SIZE, &|_| true).is_ok();
+    let resized = fs.relocator().resize_device(FIRST, SIZE, &|_| true).is_ok();
     let beside = beside.lock().unwrap().take().unwrap();
     let written = beside.join().unwrap();
     let is_durable = fs.close().is_ok();
@@ -194,9 +197,9 @@ fn what_does_not_fit_is_refused_and_stays() {
     let fs = open(devices.clone()).unwrap();
     for seed in 1..=9 {
         write(&fs, &format!("file {seed}"), seed, 12 << 20).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
-    let refused = fs.resize_device(FIRST, 100 * MIB, &|_| true).unwrap_err();
+    let refused = fs.relocator().resize_device(FIRST, 100 * MIB, &|_| true).unwrap_err();
     assert_eq!(refused.errno(), Errno::NOSPC);
     assert_eq!(fs.device_bytes(), SIZE);
     write(&fs, "after", 50, 8 << 20).unwrap();
@@ -213,14 +216,15 @@ fn files_can_be_written_while_a_device_gets_smaller() {
     let fs = open(devices.clone()).unwrap();
     fill_and_thin_out(&fs, 24);
     let round = std::cell::Cell::new(0);
-    fs.resize_device(FIRST, 144 * MIB, &|_| {
-        round.set(round.get() + 1);
-        if round.get() < 8 {
-            write(&fs, &format!("meanwhile {}", round.get()), round.get(), 300_000).unwrap();
-        }
-        true
-    })
-    .unwrap();
+    fs.relocator()
+        .resize_device(FIRST, 144 * MIB, &|_| {
+            round.set(round.get() + 1);
+            if round.get() < 8 {
+                write(&fs, &format!("meanwhile {}", round.get()), round.get(), 300_000).unwrap();
+            }
+            true
+        })
+        .unwrap();
     assert!(round.get() > 1);
     fs.close().unwrap();
     drop(fs);
@@ -237,8 +241,8 @@ fn crashes(start: &[OverlayDevice], after: u64, keeps_cache: bool) -> bool {
     let devices: Vec<Arc<PoweredDevice>> = start.iter().map(|device| PoweredDevice::new(&power, device)).collect();
     let fs = open(devices.iter().map(|device| device.clone() as _).collect()).unwrap();
     power.end_after(after);
-    let smaller = fs.resize_device(FIRST, 144 * MIB, &|_| true).is_ok();
-    let larger = smaller && fs.resize_device(FIRST, 200 * MIB, &|_| true).is_ok();
+    let smaller = fs.relocator().resize_device(FIRST, 144 * MIB, &|_| true).is_ok();
+    let larger = smaller && fs.relocator().resize_device(FIRST, 200 * MIB, &|_| true).is_ok();
     let has_ended = power.has_ended();
     drop(fs);
     let left: Vec<Arc<dyn Device>> =
@@ -250,7 +254,7 @@ fn crashes(start: &[OverlayDevice], after: u64, keeps_cache: bool) -> bool {
         "{what}"
     );
     (1..=5).for_each(|seed| assert_holds(&fs, &format!("file {seed}"), seed, 2 << 20));
-    fs.unlink(root(), b"file 1").unwrap();
+    fs.directories().unlink(root(), b"file 1").unwrap();
     fs.close().unwrap();
     drop(fs);
     assert_clean(&left, &what);

@@ -45,9 +45,9 @@ fn name(file: usize) -> String {
 
 /// Replaces a file's content, and waits until it is durable.
 fn replace(fs: &Filesystem, file: InodeId, seed: u64, len: usize) {
-    fs.set_attributes(file, &SetAttributes { size: Some(len as u64), ..SetAttributes::default() }).unwrap();
-    fs.write(file, WriteAt::Offset(0), &pattern(seed, len), false).unwrap();
-    fs.fsync(file).unwrap();
+    fs.inodes().set_attributes(file, &SetAttributes { size: Some(len as u64), ..SetAttributes::default() }).unwrap();
+    fs.files().write(file, WriteAt::Offset(0), &pattern(seed, len), false).unwrap();
+    fs.durability().fsync(file).unwrap();
 }
 
 /// Files, of which the first has no checksums, are written again and again.
@@ -57,17 +57,19 @@ fn history(seed: u64) -> History {
     let recordings: Vec<Arc<RecordingDevice>> = RecordingDevice::together(&devices).into_iter().map(Arc::new).collect();
     let fs = open(recordings.iter().map(|device| Arc::clone(device) as _).collect()).unwrap();
     let files: Vec<InodeId> = (0..FILES)
-        .map(|file| fs.create(root(), name(file).as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }))
+        .map(|file| {
+            fs.directories().create(root(), name(file).as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })
+        })
         .collect::<Result<_, _>>()
         .unwrap();
-    fs.set_flags(files[0], InodeFlags::NODATACOW).unwrap();
+    fs.inodes().set_flags(files[0], InodeFlags::NODATACOW).unwrap();
     let mut acknowledged = Vec::new();
     let now = || recordings[0].events().len();
     for (file, id) in files.iter().enumerate() {
         replace(&fs, *id, file as u64, 1000);
         acknowledged.push(Acknowledged { file, seed: file as u64, len: 1000, event: 0 });
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let began = now();
     for _ in 0..FSYNCS {
         let (file, seed) = (rng.below(FILES as u64) as usize, rng.below(1 << 32));
@@ -76,7 +78,7 @@ fn history(seed: u64) -> History {
         replace(&fs, files[file], seed, len);
         acknowledged.push(Acknowledged { file, seed, len, event: now() });
         if rng.one_in(COMMIT_AFTER) {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
     }
     History { recordings, acknowledged, began }
@@ -94,8 +96,8 @@ impl History {
             let of_file = || self.acknowledged.iter().filter(|it| it.file == file);
             let last = of_file().rfind(|it| it.event <= event).unwrap();
             let next = of_file().find(|it| it.event > event);
-            let id = fs.lookup(root(), name(file).as_bytes()).unwrap();
-            let held = fs.read(id, 0, MAX as usize + 1).unwrap();
+            let id = fs.directories().lookup(root(), name(file).as_bytes()).unwrap();
+            let held = fs.files().read(id, 0, MAX as usize + 1).unwrap();
             let is = |it: &Acknowledged| held == pattern(it.seed, it.len);
             // What was about to be written may be there in part where the data has no checksums.
             let is_kept = is(last) || next.is_some_and(is);
@@ -105,7 +107,7 @@ impl History {
                 name(file),
                 held.len()
             );
-            fs.forget(id, 1);
+            fs.references().forget(id, 1);
         }
     }
 }
@@ -126,7 +128,7 @@ fn judge(history: &History, cut: [usize; 2], order: [usize; 2], what: &str) -> b
     let fs = open(both.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
     history.assert_kept(&fs, cut[1], what);
     let lagging = fs.volume().lagging_devices();
-    fs.catch_up(&mut |_| true).unwrap();
+    fs.scrubber().catch_up(&mut |_| true).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [], "{what}");
     fs.close().unwrap();
     drop(fs);

@@ -41,20 +41,21 @@ fn open(device: Arc<dyn Device>, options: Options) -> ubtrfs::Result<Arc<Filesys
 }
 
 fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
-    fs.forget(id, 1);
+    let id =
+        fs.directories().create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), content, false).unwrap();
+    fs.references().forget(id, 1);
     id
 }
 
 fn drop_all(fs: &Filesystem) {
     for _ in 0..1000 {
-        if fs.deleted_subvolumes().is_empty() {
+        if fs.subvolumes().deleted_subvolumes().is_empty() {
             return;
         }
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
-    panic!("{:?} are never dropped", fs.deleted_subvolumes());
+    panic!("{:?} are never dropped", fs.subvolumes().deleted_subvolumes());
 }
 
 fn assert_clean(device: &Arc<OverlayDevice>, when: &str) {
@@ -85,21 +86,21 @@ struct Begin {
 static BEGIN: LazyLock<Begin> = LazyLock::new(|| {
     let device = new_volume();
     let fs = open(device.clone(), options()).unwrap();
-    let home = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    let home = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
     for number in 0..FILES {
         file(&fs, InodeId::root_of(home), &format!("file {number}"), &vec![number as u8; 5000]);
     }
-    let kept = fs.snapshot(home, fs.root(), b"kept", true).unwrap();
+    let kept = fs.subvolumes().snapshot(home, fs.root(), b"kept", true).unwrap();
     for number in 0..FILES / 4 {
-        fs.unlink(InodeId::root_of(home), format!("file {}", 3 * number).as_bytes()).unwrap();
+        fs.directories().unlink(InodeId::root_of(home), format!("file {}", 3 * number).as_bytes()).unwrap();
     }
-    let other = fs.create_subvolume(fs.root(), b"other", 0o755, (0, 0)).unwrap();
+    let other = fs.subvolumes().create_subvolume(fs.root(), b"other", 0o755, (0, 0)).unwrap();
     file(&fs, InodeId::root_of(other), "file", &[1; 5000]);
-    let sent = fs.snapshot(other, fs.root(), b"sent", false).unwrap();
+    let sent = fs.subvolumes().snapshot(other, fs.root(), b"sent", false).unwrap();
     for id in [other, sent] {
-        fs.set_received(id, &received(1)).unwrap();
+        fs.subvolumes().set_received(id, &received(1)).unwrap();
     }
-    fs.set_subvolume_read_only(sent, true).unwrap();
+    fs.subvolumes().set_subvolume_read_only(sent, true).unwrap();
     fs.close().unwrap();
     drop(fs);
     Begin { device: device.current(), home, kept, other, sent }
@@ -129,21 +130,26 @@ struct Described {
 }
 
 fn shown(fs: &Filesystem) -> Shown {
-    let subvolumes = fs.subvolumes();
-    let listed = fs.list(fs.root(), DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap();
+    let subvolumes = fs.subvolumes().ids();
+    let listed = fs.directories().list(fs.root(), DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap();
     for entry in &listed {
-        assert_eq!(fs.lookup(fs.root(), &entry.name).unwrap(), entry.inode, "{}", entry.name.escape_ascii());
-        fs.forget(entry.inode, 1);
+        assert_eq!(
+            fs.directories().lookup(fs.root(), &entry.name).unwrap(),
+            entry.inode,
+            "{}",
+            entry.name.escape_ascii()
+        );
+        fs.references().forget(entry.inode, 1);
     }
     let describe = |id: &TreeId| {
-        let info = fs.subvolume_info(*id).unwrap();
+        let info = fs.subvolumes().subvolume_info(*id).unwrap();
         let (is_snapshot, received) = (info.parent_uuid != Uuid::NIL, (info.received_uuid, info.transids[2]));
         (*id, Described { entry: info.entry, read_only: info.read_only, is_snapshot, received })
     };
     Shown {
-        default: fs.default_subvolume().unwrap(),
+        default: fs.subvolumes().default_subvolume().unwrap(),
         entries: listed.into_iter().map(|entry| (entry.name, entry.inode)).collect(),
-        size: fs.attributes(fs.root()).unwrap().size,
+        size: fs.inodes().attributes(fs.root()).unwrap().size,
         content: subvolumes.iter().map(|id| (*id, tree(&walk(fs, *id)))).collect(),
         subvolumes: subvolumes.iter().map(describe).collect(),
     }
@@ -156,36 +162,36 @@ type Act = fn(&Filesystem) -> ubtrfs::Result<()>;
 fn snapshot_of_changes(fs: &Filesystem) -> ubtrfs::Result<()> {
     let home = InodeId::root_of(BEGIN.home);
     for name in [&b"new"[..], b"gone"] {
-        let id = match fs.lookup(home, name) {
+        let id = match fs.directories().lookup(home, name) {
             Err(error) if error.errno() == Errno::NOENT => {
-                fs.create(home, name, &NewInode { mode: 0o100_644, ..NewInode::default() })?
+                fs.directories().create(home, name, &NewInode { mode: 0o100_644, ..NewInode::default() })?
             }
             found => found?,
         };
-        fs.write(id, WriteAt::Offset(0), &[7; 9000], false)?;
+        fs.files().write(id, WriteAt::Offset(0), &[7; 9000], false)?;
     }
-    fs.unlink(home, b"gone")?;
-    fs.snapshot(BEGIN.home, fs.root(), b"made", false).map(drop)
+    fs.directories().unlink(home, b"gone")?;
+    fs.subvolumes().snapshot(BEGIN.home, fs.root(), b"made", false).map(drop)
 }
 
 fn delete(fs: &Filesystem) -> ubtrfs::Result<()> {
-    match fs.delete_subvolume(fs.root(), b"other") {
+    match fs.subvolumes().delete_subvolume(fs.root(), b"other") {
         Err(error) if error.errno() != Errno::NOENT => Err(error),
-        _ => fs.sync(),
+        _ => fs.durability().sync(),
     }
 }
 
 const ACTS: [(&str, Act); 10] = [
-    ("create", |fs| fs.create_subvolume(fs.root(), b"made", 0o755, (0, 0)).map(drop)),
-    ("snapshot", |fs| fs.snapshot(BEGIN.home, fs.root(), b"made", false).map(drop)),
-    ("read-only snapshot", |fs| fs.snapshot(BEGIN.home, fs.root(), b"made", true).map(drop)),
+    ("create", |fs| fs.subvolumes().create_subvolume(fs.root(), b"made", 0o755, (0, 0)).map(drop)),
+    ("snapshot", |fs| fs.subvolumes().snapshot(BEGIN.home, fs.root(), b"made", false).map(drop)),
+    ("read-only snapshot", |fs| fs.subvolumes().snapshot(BEGIN.home, fs.root(), b"made", true).map(drop)),
     ("snapshot of changes", snapshot_of_changes),
     ("delete", delete),
-    ("reset", |fs| fs.reset_subvolume(fs.root(), b"home", BEGIN.kept).map(drop)),
-    ("read-only", |fs| fs.set_subvolume_read_only(BEGIN.home, true)),
-    ("writable", |fs| fs.set_subvolume_read_only(BEGIN.sent, false)),
-    ("default", |fs| fs.set_default_subvolume(BEGIN.other)),
-    ("received", |fs| fs.set_received(BEGIN.other, &received(2)).map(drop)),
+    ("reset", |fs| fs.subvolumes().reset_subvolume(fs.root(), b"home", BEGIN.kept).map(drop)),
+    ("read-only", |fs| fs.subvolumes().set_subvolume_read_only(BEGIN.home, true)),
+    ("writable", |fs| fs.subvolumes().set_subvolume_read_only(BEGIN.sent, false)),
+    ("default", |fs| fs.subvolumes().set_default_subvolume(BEGIN.other)),
+    ("received", |fs| fs.subvolumes().set_received(BEGIN.other, &received(2)).map(drop)),
 ];
 
 /// A new mount of a volume, which drops what is deleted and ends; what it shows.
@@ -208,19 +214,19 @@ fn says_so(fs: &Filesystem, when: &str) {
     assert!(fs.is_read_only() && fs.stats().errors > 0, "{when}");
     let made = b"later";
     let refused = [
-        fs.create_subvolume(fs.root(), made, 0o755, (0, 0)).map(drop),
-        fs.snapshot(BEGIN.kept, fs.root(), made, false).map(drop),
-        fs.delete_subvolume(fs.root(), b"sent").map(drop),
-        fs.reset_subvolume(fs.root(), b"home", BEGIN.sent).map(drop),
-        fs.set_subvolume_read_only(BEGIN.kept, false),
-        fs.set_default_subvolume(BEGIN.kept),
-        fs.set_received(BEGIN.sent, &received(3)).map(drop),
-        fs.create(fs.root(), made, &NewInode { mode: 0o100_644, ..NewInode::default() }).map(drop),
+        fs.subvolumes().create_subvolume(fs.root(), made, 0o755, (0, 0)).map(drop),
+        fs.subvolumes().snapshot(BEGIN.kept, fs.root(), made, false).map(drop),
+        fs.subvolumes().delete_subvolume(fs.root(), b"sent").map(drop),
+        fs.subvolumes().reset_subvolume(fs.root(), b"home", BEGIN.sent).map(drop),
+        fs.subvolumes().set_subvolume_read_only(BEGIN.kept, false),
+        fs.subvolumes().set_default_subvolume(BEGIN.kept),
+        fs.subvolumes().set_received(BEGIN.sent, &received(3)).map(drop),
+        fs.directories().create(fs.root(), made, &NewInode { mode: 0o100_644, ..NewInode::default() }).map(drop),
     ];
     for (number, refused) in refused.into_iter().enumerate() {
         assert_eq!(refused.map_err(|error| error.errno()), Err(Errno::ROFS), "{when}: call {number}");
     }
-    assert!(fs.sync().is_err(), "{when}");
+    assert!(fs.durability().sync().is_err(), "{when}");
     // What was committed before can be read.
     assert_eq!(walk(fs, BEGIN.kept).len() as u64, FILES + 1, "{when}");
     assert!(fs.close().is_err(), "{when}");
@@ -322,32 +328,32 @@ fn what_a_failed_read_interrupts_is_done_or_not() {
 fn with_deleted() -> (OverlayDevice, TreeId) {
     let device = Arc::new(RecordingDevice::on(&BEGIN.device));
     let fs = open(device.clone(), options()).unwrap();
-    let large = fs.create_subvolume(fs.root(), b"large", 0o755, (0, 0)).unwrap();
+    let large = fs.subvolumes().create_subvolume(fs.root(), b"large", 0o755, (0, 0)).unwrap();
     for number in 0..600 {
         file(&fs, InodeId::root_of(large), &format!("{number:0200}"), b"");
     }
-    fs.snapshot(BEGIN.home, fs.root(), b"made", false).unwrap();
+    fs.subvolumes().snapshot(BEGIN.home, fs.root(), b"made", false).unwrap();
     file(&fs, InodeId::root_of(BEGIN.home), "after the snapshot", &[9; 9000]);
-    fs.sync().unwrap();
-    fs.delete_subvolume(fs.root(), b"home").unwrap();
-    fs.delete_subvolume(fs.root(), b"large").unwrap();
-    fs.sync().unwrap();
-    assert_eq!(fs.deleted_subvolumes(), [BEGIN.home, large]);
+    fs.durability().sync().unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"home").unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"large").unwrap();
+    fs.durability().sync().unwrap();
+    assert_eq!(fs.subvolumes().deleted_subvolumes(), [BEGIN.home, large]);
     (device.current(), large)
 }
 
 /// Drops what it can. Returns whether the file system gave up.
 fn drop_what_can_be_read(fs: &Filesystem) -> bool {
     for _ in 0..200 {
-        if fs.sync().is_err() {
+        if fs.durability().sync().is_err() {
             assert!(fs.abort_reason().is_some());
             return true;
         }
-        if fs.deleted_subvolumes().len() as u64 == fs.stats().subvolumes_undropped {
+        if fs.subvolumes().deleted_subvolumes().len() as u64 == fs.stats().subvolumes_undropped {
             return false;
         }
     }
-    panic!("{:?} are never dropped", fs.deleted_subvolumes());
+    panic!("{:?} are never dropped", fs.subvolumes().deleted_subvolumes());
 }
 
 /// A new mount of a volume drops the rest. Returns how many blocks are free then.
@@ -356,7 +362,7 @@ fn free_in_the_end(device: OverlayDevice, when: &str) -> u64 {
     assert_clean(&device, when);
     let fs = open(device.clone(), options()).unwrap();
     drop_all(&fs);
-    (0..3).for_each(|_| fs.sync().unwrap());
+    (0..3).for_each(|_| fs.durability().sync().unwrap());
     let free = fs.statfs().blocks_free;
     fs.close().unwrap();
     assert_eq!(fs.stats().errors, 0, "{when}");
@@ -385,7 +391,7 @@ fn what_is_dropped_while_the_device_fails_gives_all_of_its_space_back() {
                 faulty.fail(kind, at, EIO, Lasting::Once);
                 let has_given_up = drop_what_can_be_read(&fs);
                 if faulty.asked(kind) <= asked + at {
-                    assert!(!has_given_up && fs.deleted_subvolumes().is_empty(), "{when}");
+                    assert!(!has_given_up && fs.subvolumes().deleted_subvolumes().is_empty(), "{when}");
                     break;
                 }
                 if has_given_up {
@@ -430,8 +436,8 @@ fn a_block_of_a_deleted_subvolume_that_can_not_be_read_ends_no_commits() {
     for begun in [0, 3] {
         let device = Arc::new(RecordingDevice::on(&base));
         let fs = open(device.clone(), options()).unwrap();
-        (0..begun).for_each(|_| fs.sync().unwrap());
-        assert_eq!(fs.deleted_subvolumes().last(), Some(&large));
+        (0..begun).for_each(|_| fs.durability().sync().unwrap());
+        assert_eq!(fs.subvolumes().deleted_subvolumes().last(), Some(&large));
         drop(fs);
         let base = device.current();
         let (inner, leaves): (Vec<_>, Vec<_>) = blocks_of(&base, large).into_iter().partition(|(_, level)| *level > 0);
@@ -447,21 +453,21 @@ fn a_block_of_a_deleted_subvolume_that_can_not_be_read_ends_no_commits() {
             let undropped = fs.stats().subvolumes_undropped;
             met[usize::from(level)] += undropped;
             // The others are dropped, and everything else goes on.
-            assert_eq!(fs.deleted_subvolumes(), [large][..undropped as usize], "{when}");
+            assert_eq!(fs.subvolumes().deleted_subvolumes(), [large][..undropped as usize], "{when}");
             for number in 0..3 {
                 file(&fs, fs.root(), &format!("beside {number}"), &[1; 5000]);
-                fs.sync().unwrap();
+                fs.durability().sync().unwrap();
             }
-            fs.snapshot(BEGIN.kept, fs.root(), b"beside", false).unwrap();
+            fs.subvolumes().snapshot(BEGIN.kept, fs.root(), b"beside", false).unwrap();
             let stats = fs.stats();
             assert_eq!((stats.errors, stats.last_errors.len() as u64), (undropped, undropped), "{when}");
             if let Some(error) = stats.last_errors.last() {
                 assert_eq!((error.count, &error.steps[..]), (1, &[Step::DropSubvolume(large)][..]), "{when}");
             }
             for name in ["beside 0", "beside 1", "beside 2"] {
-                fs.unlink(fs.root(), name.as_bytes()).unwrap();
+                fs.directories().unlink(fs.root(), name.as_bytes()).unwrap();
             }
-            fs.delete_subvolume(fs.root(), b"beside").unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), b"beside").unwrap();
             fs.close().unwrap();
             drop(fs);
             if undropped > 0 {

@@ -40,24 +40,26 @@ fn shown(fs: &Filesystem) -> Tree {
 /// Changes of all kinds, each of them durable before the next: by a log, a commit, and in place.
 fn change(fs: &Filesystem) -> ubtrfs::Result<()> {
     let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
-    let made = |name: &str| fs.create(root, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() });
+    let made = |name: &str| {
+        fs.directories().create(root, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })
+    };
     let in_place = made("in place")?;
-    fs.set_flags(in_place, InodeFlags::NODATACOW)?;
-    fs.write(in_place, WriteAt::Offset(0), &vec![1; 64 << 10], false)?;
-    fs.sync()?;
+    fs.inodes().set_flags(in_place, InodeFlags::NODATACOW)?;
+    fs.files().write(in_place, WriteAt::Offset(0), &vec![1; 64 << 10], false)?;
+    fs.durability().sync()?;
     for round in 0..4_u8 {
         let file = made(&format!("file {round}"))?;
-        fs.write(file, WriteAt::Offset(0), &vec![round; 9000 * usize::from(round)], false)?;
-        fs.fsync(file)?;
-        fs.forget(file, 1);
-        fs.write(in_place, WriteAt::Offset(u64::from(round) * 8192), &[round + 10; 8192], false)?;
-        fs.fsync(in_place)?;
+        fs.files().write(file, WriteAt::Offset(0), &vec![round; 9000 * usize::from(round)], false)?;
+        fs.durability().fsync(file)?;
+        fs.references().forget(file, 1);
+        fs.files().write(in_place, WriteAt::Offset(u64::from(round) * 8192), &[round + 10; 8192], false)?;
+        fs.durability().fsync(in_place)?;
         if round == 2 {
-            fs.unlink(root, b"file 1")?;
-            fs.sync()?;
+            fs.directories().unlink(root, b"file 1")?;
+            fs.durability().sync()?;
         }
     }
-    fs.forget(in_place, 1);
+    fs.references().forget(in_place, 1);
     Ok(())
 }
 
@@ -99,7 +101,7 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
         let mended: Vec<Arc<OverlayDevice>> = inner.iter().map(|device| Arc::new(device.fork())).collect();
         let devices = |chosen: &[usize]| chosen.iter().map(|device| mended[*device].clone() as _).collect();
         let again = open(devices(&[0, 1]), false).unwrap();
-        assert_eq!(again.catch_up(&mut |_| true).unwrap(), [DeviceId(at as u64 + 1)], "{what}");
+        assert_eq!(again.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(at as u64 + 1)], "{what}");
         assert!(again.volume().lagging_devices().is_empty());
         drop(again);
         for chosen in [&[0, 1][..], &[at]] {
@@ -119,8 +121,8 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
         assert!(shown(&again) == *EXPECTED, "{what}, devices {chosen:?}, read-only {read_only}");
         if !read_only {
             let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
-            again.unlink(root, b"file 0").unwrap();
-            again.sync().unwrap();
+            again.directories().unlink(root, b"file 0").unwrap();
+            again.durability().sync().unwrap();
         }
     }
     let errors: u64 = fs.volume().device_errors().iter().flat_map(|(_, errors)| errors.counts).sum();
@@ -149,8 +151,9 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
     let devices = || inner.iter().map(|device| device.clone() as _).collect();
     let fs = open(devices(), false).unwrap();
     change(&fs).unwrap();
-    fs.sync().unwrap();
-    let scrub = |read_only| fs.scrub(ScrubOptions { read_only, ..ScrubOptions::default() }, &mut |_| true).unwrap();
+    fs.durability().sync().unwrap();
+    let scrub =
+        |read_only| fs.scrubber().run(ScrubOptions { read_only, ..ScrubOptions::default() }, &mut |_| true).unwrap();
     let clean = scrub(false);
     assert!(clean.errors() == 0 && clean.data_extents > 0 && clean.tree_extents > 0, "{clean:?}");
     // All that the second device has from 1 MiB on, but what nobody can tell apart.
@@ -173,8 +176,8 @@ fn scrub_finds_and_mends_what_is_wrong_on_any_device() {
     drop(fs);
     // The counters are kept by the volume, by the next commit.
     let fs = open(devices(), false).unwrap();
-    fs.unlink(InodeId::new(TreeId::FS, Ino::ROOT_DIR), b"file 0").unwrap();
-    fs.sync().unwrap();
+    fs.directories().unlink(InodeId::new(TreeId::FS, Ino::ROOT_DIR), b"file 0").unwrap();
+    fs.durability().sync().unwrap();
 }
 
 #[test]
@@ -182,7 +185,7 @@ fn scrubs_at_the_same_time_take_nothing_for_lost_that_one_of_them_mends() {
     let inner: Vec<Arc<OverlayDevice>> = RAID1.iter().map(|device| Arc::new(device.fork())).collect();
     let fs = open(inner.iter().map(|device| device.clone() as _).collect(), false).unwrap();
     change(&fs).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for mib in (1..inner[1].size() >> 20).filter(|mib| *mib != 64) {
         let garbage = DeviceWrite { at: Physical(mib << 20), data: vec![0x5a; 1 << 20].into() };
         inner[1].submit(vec![garbage]).wait().unwrap();
@@ -190,12 +193,12 @@ fn scrubs_at_the_same_time_take_nothing_for_lost_that_one_of_them_mends() {
     let begin = Barrier::new(2);
     let scrub = || {
         begin.wait();
-        fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap()
+        fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap()
     };
     let found = std::thread::scope(|scope| [scope.spawn(scrub), scope.spawn(scrub)].map(|it| it.join().unwrap()));
     assert!(found.iter().map(ubtrfs::ScrubProgress::errors).sum::<u64>() > 0);
     assert_eq!(found.map(|found| found.uncorrectable()), [0, 0], "{found:?}");
-    assert_eq!(fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap().errors(), 0);
+    assert_eq!(fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap().errors(), 0);
 }
 
 /// A device that fails again while it is brought up lags on (invariant 34).
@@ -209,17 +212,17 @@ fn a_device_that_fails_while_it_is_brought_up_is_not_current() {
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     let root = InodeId::new(TreeId::FS, Ino::ROOT_DIR);
     let mut has_failed = false;
-    let caught_up = fs.catch_up(&mut |_| {
+    let caught_up = fs.scrubber().catch_up(&mut |_| {
         if !std::mem::replace(&mut has_failed, true) {
             faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
-            fs.unlink(root, b"file 2").unwrap();
-            fs.sync().unwrap();
+            fs.directories().unlink(root, b"file 2").unwrap();
+            fs.durability().sync().unwrap();
         }
         true
     });
     assert!(caught_up.unwrap().is_empty() && has_failed);
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     let expected = shown(&fs);
     drop(fs);
     assert_clean(&inner, "brought up at last");
@@ -268,10 +271,10 @@ fn a_device_that_lags_has_nothing_of_an_earlier_attempt_when_it_is_current() {
     let fs = open(vec![inner[0].clone(), faulty.clone()], false).unwrap();
     faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
     change(&fs).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     assert!(alter_blocks_of_an_earlier_attempt(&inner, fs.volume()) > 0);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     drop(fs);
     assert_clean(&inner, "brought up");
 }

@@ -47,7 +47,7 @@ fn with_fault(fault: ResilverFault, options: Options) -> Options {
 
 fn write_and_fsync(fs: &Filesystem, number: u64) {
     let file = write(fs, &format!("file {number}"), number, 20_000).unwrap();
-    fs.fsync(file).unwrap();
+    fs.durability().fsync(file).unwrap();
 }
 
 fn wait_until_current(fs: &Filesystem) {
@@ -76,7 +76,7 @@ fn after_glitches_of_both_each_device_has_everything() {
         wait_until_current(&fs);
     }
     // The last superblock that each of them got says so.
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let cut = inner.each_ref().map(|device| Arc::new(device.fork()));
     fs.close().unwrap();
     for device in &cut {
@@ -98,12 +98,12 @@ fn a_device_that_is_left_behind_is_missed_when_the_other_one_fails() {
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     faulty[0].fail(Operation::Write, 0, EIO, Lasting::Forever);
     let file = write(&fs, "file 10", 10, 20_000).unwrap();
-    assert!(fs.fsync(file).is_err(), "the fault is not found");
+    assert!(fs.durability().fsync(file).is_err(), "the fault is not found");
 }
 
 /// Overwrites the sectors that are as the first of a file's content, wherever they are.
 fn spoil(fs: &Filesystem, devices: &[Arc<OverlayDevice>], content: &[u8]) {
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let sector = 4096;
     for device in devices {
         let bytes = device.to_bytes();
@@ -144,16 +144,16 @@ fn what_no_device_has_keeps_none_behind() {
     let devices = pair_without_a_sector();
     let fs = open(shared(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
     // What the first one has can be lost now.
     let fs = alone(&devices[1]);
     assert_holds(&fs, "before", 1, 20_000);
     assert_holds(&fs, "missed", 3, 20_000);
-    let lost = fs.lookup(root(), b"lost").unwrap();
-    assert!(fs.read(lost, 0, 20_000).is_err(), "it is wrong everywhere");
-    assert!(fs.read(lost, 4096, 4096).unwrap() == pattern(2, 20_000)[4096..8192]);
+    let lost = fs.directories().lookup(root(), b"lost").unwrap();
+    assert!(fs.files().read(lost, 0, 20_000).is_err(), "it is wrong everywhere");
+    assert!(fs.files().read(lost, 4096, 4096).unwrap() == pattern(2, 20_000)[4096..8192]);
 }
 
 /// The fault that this mends, put back.
@@ -162,7 +162,7 @@ fn a_device_that_misses_what_nobody_has_stays_behind() {
     let devices = pair_without_a_sector();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = open_with(shared(&devices), with_fault(ResilverFault::MissWhatNobodyHas, options));
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [], "the fault is not found");
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [], "the fault is not found");
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
 }
 
@@ -172,13 +172,13 @@ fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind()
     let devices = pair();
     let fs = open(shared(&devices)).unwrap();
     let file = write(&fs, "in place", 1, 0).unwrap();
-    fs.set_flags(file, InodeFlags::NODATACOW).unwrap();
-    fs.write(file, ubtrfs::WriteAt::Offset(0), &pattern(1, 20_000), false).unwrap();
+    fs.inodes().set_flags(file, InodeFlags::NODATACOW).unwrap();
+    fs.files().write(file, ubtrfs::WriteAt::Offset(0), &pattern(1, 20_000), false).unwrap();
     fs.close().unwrap();
     drop(fs);
     let fs = alone(&devices[0]);
-    let file = fs.lookup(root(), b"in place").unwrap();
-    fs.write(file, ubtrfs::WriteAt::Offset(0), &pattern(2, 20_000), false).unwrap();
+    let file = fs.directories().lookup(root(), b"in place").unwrap();
+    fs.files().write(file, ubtrfs::WriteAt::Offset(0), &pattern(2, 20_000), false).unwrap();
     fs.close().unwrap();
     drop(fs);
     let faulty = Arc::new(FaultyDevice::new(devices[0].clone()));
@@ -186,13 +186,13 @@ fn data_without_checksums_that_only_a_failing_sector_has_keeps_a_device_behind()
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     fs.volume().level_superblocks().unwrap();
     faulty.fail(Operation::Read, 0, EIO, Lasting::Forever);
-    match fs.catch_up(&mut |_| true) {
+    match fs.scrubber().catch_up(&mut |_| true) {
         Ok(caught_up) => assert_eq!(caught_up, []),
         Err(error) => assert!(!matches!(error, Error::Posix(Errno::CANCELED)), "{error}"),
     }
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     faulty.heal();
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
     assert_holds(&alone(&devices[1]), "in place", 2, 20_000);
@@ -206,7 +206,7 @@ fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
         let devices = pair();
         let fs = open(shared(&devices)).unwrap();
         if is_nodatacow {
-            fs.set_flags(root(), InodeFlags::NODATACOW).unwrap();
+            fs.inodes().set_flags(root(), InodeFlags::NODATACOW).unwrap();
         }
         write(&fs, "both have it", 1, 24 * MIB).unwrap();
         fs.close().unwrap();
@@ -219,7 +219,7 @@ fn a_device_is_brought_up_by_few_requests_for_what_it_has_missed() {
         let fs = open(shared(&counted)).unwrap();
         let asked = |kind| counted.each_ref().map(|device| device.asked(kind));
         let (reads, writes) = (asked(Operation::Read), asked(Operation::Write));
-        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+        assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
         let (reads, writes) = (asked(Operation::Read)[1] - reads[1], asked(Operation::Write)[1] - writes[1]);
         assert!(writes < 100, "{writes} writes");
         assert!(reads < if is_nodatacow { 250 } else { 150 }, "{reads} reads");
@@ -237,7 +237,7 @@ fn bring_up_a_little(devices: &[Arc<dyn Device>], steps: usize) -> Arc<Filesyste
     let fs = open(devices.to_vec()).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     let mut left = steps;
-    let ended = fs.catch_up(&mut |_| {
+    let ended = fs.scrubber().catch_up(&mut |_| {
         left -= 1;
         left > 0
     });
@@ -257,8 +257,8 @@ fn pair_in_part(
     write(&fs, "both have it", 1, 1 << 20).unwrap();
     // The chunks are there: one device alone gets no mirrors.
     write(&fs, "room", 1, 36 << 20).unwrap();
-    fs.sync().unwrap();
-    fs.unlink(root(), b"room").unwrap();
+    fs.durability().sync().unwrap();
+    fs.directories().unlink(root(), b"room").unwrap();
     fs.close().unwrap();
     drop(fs);
     let fs = alone(&devices[0]);
@@ -276,7 +276,7 @@ fn bring_up(devices: &[Arc<OverlayDevice>; 2]) -> u64 {
     let fs = open(shared(devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     let mut bytes = 0;
-    let caught_up = fs.catch_up(&mut |progress| {
+    let caught_up = fs.scrubber().catch_up(&mut |progress| {
         bytes = progress.data.bytes;
         true
     });
@@ -335,7 +335,7 @@ fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
 
     let logged = pair_in_part(|devices, fs| {
         let file = later(&fs);
-        fs.fsync(file).unwrap();
+        fs.durability().fsync(file).unwrap();
         crash(devices, fs)
     });
     has_it(&logged, "a log follows");
@@ -348,11 +348,11 @@ fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
             let fs = bring_up_a_little(&shared(&faulty), 1);
             faulty[1].fail(kind, 0, EIO, Lasting::Forever);
             later(&fs);
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             faulty[1].heal();
             // Then its counters are as before.
             fs.volume().reset_device_errors(DeviceId(2)).unwrap();
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             fs.close().unwrap();
             devices.clone()
         });
@@ -406,13 +406,13 @@ fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() 
     let miss = |number| {
         faulty[1].fail(Operation::Write, 0, EIO, Lasting::Once);
         write(&fs, &format!("missed {number}"), number, 1 << 20).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     };
     miss(1);
     let volume = fs.volume();
     let errors = |devid| volume.device_errors().into_iter().find(|(it, _)| *it == devid).unwrap().1;
     let (before, mut is_first) = (errors(DeviceId(2)), true);
-    let _ = fs.catch_up(&mut |_| {
+    let _ = fs.scrubber().catch_up(&mut |_| {
         if std::mem::take(&mut is_first) {
             volume.reset_device_errors(DeviceId(2)).unwrap();
             miss(2);
@@ -423,7 +423,7 @@ fn a_device_whose_counters_were_reset_is_not_current_before_it_has_everything() 
         true
     });
     assert_eq!(volume.lagging_devices(), [DeviceId(2)]);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
     let fs = alone(&inner[1]);
@@ -466,7 +466,7 @@ fn however_many_mounts_leave_a_device_out_it_is_brought_up() {
         write_without(times);
         let fs = open(shared(&devices)).unwrap();
         assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
-        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+        assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
         fs.close().unwrap();
     }
     let fs = alone(&devices[1]);
@@ -481,10 +481,10 @@ fn a_device_that_was_left_out_is_not_current_where_another_one_is_missing() {
     let faulty = Arc::new(FaultyDevice::new(devices[2].clone()));
     let fs = open(vec![devices[0].clone(), devices[1].clone(), faulty.clone()]).unwrap();
     (0..8).for_each(|number| _ = write(&fs, &format!("file {number}"), number, 8 << 20).unwrap());
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     faulty.fail(Operation::Write, 0, EIO, Lasting::Forever);
     write(&fs, "missed", 9, 20_000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(3)]);
     let cut: Vec<_> = devices.iter().map(|device| Arc::new(device.fork())).collect();
     drop(fs);
@@ -509,7 +509,7 @@ fn halves_that_were_one_again_are_not_joined_when_they_are_written_apart() {
         fs.close().unwrap();
     }
     let fs = open(shared(&devices)).unwrap();
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
     for (number, device) in (4..).zip(&devices) {

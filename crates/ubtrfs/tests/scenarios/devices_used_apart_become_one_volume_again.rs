@@ -40,7 +40,7 @@ fn apart(commits: [&[u64]; 2]) -> [Arc<OverlayDevice>; 2] {
             for file in 0..*files {
                 write(&fs, &format!("{number} {commit} {file}"), file, 1000).unwrap();
             }
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
         fs.close().unwrap();
     }
@@ -110,13 +110,13 @@ fn without_the_other(device: &Arc<OverlayDevice>, other: DeviceId, name: &str, l
     let to = |target| BalanceArgs { target, filters: BalanceFilters::CONVERT, ..BalanceArgs::default() };
     let flags = BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM | BalanceFlags::FORCE;
     let (data, metadata, system) = (to(SINGLE), to(BlockGroupFlags::DUP.0), to(BlockGroupFlags::DUP.0));
-    fs.start_balance(&BalanceItem { flags, data, metadata, system }, &|_| true).unwrap();
-    fs.remove_device(other, &|_| true).unwrap();
+    fs.balancer().start(&BalanceItem { flags, data, metadata, system }, &|_| true).unwrap();
+    fs.relocator().remove_device(other, &|_| true).unwrap();
     write(&fs, name, 5, 1 << 20).unwrap();
     let commits = last.0 - fs.volume().superblock().generation.0;
     (0..commits).for_each(|commit| {
         write(&fs, &format!("{name} {commit}"), commit, 1000).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     });
     assert_eq!(fs.volume().superblock().generation, last);
     fs.close().unwrap();
@@ -142,7 +142,7 @@ fn a_scrub_brings_up_a_device_that_has_newer_blocks_of_another_history() {
     let devices = apart([&commits, &[1, 1, 1, 3 * MANY]]);
     assert_not_joined(&devices);
     give_up(&devices, DeviceId(2), |fs| {
-        let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+        let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
         assert!(found.trees.corrected > 0 && found.uncorrectable() == 0, "{found:?}");
     });
     // The device that lagged has all of it.
@@ -159,7 +159,7 @@ fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
     let began = |half: Half| half.since.map(|(generation, _)| generation);
     assert!(began(first).is_some() && began(first) == began(second), "{first} {second}");
     assert_eq!(first.generation.0, second.generation.0 + 1);
-    give_up(&devices, DeviceId(2), |fs| assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]));
+    give_up(&devices, DeviceId(2), |fs| assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]));
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
 
@@ -168,7 +168,7 @@ fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
 fn what_either_device_has_can_be_given_up() {
     for (commits, given_up) in [([&[3, 3, 1][..], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 2)] {
         let devices = apart(commits);
-        give_up(&devices, DeviceId(given_up), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+        give_up(&devices, DeviceId(given_up), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
         match given_up {
             1 => assert_as_second(&open_alone(&devices[0]), commits[1]),
             _ => assert_as_first(&open_alone(&devices[1]), commits[0]),
@@ -183,7 +183,7 @@ fn a_device_that_is_given_up_is_no_volume_alone() {
     let volume = Volume::open_giving_up(&[DeviceId(2)], both(&devices), false).unwrap();
     let fs = Filesystem::open(Arc::new(volume), options()).unwrap();
     write(&fs, "after", 7, 1000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     drop(fs);
     let alone = Volume::open_degraded(vec![devices[1].clone()], OpenOptions::default());
     assert!(alone.is_err(), "its superblock is of no commit");
@@ -211,19 +211,19 @@ fn a_scrub_finds_devices_that_were_joined_all_the_same() {
     devices[1].submit(vec![DeviceWrite { at: SUPERBLOCK_COPIES[0], data }]).wait().unwrap();
     let fs = open(both(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), []);
-    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert!(found.trees.uncorrectable > 0, "{found:?}");
-    let again = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    let again = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert_eq!((again.trees.uncorrectable, again.trees.corrected), (found.trees.uncorrectable, 0));
     // As on mounts, one device after the other.
     let of = |device| {
         let options = ScrubOptions { device: Some(DeviceId(device)), ..ScrubOptions::default() };
-        fs.scrub(options, &mut |_| true).unwrap().trees.uncorrectable
+        fs.scrubber().run(options, &mut |_| true).unwrap().trees.uncorrectable
     };
     assert_eq!(of(1) + of(2), found.trees.uncorrectable);
     fs.close().unwrap();
     drop(fs);
-    give_up(&devices, DeviceId(2), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+    give_up(&devices, DeviceId(2), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
     assert_as_first(&open_alone(&devices[1]), &commits);
 }
 
@@ -235,7 +235,7 @@ fn a_device_that_alone_has_something_can_not_be_given_up() {
     let fs = open(shared.clone()).unwrap();
     for file in 0..4 {
         write(&fs, &format!("file {file}"), file, 20 << 20).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     fs.close().unwrap();
     drop(fs);
@@ -258,14 +258,14 @@ fn a_device_that_the_others_lag_behind_can_not_be_given_up() {
     assert!(matches!(refused, Error::AllGivenUp), "{refused}");
     assert!(devices.each_ref().map(|device| device.to_bytes()) == before);
     // What only lags is given up without a loss, and the way back is to use it alone first.
-    give_up(&devices, DeviceId(2), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+    give_up(&devices, DeviceId(2), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
     assert_as_first(&open_alone(&devices[1]), &[MANY]);
     let devices = apart([&[MANY], &[]]);
     let fs = open_alone(&devices[1]);
     write(&fs, "back", 1, 1000).unwrap();
     fs.close().unwrap();
     drop(fs);
-    give_up(&devices, DeviceId(1), |fs| _ = fs.catch_up(&mut |_| true).unwrap());
+    give_up(&devices, DeviceId(1), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
     assert_holds(&open_alone(&devices[0]), "back", 1, 1000);
 }
 
@@ -280,7 +280,7 @@ fn a_device_that_was_only_missing_is_brought_up() {
     }
     let fs = open(both(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     fs.close().unwrap();
     drop(fs);
     assert_clean(&both(&devices), "together");
@@ -293,7 +293,7 @@ fn devices_that_are_missing_in_turns_are_brought_up() {
     let devices = apart([&[1], &[]]);
     for turn in 0..16 {
         let fs = open(both(&devices)).unwrap();
-        fs.catch_up(&mut |_| true).unwrap();
+        fs.scrubber().catch_up(&mut |_| true).unwrap();
         assert_eq!(fs.volume().lagging_devices(), []);
         fs.close().unwrap();
         drop(fs);
@@ -310,17 +310,17 @@ fn devices_that_are_missing_in_turns_are_brought_up() {
 fn a_device_that_failed_and_was_used_alone_is_not_joined() {
     let devices = apart([&[1], &[]]);
     let fs = open(both(&devices)).unwrap();
-    fs.catch_up(&mut |_| true).unwrap();
+    fs.scrubber().catch_up(&mut |_| true).unwrap();
     fs.close().unwrap();
     drop(fs);
     let failing = Arc::new(FaultyDevice::new(devices[1].clone()));
     let fs = open(vec![devices[0].clone(), failing.clone()]).unwrap();
     write(&fs, "both", 1, 1000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     failing.fail(Operation::Write, 0, EIO, Lasting::Forever);
     for number in 0..4 {
         write(&fs, &format!("first {number}"), number, 1000).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     drop(fs);
@@ -360,7 +360,7 @@ fn use_apart(devices: [&Arc<OverlayDevice>; 2], commits: [u64; 2], what: &str) {
         let fs = open_alone(device);
         for commit in 0..commits {
             write(&fs, &format!("alone {commit}"), 4, 1000).unwrap();
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
         fs.close().unwrap();
     }
@@ -386,13 +386,13 @@ fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_f
     let faulty = Arc::new(FaultyDevice::new(recording[1].clone()));
     let fs = open(vec![recording[0].clone(), faulty.clone()]).unwrap();
     write(&fs, "before", 1, 1000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
     write(&fs, "missed", 2, 1000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     let first = recording[0].len();
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [DeviceId(2)]);
     write(&fs, "after", 3, 1000).unwrap();
     fs.close().unwrap();
     drop(fs);
@@ -415,14 +415,14 @@ fn devices_that_fail_one_after_the_other_are_not_joined_after_they_were_used_alo
         let faulty = [0, 1].map(|at: usize| Arc::new(FaultyDevice::new(devices[at].clone())));
         let fs = open(vec![faulty[0].clone(), faulty[1].clone()]).unwrap();
         write(&fs, "before", 1, 1000).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         faulty[1].fail(Operation::Write, 0, EIO, Lasting::Once);
         write(&fs, "missed", 2, 1000).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         faulty[0].fail(Operation::Write, successes, EIO, Lasting::Once);
-        let caught_up = fs.catch_up(&mut |_| true).is_ok_and(|caught_up| !caught_up.is_empty());
+        let caught_up = fs.scrubber().catch_up(&mut |_| true).is_ok_and(|caught_up| !caught_up.is_empty());
         returned += u64::from(caught_up);
-        if write(&fs, "after", 3, 1000).and_then(|_| fs.sync()).is_ok() {
+        if write(&fs, "after", 3, 1000).and_then(|_| fs.durability().sync()).is_ok() {
             failed += u64::from(!fs.volume().lagging_devices().is_empty());
         }
         drop(fs);
@@ -444,11 +444,11 @@ fn a_device_that_was_about_to_replace_another_is_no_part_of_what_the_others_were
     let fs = open(vec![recording[0].clone(), faulty.clone()]).unwrap();
     faulty.fail(Operation::Write, 0, EIO, Lasting::Forever);
     write(&fs, "missed", 2, 1000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
     let first = recording[0].len();
-    fs.begin_replacement(DeviceId(2), recording[2].clone(), ReplaceOptions::default()).unwrap();
-    fs.continue_replacement(&mut |_| true).unwrap();
+    fs.replacer().begin(DeviceId(2), recording[2].clone(), ReplaceOptions::default()).unwrap();
+    fs.replacer().run(&mut |_| true).unwrap();
     write(&fs, "after", 3, 1000).unwrap();
     fs.close().unwrap();
     drop(fs);

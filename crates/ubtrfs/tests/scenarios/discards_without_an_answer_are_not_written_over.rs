@@ -76,7 +76,7 @@ fn mount(device: &Arc<SilentDevice>) -> Arc<Filesystem> {
 fn fill(fs: &Filesystem, first: u64) -> u64 {
     for number in first.. {
         let written = write(fs, &format!("file {number}"), number, 4 << 20);
-        match written.and_then(|file| fs.fsync(file)) {
+        match written.and_then(|file| fs.durability().fsync(file)) {
             Ok(()) => {}
             Err(error) if error.errno() == Errno::NOSPC => return number - first,
             Err(error) => panic!("{error}"),
@@ -91,15 +91,15 @@ fn their_place_is_not_used_before_the_next_mount() {
     let device = Arc::new(SilentDevice { inner, discards: Mutex::new(Vec::new()), answers: AtomicBool::new(true) });
     let fs = mount(&device);
     (0..10).for_each(|number| _ = write(&fs, &format!("old {number}"), number, 4 << 20).unwrap());
-    fs.sync().unwrap();
-    (0..10).for_each(|number| fs.unlink(root(), format!("old {number}").as_bytes()).unwrap());
+    fs.durability().sync().unwrap();
+    (0..10).for_each(|number| fs.directories().unlink(root(), format!("old {number}").as_bytes()).unwrap());
     fs.close().unwrap();
     drop(fs);
     let fs = mount(&device);
     device.answers.store(false, Ordering::Relaxed);
     // In block groups, and perhaps in what no chunk has: each ends by the first one.
     for number in 1..=3 {
-        assert!(fs.trim(0, u64::MAX, 1 << 20).is_err());
+        assert!(fs.discarder().trim(0, u64::MAX, 1 << 20).is_err());
         assert_eq!(device.discards.lock().len(), number);
     }
     let unused: u64 = device.discards.lock().iter().map(|range| range.end - range.start).sum();
@@ -107,7 +107,7 @@ fn their_place_is_not_used_before_the_next_mount() {
     let written = fill(&fs, 0);
     assert!(written > 2, "{written}");
     // No chunk with such a place goes.
-    let error = fs.resize_device(DeviceId(1), SIZE / 2 / 4096 * 4096, &|_| true).unwrap_err();
+    let error = fs.relocator().resize_device(DeviceId(1), SIZE / 2 / 4096 * 4096, &|_| true).unwrap_err();
     assert!([Errno::BUSY, Errno::NOSPC].contains(&error.errno()), "{error}");
     fs.close().unwrap();
     drop(fs);
@@ -119,8 +119,8 @@ fn their_place_is_not_used_before_the_next_mount() {
     device.answers.store(true, Ordering::Relaxed);
     let fs = mount(&device);
     (0..written).for_each(|number| assert_holds(&fs, &format!("file {number}"), number, 4 << 20));
-    (0..written).for_each(|number| fs.unlink(root(), format!("file {number}").as_bytes()).unwrap());
-    fs.sync().unwrap();
+    (0..written).for_each(|number| fs.directories().unlink(root(), format!("file {number}").as_bytes()).unwrap());
+    fs.durability().sync().unwrap();
     assert!(fill(&fs, 1000) > written, "its room is there again");
     fs.close().unwrap();
     drop(fs);

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
-use ubtrfs::scheduling::{FsyncLeader, Scheduling};
+use ubtrfs::scheduling::FsyncLeader;
 use ubtrfs::testing::{CommitHook, CommitStep, Faults};
 use ubtrfs::{Errno, Error, Filesystem, InodeId, NewInode, Options, Step, WriteAt, XattrMode};
 use ubtrfs_format::{Ino, Physical, SUPERBLOCK_COPIES, TreeId};
@@ -31,15 +31,15 @@ fn mounted() -> (Arc<FaultyDevice>, Arc<Filesystem>) {
 
 /// A file with data that is not durable.
 fn file(fs: &Filesystem, name: &[u8]) -> InodeId {
-    let id = fs.create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
+    let id = fs.directories().create(fs.root(), name, &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
     id
 }
 
 /// Starts an fsync, and gives the channel of its result.
 fn start_fsync(fs: &Filesystem, id: InodeId) -> (Option<FsyncLeader>, Receiver<ubtrfs::Result<()>>) {
     let (sender, received) = channel();
-    (fs.join_fsync(id, false, Box::new(move |result| sender.send(result).unwrap())), received)
+    (fs.durability().join_fsync(id, false, Box::new(move |result| sender.send(result).unwrap())), received)
 }
 
 /// What an error says of itself, checked against what it must say in any case: the causes refer to
@@ -104,10 +104,10 @@ fn is_shown(fs: &Filesystem, error: &Error) {
 /// Afterwards nothing may be changed, and each attempt gets the reason.
 #[track_caller]
 fn is_refused_with_the_cause(fs: &Filesystem, error: &Error) {
-    let refused = fs.create(fs.root(), b"later", &NewInode::default()).unwrap_err();
+    let refused = fs.directories().create(fs.root(), b"later", &NewInode::default()).unwrap_err();
     assert!(matches!(refused, Error::Aborted(_)), "{refused}");
     assert_eq!((refused.errno(), causes(&refused)), (Errno::ROFS, causes(error)));
-    let later = fs.sync().unwrap_err();
+    let later = fs.durability().sync().unwrap_err();
     assert_eq!((later.errno(), causes(&later)), (Errno::ROFS, causes(error)));
 }
 
@@ -134,7 +134,7 @@ fn an_fsync_says_at_which_step_and_where_it_failed() {
         let id = file(&fs, b"file");
         let transaction = fs.generation().next();
         device.fail(operation, successes, EIO, Lasting::Forever);
-        let error = fs.fsync(id).err()?;
+        let error = fs.durability().fsync(id).err()?;
         assert_eq!((error.errno(), id), (Errno::IO, FIRST));
         let (steps, fault) = causes(&error);
         is_there(&fs, *steps.last().unwrap(), fault);
@@ -157,7 +157,7 @@ fn a_commit_says_at_which_step_and_where_it_failed() {
         file(&fs, b"file");
         let transaction = fs.generation().next();
         device.fail(operation, successes, EIO, Lasting::Forever);
-        let error = fs.sync().err()?;
+        let error = fs.durability().sync().err()?;
         assert_eq!(error.errno(), Errno::IO);
         let (steps, fault) = causes(&error);
         is_there(&fs, *steps.last().unwrap(), fault);
@@ -188,7 +188,7 @@ fn a_commit_tells_the_fsyncs_that_wait_for_it_why_it_failed() {
                 move |step| {
                     let Some(fs) = fs.get().and_then(Weak::upgrade) else { return };
                     if step == CommitStep::Merged && waiting.lock().is_empty() {
-                        let early = fs.lookup(fs.root(), b"early").unwrap();
+                        let early = fs.directories().lookup(fs.root(), b"early").unwrap();
                         let late = file(&fs, b"late");
                         device.fail(operation, successes, EIO, Lasting::Once);
                         waiting.lock().extend([start_fsync(&fs, late), start_fsync(&fs, early)]);
@@ -202,14 +202,14 @@ fn a_commit_tells_the_fsyncs_that_wait_for_it_why_it_failed() {
             fs_of_hook.set(Arc::downgrade(&fs)).unwrap();
             file(&fs, b"early");
             let transaction = fs.generation().next();
-            let error = fs.sync().err()?;
+            let error = fs.durability().sync().err()?;
             let (steps, fault) = causes(&error);
             is_there(&fs, *steps.last().unwrap(), fault);
             is_shown(&fs, &error);
             let waiting = std::mem::take(&mut *waiting.lock());
             for (leader, received) in waiting {
                 if let Some(leader) = leader {
-                    fs.lead_fsync(leader);
+                    fs.durability().lead_fsync(leader);
                 }
                 let received = received.recv().unwrap().unwrap_err();
                 assert_eq!(
@@ -237,13 +237,13 @@ fn all_fsyncs_of_a_group_get_the_same_failure() {
     // While that one has the log, the others gather.
     let waiting: Vec<_> = [&b"one"[..], b"two", b"three"].map(|name| start_fsync(&fs, file(&fs, name))).into();
     assert_eq!(waiting.iter().filter(|(leader, _)| leader.is_some()).count(), 1, "one group");
-    fs.lead_fsync(writes.unwrap());
+    fs.durability().lead_fsync(writes.unwrap());
     written.recv().unwrap().unwrap();
     device.fail(Operation::Flush, 0, EIO, Lasting::Once);
     let mut errors = Vec::new();
     for (leader, received) in waiting {
         if let Some(leader) = leader {
-            fs.lead_fsync(leader);
+            fs.durability().lead_fsync(leader);
         }
         errors.push(received.recv().unwrap().unwrap_err());
     }
@@ -293,7 +293,7 @@ fn the_trace_has_the_whole_chain_in_one_line() {
     device.fail(Operation::Flush, 1, EIO, Lasting::Once);
     let events = Events::default();
     let transaction = fs.generation().next();
-    tracing::subscriber::with_default(events.clone(), || fs.sync().unwrap_err());
+    tracing::subscriber::with_default(events.clone(), || fs.durability().sync().unwrap_err());
     let chain = format!(
         "commit of transaction {transaction}: flush after the superblock: device 1: flushing: Input/output error"
     );
@@ -309,20 +309,20 @@ fn an_fsync_that_becomes_a_commit_since_something_is_unreadable_leaves_the_cause
     let id = file(&fs, b"file");
     for number in 0..NAMES {
         let name = [b"user.".as_slice(), &[b'a' + number / 10, b'a' + number % 10]].concat();
-        fs.set_xattr(id, &name, &pattern(number.into(), 2000), XattrMode::Set).unwrap();
+        fs.inodes().set_xattr(id, &name, &pattern(number.into(), 2000), XattrMode::Set).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     drop(fs);
     let fs = mount(&device, Options::default());
-    let id = fs.lookup(fs.root(), b"file").unwrap();
+    let id = fs.directories().lookup(fs.root(), b"file").unwrap();
     // So the nodes are in memory that the writeback needs, unlike those of the xattrs.
-    fs.read(id, 0, LEN).unwrap();
-    fs.write(id, WriteAt::Offset(0), &pattern(2, LEN), false).unwrap();
+    fs.files().read(id, 0, LEN).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &pattern(2, LEN), false).unwrap();
     // Both copies of a tree block, or one where there is but one.
     device.fail(Operation::Read, 0, EIO, Lasting::Once);
     device.fail(Operation::Read, 1, EIO, Lasting::Once);
     let transaction = fs.generation().next();
-    fs.fsync(id).unwrap();
+    fs.durability().fsync(id).unwrap();
     let stats = fs.stats();
     let fallen: Vec<_> = stats.log_fallbacks.iter().filter(|(_, count)| *count > 0).collect();
     assert!(matches!(fallen[..], [(ubtrfs::Reason::Unreadable, 1)]), "{fallen:?}");

@@ -16,7 +16,8 @@ use crate::common::image;
 fn with_high_number(path: &Path, below: u64) {
     image::make(path, 128 << 20, |_| ());
     let fs = image::open(path, Options::default());
-    let file = fs.create(fs.root(), b"high", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    let file =
+        fs.directories().create(fs.root(), b"high", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
     fs.close().unwrap();
     let number = Ino::LAST_FREE.0 - below;
     // The items of the file are the last of the tree, and stay that.
@@ -41,12 +42,12 @@ fn names_of_a_file() {
     let path = dir.path().join("image");
     image::make(&path, 256 << 20, |_| ());
     let fs = image::open(&path, Options::default());
-    let file = fs.create(fs.root(), b"1", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    let file = fs.directories().create(fs.root(), b"1", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
     for number in 2..=MAX {
-        fs.link(file, fs.root(), number.to_string().as_bytes()).unwrap();
+        fs.directories().link(file, fs.root(), number.to_string().as_bytes()).unwrap();
     }
-    assert_eq!(fs.attributes(file).unwrap().nlink, MAX);
-    assert_eq!(fs.link(file, fs.root(), b"more").unwrap_err().errno(), Errno::MLINK);
+    assert_eq!(fs.inodes().attributes(file).unwrap().nlink, MAX);
+    assert_eq!(fs.directories().link(file, fs.root(), b"more").unwrap_err().errno(), Errno::MLINK);
     fs.close().unwrap();
 }
 
@@ -61,7 +62,11 @@ fn inodes() {
 
         let fs = image::open(&ours, Options::default());
         let create = |number: u64| {
-            fs.create(fs.root(), number.to_string().as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })
+            fs.directories().create(
+                fs.root(),
+                number.to_string().as_bytes(),
+                &NewInode { mode: 0o100_644, ..NewInode::default() },
+            )
         };
         for number in 0..left {
             create(number).unwrap();

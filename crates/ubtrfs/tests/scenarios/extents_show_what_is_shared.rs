@@ -10,17 +10,17 @@ use ubtrfs::{Filesystem, FoundExtent, InodeId, NewInode, WriteAt};
 const SECTOR: u64 = 4096;
 
 fn create(fs: &Filesystem, name: &str) -> InodeId {
-    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 fn write(fs: &Filesystem, id: InodeId, sector: u64, count: u64) {
     let data = pattern(sector, (count * SECTOR) as usize);
-    fs.write(id, WriteAt::Offset(sector * SECTOR), &data, false).unwrap();
-    fs.fsync(id).unwrap();
+    fs.files().write(id, WriteAt::Offset(sector * SECTOR), &data, false).unwrap();
+    fs.durability().fsync(id).unwrap();
 }
 
 fn extents(fs: &Filesystem, id: InodeId) -> Vec<FoundExtent> {
-    fs.extents(id, 0, usize::MAX).unwrap()
+    fs.files().extents(id, 0, usize::MAX).unwrap()
 }
 
 /// Offset and length in sectors, and whether it is shared, of each extent.
@@ -37,19 +37,19 @@ fn each_kind_of_extent_is_listed() {
     let fs = open();
     let file = create(&fs, "file");
     write(&fs, file, 2, 3);
-    fs.allocate(file, 8 * SECTOR, 2 * SECTOR, true).unwrap();
+    fs.files().allocate(file, 8 * SECTOR, 2 * SECTOR, true).unwrap();
     let found = extents(&fs, file);
     let (data, reserved) = (&found[0], &found[1]);
     assert_eq!(found.len(), 2);
     assert_eq!((data.offset, data.len, data.is_reserved), (2 * SECTOR, 3 * SECTOR, false));
     assert_eq!((reserved.offset, reserved.len, reserved.is_reserved), (8 * SECTOR, 2 * SECTOR, true));
     assert!(data.address.is_some() && data.address != reserved.address);
-    assert_eq!(fs.extents(file, 0, 1).unwrap(), found[..1]);
-    assert_eq!(fs.extents(file, data.offset + data.len, 9).unwrap(), found[1..]);
+    assert_eq!(fs.files().extents(file, 0, 1).unwrap(), found[..1]);
+    assert_eq!(fs.files().extents(file, data.offset + data.len, 9).unwrap(), found[1..]);
 
     let small = create(&fs, "small");
-    fs.write(small, WriteAt::Offset(0), b"few", false).unwrap();
-    fs.sync().unwrap();
+    fs.files().write(small, WriteAt::Offset(0), b"few", false).unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(extents(&fs, small).iter().map(|extent| extent.address).collect::<Vec<_>>(), [None]);
     assert_eq!(extents(&fs, fs.root()), []);
 }
@@ -62,17 +62,17 @@ fn an_extent_is_shared_from_the_reflink_to_the_commit_that_ends_it() {
     // Both pieces are of one extent, and share it with nobody.
     write(&fs, file, 3, 1);
     assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
-    fs.clone_range(file, 4 * SECTOR, copy, 0, SECTOR).unwrap();
+    fs.files().clone_range(file, 4 * SECTOR, copy, 0, SECTOR).unwrap();
     for _ in 0..2 {
         // Before and after a commit. It is the extent that is shared, not a part of it.
         assert_eq!(shared(&fs, file), [(0, 3, true), (3, 1, false), (4, 4, true)]);
         assert_eq!(shared(&fs, copy), [(0, 1, true)]);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
-    fs.punch_hole(copy, 0, SECTOR).unwrap();
-    fs.sync().unwrap();
+    fs.files().punch_hole(copy, 0, SECTOR).unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(shared(&fs, file), [(0, 3, false), (3, 1, false), (4, 4, false)]);
 }
 
@@ -81,15 +81,15 @@ fn a_snapshot_shares_what_was_there_when_it_was_made() {
     let fs = open();
     let file = create(&fs, "file");
     write(&fs, file, 0, 4);
-    let snapshot = fs.snapshot(TreeId::FS, fs.root(), b"snapshot", false).unwrap();
-    fs.sync().unwrap();
+    let snapshot = fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"snapshot", false).unwrap();
+    fs.durability().sync().unwrap();
     write(&fs, file, 8, 1);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(shared(&fs, file), [(0, 4, true), (8, 1, false)]);
-    let old = fs.lookup(InodeId::root_of(snapshot), b"file").unwrap();
+    let old = fs.directories().lookup(InodeId::root_of(snapshot), b"file").unwrap();
     assert_eq!(shared(&fs, old), [(0, 4, true)]);
-    fs.punch_hole(old, 0, 4 * SECTOR).unwrap();
-    fs.sync().unwrap();
+    fs.files().punch_hole(old, 0, 4 * SECTOR).unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(shared(&fs, file), [(0, 4, false), (8, 1, false)]);
 }
 
@@ -101,15 +101,15 @@ fn a_reflink_of_many_extents_is_done_in_parts_and_whole_in_the_end() {
     for number in 0..2000 {
         write(&fs, source, 2 * number, 1);
     }
-    fs.sync().unwrap();
-    let length = fs.size(source).unwrap();
+    fs.durability().sync().unwrap();
+    let length = fs.inodes().size(source).unwrap();
     let (mut done, mut parts) = (0, 0);
     while done < length {
-        let more = fs.clone_some(source, done, target, done, length - done).unwrap();
+        let more = fs.files().clone_some(source, done, target, done, length - done).unwrap();
         assert!(more > 0, "after {done} of {length} bytes");
         (done, parts) = (done + more, parts + 1);
     }
     assert!(parts > 1 && done == length, "{parts} parts of {done} bytes");
-    let read = |id| fs.read(id, 0, length as usize).unwrap();
+    let read = |id| fs.files().read(id, 0, length as usize).unwrap();
     assert!(read(source) == read(target));
 }

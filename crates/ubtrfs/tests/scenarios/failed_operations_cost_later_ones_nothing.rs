@@ -22,7 +22,7 @@ fn open(device: Arc<dyn Device>) -> Arc<Filesystem> {
 }
 
 fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
 }
 
 #[test]
@@ -30,11 +30,11 @@ fn operations_that_fail_keep_no_space_from_others() {
     let fs = open(fresh(128 << 20));
     let full = create(&fs, fs.root(), "full", DIR);
     create(&fs, full, "file", FILE);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = fs.statfs();
     for _ in 0..150_000 {
-        fs.rmdir(fs.root(), b"full").unwrap_err();
-        fs.remove_xattr(full, b"user.none").unwrap_err();
+        fs.directories().rmdir(fs.root(), b"full").unwrap_err();
+        fs.inodes().remove_xattr(full, b"user.none").unwrap_err();
     }
     let after = fs.statfs();
     assert_eq!(after, before, "chunks were made for nothing");
@@ -46,24 +46,24 @@ fn operations_that_fail_keep_no_space_from_others() {
 #[test]
 fn writes_beside_the_removal_of_their_file_keep_no_space() {
     let fs = open(fresh(256 << 20));
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = fs.statfs().blocks_available;
     let chunk = vec![1; 64 << 10];
     let mut failed = 0;
     for _ in 0..2000 {
         let file = create(&fs, fs.root(), "file", FILE);
-        fs.forget(file, 1);
+        fs.references().forget(file, 1);
         std::thread::scope(|scope| {
             // It ends with the first write that finds no file.
-            let writer = scope.spawn(|| while fs.write(file, WriteAt::Offset(0), &chunk, false).is_ok() {});
+            let writer = scope.spawn(|| while fs.files().write(file, WriteAt::Offset(0), &chunk, false).is_ok() {});
             std::thread::yield_now();
-            fs.unlink(fs.root(), b"file").unwrap();
+            fs.directories().unlink(fs.root(), b"file").unwrap();
             writer.join().unwrap();
         });
         failed += 1;
     }
     for _ in 0..3 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     let lost = before.saturating_sub(fs.statfs().blocks_available);
     assert!(lost < 100, "{lost} blocks are lost after {failed} failed writes");
@@ -75,37 +75,37 @@ fn data_that_failed_to_reach_the_device_is_never_committed() {
     let faulty = Arc::new(FaultyDevice::new(device.clone()));
     let fs = open(faulty.clone());
     let file = create(&fs, fs.root(), "file", FILE);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     // The first writeback fails; a later write of the same file is the first to get the error.
     faulty.fail(Operation::Write, 0, EIO, Lasting::Once);
     let chunk = vec![7; 1 << 20];
     let mut failed = false;
     for index in 0..40 {
-        failed |= fs.write(file, WriteAt::Offset(index << 20), &chunk, false).is_err();
+        failed |= fs.files().write(file, WriteAt::Offset(index << 20), &chunk, false).is_err();
     }
     assert!(failed, "no write was reported");
-    fs.fsync(file).unwrap_err();
-    fs.sync().unwrap_err();
+    fs.durability().fsync(file).unwrap_err();
+    fs.durability().sync().unwrap_err();
     drop(fs);
     let fs = open(device);
-    let file = fs.lookup(fs.root(), b"file").unwrap();
-    assert_eq!(fs.attributes(file).unwrap().size, 0, "a commit took the data for written");
+    let file = fs.directories().lookup(fs.root(), b"file").unwrap();
+    assert_eq!(fs.inodes().attributes(file).unwrap().size, 0, "a commit took the data for written");
 }
 
 #[test]
 fn what_grows_after_a_hole_was_punched_at_the_end_reads_as_zeroes() {
     let fs = open(fresh(128 << 20));
     let file = create(&fs, fs.root(), "file", FILE);
-    fs.write(file, WriteAt::Offset(0), &[9; 12_000], false).unwrap();
-    fs.sync().unwrap();
-    fs.punch_hole(file, 100, 4096 - 100).unwrap();
-    fs.punch_hole(file, 9000, 3000).unwrap();
+    fs.files().write(file, WriteAt::Offset(0), &[9; 12_000], false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.files().punch_hole(file, 100, 4096 - 100).unwrap();
+    fs.files().punch_hole(file, 9000, 3000).unwrap();
     let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
-    fs.set_attributes(file, &size(20_000)).unwrap();
+    fs.inodes().set_attributes(file, &size(20_000)).unwrap();
     let mut expected = vec![9; 9000];
     expected[100..4096].fill(0);
     expected.resize(20_000, 0);
-    assert!(fs.read(file, 0, 20_000).unwrap() == expected);
-    fs.sync().unwrap();
-    assert!(fs.read(file, 0, 20_000).unwrap() == expected);
+    assert!(fs.files().read(file, 0, 20_000).unwrap() == expected);
+    fs.durability().sync().unwrap();
+    assert!(fs.files().read(file, 0, 20_000).unwrap() == expected);
 }

@@ -8,16 +8,16 @@ use ubtrfs::{Filesystem, InodeId, NewInode, SetAttributes, WriteAt};
 const SECTOR: u64 = 4096;
 
 fn create(fs: &Filesystem, name: &str) -> InodeId {
-    fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
+    fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap()
 }
 
 fn write(fs: &Filesystem, id: InodeId, sector: u64, count: u64) {
-    fs.write(id, WriteAt::Offset(sector * SECTOR), &vec![7; (count * SECTOR) as usize], false).unwrap();
+    fs.files().write(id, WriteAt::Offset(sector * SECTOR), &vec![7; (count * SECTOR) as usize], false).unwrap();
 }
 
 /// Sectors that a file is said to take.
 fn sectors(fs: &Filesystem, id: InodeId) -> u64 {
-    fs.attributes(id).unwrap().blocks * 512 / SECTOR
+    fs.inodes().attributes(id).unwrap().blocks * 512 / SECTOR
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
         write(&fs, file, round * 4, 1);
         thread::scope(|scope| {
             device.flushes.close();
-            let commit = scope.spawn(|| fs.sync().unwrap());
+            let commit = scope.spawn(|| fs.durability().sync().unwrap());
             device.flushes.until_reached();
             write(&fs, file, round * 4 + 2, 1);
             write(&fs, file, round * 4, 1);
@@ -39,9 +39,9 @@ fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
         });
         assert_eq!(sectors(&fs, file), 2 * round + 2, "round {round}");
     }
-    fs.fsync(file).unwrap();
+    fs.durability().fsync(file).unwrap();
     assert_eq!(sectors(&fs, file), 2 * ROUNDS);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(sectors(&fs, file), 2 * ROUNDS);
 }
 
@@ -54,17 +54,17 @@ fn data_truncated_before_writeback_is_not_counted() {
     write(&fs, truncated, 0, 8);
     thread::scope(|scope| {
         device.writes.close();
-        let commit = scope.spawn(|| fs.sync().unwrap());
+        let commit = scope.spawn(|| fs.durability().sync().unwrap());
         device.writes.until_reached();
         let size = Some(3 * SECTOR);
-        fs.set_attributes(truncated, &SetAttributes { size, ..SetAttributes::default() }).unwrap();
+        fs.inodes().set_attributes(truncated, &SetAttributes { size, ..SetAttributes::default() }).unwrap();
         write(&fs, truncated, 10, 1);
         device.writes.open();
         commit.join().unwrap();
     });
     assert_eq!(sectors(&fs, truncated), 4);
-    fs.fsync(truncated).unwrap();
+    fs.durability().fsync(truncated).unwrap();
     assert_eq!(sectors(&fs, truncated), 4);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(sectors(&fs, truncated), 4);
 }

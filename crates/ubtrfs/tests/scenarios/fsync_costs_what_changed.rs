@@ -6,7 +6,6 @@ use std::sync::mpsc::channel;
 
 use crate::common::gated::{Gated, open_gated};
 use crate::common::memory::new_volume;
-use ubtrfs::scheduling::Scheduling;
 use ubtrfs::testing::Rng;
 use ubtrfs::volume::{Device, OpenOptions, Volume};
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, RenameFlags, Stats, WriteAt};
@@ -27,20 +26,20 @@ fn open(size: u64) -> (Arc<Gated>, Arc<Filesystem>) {
     // The first write of data makes a chunk, which only a commit can make known.
     let first = create(&fs, fs.root(), "first", FILE);
     write(&fs, first, 0, 1024 * KIB);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     (device, fs)
 }
 
 fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
 }
 
 fn write(fs: &Filesystem, id: InodeId, at: u64, len: u64) {
-    fs.write(id, WriteAt::Offset(at), &vec![7; len as usize], false).unwrap();
+    fs.files().write(id, WriteAt::Offset(at), &vec![7; len as usize], false).unwrap();
 }
 
 fn rename(fs: &Filesystem, (dir, name): (InodeId, &str), (new_dir, new_name): (InodeId, &str)) {
-    fs.rename(dir, name.as_bytes(), new_dir, new_name.as_bytes(), RenameFlags::default()).unwrap();
+    fs.directories().rename(dir, name.as_bytes(), new_dir, new_name.as_bytes(), RenameFlags::default()).unwrap();
 }
 
 /// What came in between.
@@ -73,7 +72,7 @@ fn cost(fs: &Filesystem, work: impl FnOnce()) -> Cost {
 
 /// The cost of one fsync that is one write of the log.
 fn fsync(fs: &Filesystem, id: InodeId) -> Cost {
-    let cost = cost(fs, || fs.fsync(id).unwrap());
+    let cost = cost(fs, || fs.durability().fsync(id).unwrap());
     assert_eq!((cost.commits, cost.log_writes, cost.flushes), (0, 1, 2), "{cost:?}");
     cost
 }
@@ -85,13 +84,13 @@ fn an_overwrite_costs_its_data_and_the_least_of_a_log() {
     let (_, fs) = open(256 << 20);
     let file = create(&fs, fs.root(), "file", FILE);
     write(&fs, file, 0, 256 * KIB);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for at in [64 * KIB, 128 * KIB, 64 * KIB] {
         write(&fs, file, at, 4 * KIB);
         let cost = fsync(&fs, file);
         assert_eq!((cost.bytes, cost.searches, cost.reads), (4 * KIB + MIN, 0, 0), "{cost:?}");
     }
-    assert_eq!(cost(&fs, || fs.fsync(file).unwrap()), NOTHING);
+    assert_eq!(cost(&fs, || fs.durability().fsync(file).unwrap()), NOTHING);
 }
 
 #[test]
@@ -99,7 +98,7 @@ fn an_append_costs_its_data_and_the_least_of_a_log() {
     let (_, fs) = open(256 << 20);
     let file = create(&fs, fs.root(), "file", FILE);
     write(&fs, file, 0, 256 * KIB);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     write(&fs, file, 256 * KIB, 64 * KIB);
     let cost = fsync(&fs, file);
     assert_eq!((cost.bytes, cost.searches, cost.reads), (64 * KIB + MIN, 0, 0), "{cost:?}");
@@ -128,14 +127,14 @@ fn a_file_that_grows_from_fsync_to_fsync_costs_the_same_each_time_and_stays_in_o
         let cost = fsync(&fs, file);
         assert_eq!(cost.bytes, STEP + MIN, "{number}: {cost:?}");
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(extents(&fs, file), 1);
     // What a commit has does not grow.
     write(&fs, file, STEPS * STEP, STEP);
     fsync(&fs, file);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(extents(&fs, file), 2);
-    assert!(fs.read(file, 0, ((STEPS + 1) * STEP) as usize).unwrap().iter().all(|byte| *byte == 7));
+    assert!(fs.files().read(file, 0, ((STEPS + 1) * STEP) as usize).unwrap().iter().all(|byte| *byte == 7));
 }
 
 #[test]
@@ -149,7 +148,7 @@ fn files_that_grow_side_by_side_leave_each_other_room() {
             fsync(&fs, file);
         }
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for file in files {
         assert!(extents(&fs, file) <= 5, "{}", extents(&fs, file));
     }
@@ -160,7 +159,7 @@ fn scattered_writes_cost_one_submission_of_data() {
     let (device, fs) = open(256 << 20);
     let file = create(&fs, fs.root(), "file", FILE);
     write(&fs, file, 0, 1024 * KIB);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for round in 0..50 {
         for number in 0..16 {
             write(&fs, file, (number * 8 + round % 8) * 8 * KIB, 4 * KIB);
@@ -207,7 +206,7 @@ fn a_renamed_file_costs_a_lookup_of_its_names() {
     let (one, two) = (create(&fs, fs.root(), "one", DIR), create(&fs, fs.root(), "two", DIR));
     let file = create(&fs, one, "file", FILE);
     write(&fs, file, 0, 16 * KIB);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(cost(&fs, || rename(&fs, (one, "file"), (two, "file"))), NOTHING);
     let cost = fsync(&fs, file);
     // One for the names in either directory, none for their contents.
@@ -220,9 +219,9 @@ fn a_new_entry_in_a_large_directory_costs_what_it_does_in_a_small_one() {
     let dir = create(&fs, fs.root(), "dir", DIR);
     for number in 0..100_000 {
         let id = create(&fs, dir, &format!("file {number}"), FILE);
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     create(&fs, dir, "new", FILE);
     let cost = fsync(&fs, dir);
     assert_eq!((cost.bytes, cost.searches, cost.reads), (MIN, 0, 0), "{cost:?}");
@@ -236,12 +235,12 @@ fn renames_start_no_io_whatever_the_log_has() {
     let (_, fs) = open(256 << 20);
     let (one, two) = (create(&fs, fs.root(), "one", DIR), create(&fs, fs.root(), "two", DIR));
     let files: Vec<_> = (0..10_000).map(|number| create(&fs, one, &number.to_string(), FILE)).collect();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for (number, id) in files.iter().enumerate().filter(|(number, _)| number % 2 == 0) {
-        fs.write(*id, WriteAt::Offset(0), &number.to_le_bytes(), false).unwrap();
-        fs.fsync(*id).unwrap();
+        fs.files().write(*id, WriteAt::Offset(0), &number.to_le_bytes(), false).unwrap();
+        fs.durability().fsync(*id).unwrap();
     }
-    fs.fsync(two).unwrap();
+    fs.durability().fsync(two).unwrap();
     let renames = || {
         for number in 0..10_000 {
             rename(&fs, (one, &number.to_string()), (two, &format!("{number}.new")));
@@ -255,7 +254,7 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
     let (_, fs) = open(256 << 20);
     let dir = create(&fs, fs.root(), "dir", DIR);
     let files: Vec<_> = (0..2000).map(|number| create(&fs, dir, &number.to_string(), FILE)).collect();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     create(&fs, dir, "first of a transaction", FILE);
     let nodes = |work: &dyn Fn()| {
         let before = fs.stats().cache;
@@ -264,7 +263,7 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
         assert_eq!(before.misses, after.misses);
         after.hits - before.hits
     };
-    let search = nodes(&|| drop(fs.lookup(dir, b"not there").unwrap_err()));
+    let search = nodes(&|| drop(fs.directories().lookup(dir, b"not there").unwrap_err()));
     assert!(search > 0);
     // Whether there is such a name.
     assert_eq!(
@@ -273,9 +272,9 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
         }),
         search
     );
-    assert_eq!(nodes(&|| fs.link(files[0], dir, b"linked").unwrap()), search);
+    assert_eq!(nodes(&|| fs.directories().link(files[0], dir, b"linked").unwrap()), search);
     // What the name refers to, and its number.
-    assert_eq!(nodes(&|| fs.unlink(dir, b"1").unwrap()), 2 * search);
+    assert_eq!(nodes(&|| fs.directories().unlink(dir, b"1").unwrap()), 2 * search);
     // The same of the old name, and whether there is the new one.
     assert_eq!(nodes(&|| rename(&fs, (dir, "2"), (dir, "2.new"))), 3 * search);
     // The same of both.
@@ -286,21 +285,21 @@ fn changes_of_names_look_into_the_trees_once_for_each_thing_they_must_know() {
 fn fsyncs_that_come_while_a_log_is_written_share_the_next_write() {
     let (device, fs) = open(256 << 20);
     let files: Vec<_> = (0..16).map(|number| create(&fs, fs.root(), &number.to_string(), FILE)).collect();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for id in &files {
         write(&fs, *id, 0, 8 * KIB);
     }
     let cost = cost(&fs, || {
         std::thread::scope(|scope| {
             device.flushes.close();
-            scope.spawn(|| fs.fsync(files[0]).unwrap());
+            scope.spawn(|| fs.durability().fsync(files[0]).unwrap());
             device.flushes.until_reached();
             let (returned, returns) = channel();
             let (ended, ends) = channel();
             for id in &files[1..] {
                 let (fs, returned, ended) = (&fs, returned.clone(), ended.clone());
                 scope.spawn(move || {
-                    fs.start_fsync(*id, false, Box::new(move |result| ended.send(result).unwrap()));
+                    fs.durability().start_fsync(*id, false, Box::new(move |result| ended.send(result).unwrap()));
                     let _ = returned.send(());
                 });
             }
@@ -322,12 +321,12 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
     let (device, fs) = open(256 << 20);
     let files = ["one", "two"].map(|name| create(&fs, fs.root(), name, FILE));
     let old = create(&fs, fs.root(), "old", FILE);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     write(&fs, old, 0, 100);
     let cost = cost(&fs, || {
         std::thread::scope(|scope| {
             device.writes.close();
-            scope.spawn(|| fs.sync().unwrap());
+            scope.spawn(|| fs.durability().sync().unwrap());
             device.writes.until_reached();
             // The commit's nodes are in flight. Changes from now on belong to the next transaction.
             for id in files {
@@ -338,7 +337,7 @@ fn fsyncs_during_a_commit_are_durable_with_its_superblock() {
             for id in files {
                 let (fs, returned, ended) = (&fs, returned.clone(), ended.clone());
                 scope.spawn(move || {
-                    fs.start_fsync(id, false, Box::new(move |result| ended.send(result).unwrap()));
+                    fs.durability().start_fsync(id, false, Box::new(move |result| ended.send(result).unwrap()));
                     let _ = returned.send(());
                 });
             }
@@ -362,19 +361,20 @@ fn blocks_of_random_fsyncs(background_commits: bool) -> u64 {
     let device: Arc<dyn Device> = Arc::new(new_volume(512 << 20));
     let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
     let fs = Filesystem::open(Arc::new(volume), Options { background_commits, ..Options::default() }).unwrap();
-    let file = fs.create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    let file =
+        fs.directories().create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
     for sector in (0..SECTORS).step_by(256) {
-        fs.write(file, WriteAt::Offset(sector * SECTOR), &vec![1; 256 * SECTOR as usize], false).unwrap();
+        fs.files().write(file, WriteAt::Offset(sector * SECTOR), &vec![1; 256 * SECTOR as usize], false).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = fs.stats();
     let mut random = Rng::new(1);
     for _ in 0..1500 {
         for _ in 0..16 {
             let at = random.below(SECTORS) * SECTOR;
-            fs.write(file, WriteAt::Offset(at), &[2; SECTOR as usize], false).unwrap();
+            fs.files().write(file, WriteAt::Offset(at), &[2; SECTOR as usize], false).unwrap();
         }
-        fs.fsync(file).unwrap();
+        fs.durability().fsync(file).unwrap();
     }
     let after = fs.stats();
     fs.close().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
-use ubtrfs::scheduling::{FsyncLeader, Scheduling};
+use ubtrfs::scheduling::FsyncLeader;
 use ubtrfs::{Filesystem, InodeId, NewInode, Options, WriteAt};
 use ubtrfs_volume::{Device, MemoryDevice, OpenOptions, Volume};
 
@@ -29,21 +29,26 @@ fn mounted() -> (Arc<MemoryDevice>, Arc<Filesystem>) {
 }
 
 fn file(fs: &Filesystem, name: &str) -> InodeId {
-    let id = fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
-    fs.write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
+    let id = fs
+        .directories()
+        .create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })
+        .unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &pattern(1, LEN), false).unwrap();
     id
 }
 
 fn begin(fs: &Filesystem, id: InodeId) -> (Option<FsyncLeader>, Receiver<ubtrfs::Result<()>>) {
     let (sender, result) = channel();
-    (fs.join_fsync(id, false, Box::new(move |result| sender.send(result).unwrap())), result)
+    (fs.durability().join_fsync(id, false, Box::new(move |result| sender.send(result).unwrap())), result)
 }
 
 /// Whether the file is there, whole, if the power is cut now.
 fn is_durable(device: &MemoryDevice, name: &str) -> bool {
     let crashed = Arc::new(MemoryDevice::from_bytes(device.to_bytes()));
     let fs = open(&crashed, true);
-    fs.lookup(fs.root(), name.as_bytes()).is_ok_and(|id| fs.read(id, 0, 2 * LEN).unwrap() == pattern(1, LEN))
+    fs.directories()
+        .lookup(fs.root(), name.as_bytes())
+        .is_ok_and(|id| fs.files().read(id, 0, 2 * LEN).unwrap() == pattern(1, LEN))
 }
 
 #[test]
@@ -56,7 +61,7 @@ fn the_second_part_answers() {
     assert_eq!(begun.flushes, before.flushes);
     assert_eq!(result.try_recv().unwrap_err(), TryRecvError::Empty);
     assert!(!is_durable(&device, "file"));
-    fs.lead_fsync(leader.unwrap());
+    fs.durability().lead_fsync(leader.unwrap());
     result.recv().unwrap().unwrap();
     assert!(is_durable(&device, "file"));
     assert_eq!(device.counters().flushes, before.flushes + 2);
@@ -67,12 +72,12 @@ fn others_gather_meanwhile_and_share_the_next_write() {
     let (device, fs) = mounted();
     let (first, first_result) = begin(&fs, file(&fs, "first"));
     let others: Vec<_> = ["second", "third"].map(|name| begin(&fs, file(&fs, name))).into();
-    fs.lead_fsync(first.unwrap());
+    fs.durability().lead_fsync(first.unwrap());
     first_result.recv().unwrap().unwrap();
     assert_eq!(fs.stats().log_writes, 1);
     for (leader, result) in others {
         if let Some(leader) = leader {
-            fs.lead_fsync(leader);
+            fs.durability().lead_fsync(leader);
         }
         result.recv().unwrap().unwrap();
     }
@@ -84,7 +89,8 @@ fn others_gather_meanwhile_and_share_the_next_write() {
 #[test]
 fn nobody_waits_for_a_leader_that_has_yet_to_come() {
     let (device, fs) = mounted();
-    let what_waits: [fn(&Filesystem); 2] = [|fs| fs.sync().unwrap(), |fs| fs.fsync(file(fs, "other")).unwrap()];
+    let what_waits: [fn(&Filesystem); 2] =
+        [|fs| fs.durability().sync().unwrap(), |fs| fs.durability().fsync(file(fs, "other")).unwrap()];
     for (number, wait) in what_waits.into_iter().enumerate() {
         let name = format!("first {number}");
         let (leader, result) = begin(&fs, file(&fs, &name));
@@ -97,8 +103,8 @@ fn nobody_waits_for_a_leader_that_has_yet_to_come() {
         waiter.join().unwrap();
         result.recv().unwrap().unwrap();
         assert!(is_durable(&device, &name));
-        fs.lead_fsync(leader.unwrap());
-        fs.unlink(fs.root(), b"other").ok();
+        fs.durability().lead_fsync(leader.unwrap());
+        fs.directories().unlink(fs.root(), b"other").ok();
     }
 }
 
@@ -109,7 +115,7 @@ fn a_leader_that_never_comes_is_replaced_by_who_writes_next() {
     drop(leader);
     assert_eq!(result.try_recv().unwrap_err(), TryRecvError::Empty);
     assert!(!is_durable(&device, "first"));
-    fs.fsync(file(&fs, "second")).unwrap();
+    fs.durability().fsync(file(&fs, "second")).unwrap();
     result.recv().unwrap().unwrap();
     let stats = fs.stats();
     assert_eq!((stats.log_writes, stats.commits), (2, 0), "{stats:?}");

@@ -15,12 +15,12 @@ fn without_room_for_metadata() -> Arc<Filesystem> {
     let volume = Volume::open(vec![device], OpenOptions { read_only: false }).unwrap();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
-    let big = fs.create(fs.root(), b"big", &regular()).unwrap();
-    let filled = (0..).find_map(|at| fs.write(big, WriteAt::Offset(at << 20), &vec![7; 1 << 20], false).err());
+    let big = fs.directories().create(fs.root(), b"big", &regular()).unwrap();
+    let filled = (0..).find_map(|at| fs.files().write(big, WriteAt::Offset(at << 20), &vec![7; 1 << 20], false).err());
     assert_full(&filled.unwrap());
-    fs.unlink(fs.root(), b"big").unwrap();
-    fs.forget(big, 1);
-    fs.sync().unwrap();
+    fs.directories().unlink(fs.root(), b"big").unwrap();
+    fs.references().forget(big, 1);
+    fs.durability().sync().unwrap();
     fs
 }
 
@@ -42,11 +42,11 @@ fn fill_and_empty(fs: &Filesystem, make: impl Fn(&str) -> Result<()>) {
         }
     };
     assert_full(&full);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for number in 0..made {
-        fs.unlink(fs.root(), format!("file{number}").as_bytes()).unwrap();
+        fs.directories().unlink(fs.root(), format!("file{number}").as_bytes()).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert!(made > 500, "full after {made} files");
 }
 
@@ -54,9 +54,9 @@ fn fill_and_empty(fs: &Filesystem, make: impl Fn(&str) -> Result<()>) {
 fn small_files_that_are_kept_within_metadata_are_refused_in_time() {
     let fs = without_room_for_metadata();
     fill_and_empty(&fs, |name| {
-        let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
-        let written = fs.write(file, WriteAt::End, &[1; 1900], false);
-        fs.forget(file, 1);
+        let file = fs.directories().create(fs.root(), name.as_bytes(), &regular())?;
+        let written = fs.files().write(file, WriteAt::End, &[1; 1900], false);
+        fs.references().forget(file, 1);
         written.map(drop)
     });
     fs.close().unwrap();
@@ -66,10 +66,11 @@ fn small_files_that_are_kept_within_metadata_are_refused_in_time() {
 fn files_that_are_truncated_until_they_are_inline_are_refused_in_time() {
     let fs = without_room_for_metadata();
     fill_and_empty(&fs, |name| {
-        let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
-        let written = fs.write(file, WriteAt::End, &[1; 4096], false);
-        let truncated = fs.set_attributes(file, &SetAttributes { size: Some(2000), ..SetAttributes::default() });
-        fs.forget(file, 1);
+        let file = fs.directories().create(fs.root(), name.as_bytes(), &regular())?;
+        let written = fs.files().write(file, WriteAt::End, &[1; 4096], false);
+        let truncated =
+            fs.inodes().set_attributes(file, &SetAttributes { size: Some(2000), ..SetAttributes::default() });
+        fs.references().forget(file, 1);
         written.and(truncated).map(drop)
     });
     fs.close().unwrap();

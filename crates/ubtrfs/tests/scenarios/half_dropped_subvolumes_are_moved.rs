@@ -46,7 +46,7 @@ fn empty_all(fs: &Filesystem) -> ubtrfs::Result<()> {
         |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA) || flags.contains(BlockGroupFlags::METADATA);
     let chunks = fs.volume().chunks();
     let starts: Vec<Logical> = chunks.iter().filter(|(_, chunk)| is_of(chunk.flags)).map(|(start, _)| *start).collect();
-    starts.into_iter().try_for_each(|start| match fs.empty_block_group(start, &|| true) {
+    starts.into_iter().try_for_each(|start| match fs.relocator().empty_block_group(start, &|| true) {
         // It went by itself.
         Err(error) if error.errno() == Errno::NOENT => Ok(()),
         emptied => emptied.map(drop),
@@ -58,27 +58,27 @@ fn empty_all(fs: &Filesystem) -> ubtrfs::Result<()> {
 fn with_deleted_snapshot() -> (Arc<OverlayDevice>, Arc<Filesystem>) {
     let device = Arc::new(volume(1, Profile::Single, Profile::Single).swap_remove(0));
     let fs = open(vec![device.clone()], Faults::default());
-    let work = fs.create_subvolume(fs.root(), b"work", 0o755, (0, 0)).unwrap();
+    let work = fs.subvolumes().create_subvolume(fs.root(), b"work", 0o755, (0, 0)).unwrap();
     for number in 0..FILES {
         let len = if number.is_multiple_of(9) { 12_000 } else { 1400 };
         let id = file(&fs, root_of(work), &format!("file {number}"), &pattern(number, len));
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
     }
-    fs.sync().unwrap();
-    fs.snapshot(work, fs.root(), b"kept", true).unwrap();
-    let gone = fs.snapshot(work, fs.root(), b"gone", false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.subvolumes().snapshot(work, fs.root(), b"kept", true).unwrap();
+    let gone = fs.subvolumes().snapshot(work, fs.root(), b"gone", false).unwrap();
     for number in (0..FILES).step_by(31) {
-        let id = fs.lookup(root_of(gone), format!("file {number}").as_bytes()).unwrap();
-        fs.write(id, WriteAt::Offset(100), &pattern(number + 7, 1000), false).unwrap();
-        fs.forget(id, 1);
+        let id = fs.directories().lookup(root_of(gone), format!("file {number}").as_bytes()).unwrap();
+        fs.files().write(id, WriteAt::Offset(100), &pattern(number + 7, 1000), false).unwrap();
+        fs.references().forget(id, 1);
     }
     for number in 0..20 {
-        let id = fs.create(root_of(gone), format!("new {number}").as_bytes(), &new_file()).unwrap();
-        fs.write(id, WriteAt::Offset(0), &pattern(number, 9000), false).unwrap();
-        fs.forget(id, 1);
+        let id = fs.directories().create(root_of(gone), format!("new {number}").as_bytes(), &new_file()).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &pattern(number, 9000), false).unwrap();
+        fs.references().forget(id, 1);
     }
-    fs.sync().unwrap();
-    fs.delete_subvolume(fs.root(), b"gone").unwrap();
+    fs.durability().sync().unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"gone").unwrap();
     (device, fs)
 }
 
@@ -88,8 +88,8 @@ fn move_at_each_commit(faults: &Faults) -> usize {
     let before = tree_of(&fs);
     let (mut commits, mut failed, mut half_dropped) = (0, 0, 0);
     loop {
-        fs.sync().unwrap();
-        if fs.deleted_subvolumes().is_empty() {
+        fs.durability().sync().unwrap();
+        if fs.subvolumes().deleted_subvolumes().is_empty() {
             break;
         }
         commits += 1;
@@ -102,15 +102,15 @@ fn move_at_each_commit(faults: &Faults) -> usize {
             failed += 1;
             continue;
         }
-        half_dropped += usize::from(!moved.deleted_subvolumes().is_empty());
+        half_dropped += usize::from(!moved.subvolumes().deleted_subvolumes().is_empty());
         assert_eq!(tree_of(&moved), before, "{what}");
-        moved.sync().unwrap();
+        moved.durability().sync().unwrap();
         drop(moved);
         assert_clean(std::slice::from_ref(&device), &what);
         // It goes on where it was.
         let moved = open(vec![device.clone()], Faults::default());
-        while !moved.deleted_subvolumes().is_empty() {
-            moved.sync().unwrap();
+        while !moved.subvolumes().deleted_subvolumes().is_empty() {
+            moved.durability().sync().unwrap();
         }
         assert_eq!(tree_of(&moved), before, "{what}, dropped");
         moved.close().unwrap();
@@ -139,9 +139,9 @@ fn between_two_mounts_of_the_kernel() {
     let packed = fixture::directory().join("half-dropped.img.zst");
     run(command("zstd", &["-d", "-q", "--sparse"]).arg(packed).arg("-o").arg(&image)).ok();
     let fs = open(vec![on(&image)], Faults::default());
-    assert_eq!(fs.deleted_subvolumes().len(), 1);
+    assert_eq!(fs.subvolumes().deleted_subvolumes().len(), 1);
     empty_all(&fs).unwrap();
-    assert_eq!(fs.deleted_subvolumes().len(), 1, "the drop has ended");
+    assert_eq!(fs.subvolumes().deleted_subvolumes().len(), 1, "the drop has ended");
     fs.close().unwrap();
     drop(fs);
     assert_clean(&[on(&image)], "moved");
@@ -156,7 +156,7 @@ fn between_two_mounts_of_the_kernel() {
     assert!(complaints.is_empty(), "{complaints:?}");
     assert_clean(&[on(&image)], "dropped by the kernel");
     assert_btrfs_check_clean(&image);
-    assert!(open(vec![on(&image)], Faults::default()).deleted_subvolumes().is_empty());
+    assert!(open(vec![on(&image)], Faults::default()).subvolumes().deleted_subvolumes().is_empty());
 }
 
 fn on(image: &Path) -> Arc<dyn Device> {

@@ -35,17 +35,17 @@ fn volume(dir: &Path) -> PathBuf {
     create(&fs, fs.root(), "two", DIR);
     create(&fs, one, "sub", DIR);
     let file = create(&fs, fs.root(), "file", FILE);
-    fs.write(file, WriteAt::Offset(0), &[7; 10_000], false).unwrap();
+    fs.files().write(file, WriteAt::Offset(0), &[7; 10_000], false).unwrap();
     fs.close().unwrap();
     path
 }
 
 fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
 }
 
 fn find(fs: &Filesystem, path: &str) -> InodeId {
-    path.split('/').fold(fs.root(), |dir, name| fs.lookup(dir, name.as_bytes()).unwrap())
+    path.split('/').fold(fs.root(), |dir, name| fs.directories().lookup(dir, name.as_bytes()).unwrap())
 }
 
 fn ino(path: &Path, name: &str) -> Ino {
@@ -71,13 +71,15 @@ fn is_entry_of_file(item_type: ItemType, key: &Key, data: &[u8]) -> bool {
 
 /// All operations that change an inode's numbers.
 fn work_on(fs: &Filesystem, id: InodeId) {
-    fs.attributes(id).unwrap();
-    fs.read(id, 0, 100).unwrap();
-    fs.write(id, WriteAt::Offset(3000), &vec![1; 100_000], true).unwrap();
-    fs.set_attributes(id, &SetAttributes { size: Some(5000), mode: Some(0o600), ..SetAttributes::default() }).unwrap();
-    fs.sync().unwrap();
-    fs.write(id, WriteAt::End, &[2; 10], false).unwrap();
-    fs.rename(fs.root(), b"file", fs.root(), b"renamed", RenameFlags::default()).unwrap();
+    fs.inodes().attributes(id).unwrap();
+    fs.files().read(id, 0, 100).unwrap();
+    fs.files().write(id, WriteAt::Offset(3000), &vec![1; 100_000], true).unwrap();
+    fs.inodes()
+        .set_attributes(id, &SetAttributes { size: Some(5000), mode: Some(0o600), ..SetAttributes::default() })
+        .unwrap();
+    fs.durability().sync().unwrap();
+    fs.files().write(id, WriteAt::End, &[2; 10], false).unwrap();
+    fs.directories().rename(fs.root(), b"file", fs.root(), b"renamed", RenameFlags::default()).unwrap();
     fs.close().unwrap();
 }
 
@@ -96,7 +98,7 @@ fn operations_continue_with_counters_at_their_limit() {
         work_on(&fs, find(&fs, "file"));
         drop(fs);
         let fs = open(&path);
-        assert_eq!(fs.attributes(find(&fs, "renamed")).unwrap().size, 5010);
+        assert_eq!(fs.inodes().attributes(find(&fs, "renamed")).unwrap().size, 5010);
     }
 }
 
@@ -107,7 +109,7 @@ fn a_link_count_at_its_limit_takes_no_more_links() {
     set_inode(&path, "file", NLINK, &u32::MAX.to_le_bytes());
     let fs = open(&path);
     let id = find(&fs, "file");
-    assert_eq!(fs.link(id, fs.root(), b"another").unwrap_err().errno(), Errno::MLINK);
+    assert_eq!(fs.directories().link(id, fs.root(), b"another").unwrap_err().errno(), Errno::MLINK);
     work_on(&fs, id);
 }
 
@@ -118,7 +120,7 @@ fn a_file_that_is_too_large_costs_itself() {
         let path = volume(dir.path());
         set_inode(&path, "file", SIZE, &size.to_le_bytes());
         let fs = open(&path);
-        assert_eq!(fs.lookup(fs.root(), b"file").unwrap_err().errno(), Errno::IO);
+        assert_eq!(fs.directories().lookup(fs.root(), b"file").unwrap_err().errno(), Errno::IO);
         create(&fs, find(&fs, "one"), "new", FILE);
         fs.close().unwrap();
     }
@@ -128,8 +130,8 @@ fn a_file_that_is_too_large_costs_itself() {
     set_inode(&path, "file", SIZE, &(i64::MAX as u64).to_le_bytes());
     let fs = open(&path);
     let id = find(&fs, "file");
-    assert_eq!(fs.read(id, i64::MAX as u64 - 10, 100).unwrap(), [0; 10]);
-    assert_eq!(fs.write(id, WriteAt::End, b"x", false).unwrap_err().errno(), Errno::FBIG);
+    assert_eq!(fs.files().read(id, i64::MAX as u64 - 10, 100).unwrap(), [0; 10]);
+    assert_eq!(fs.files().write(id, WriteAt::End, b"x", false).unwrap_err().errno(), Errno::FBIG);
     work_on(&fs, id);
 }
 
@@ -140,11 +142,11 @@ fn a_directory_whose_numbers_are_used_up_can_be_listed() {
     let is_last = |key: &Key, data: &[u8]| is_entry_of_file(ItemType::DIR_INDEX, key, data);
     Image::open(&path).edit(TreeId::FS, is_last, |key, _| key.offset = u64::MAX);
     let fs = open(&path);
-    let last = fs.last_index(fs.root()).unwrap();
+    let last = fs.directories().last_index(fs.root()).unwrap();
     let mut after = DirIndex(0);
     let mut names = Vec::new();
     loop {
-        let listed = fs.list(fs.root(), after, last, 1).unwrap();
+        let listed = fs.directories().list(fs.root(), after, last, 1).unwrap();
         let Some(entry) = listed.into_iter().next() else { break };
         after = entry.index;
         names.push(entry.name);
@@ -152,7 +154,7 @@ fn a_directory_whose_numbers_are_used_up_can_be_listed() {
     }
     assert_eq!(names.len(), 3);
     let new = NewInode { mode: FILE, ..NewInode::default() };
-    assert_eq!(fs.create(fs.root(), b"new", &new).unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(fs.directories().create(fs.root(), b"new", &new).unwrap_err().errno(), Errno::NOSPC);
     create(&fs, find(&fs, "one"), "new", FILE);
     fs.close().unwrap();
 }
@@ -168,7 +170,10 @@ fn directories_in_a_circle_end_a_rename_by_an_error() {
         image.edit(TreeId::FS, is_ref, |key, _| key.offset = parent.0);
     }
     let fs = open(&path);
-    let error = fs.rename(find(&fs, "one"), b"sub", find(&fs, "two"), b"sub", RenameFlags::default()).unwrap_err();
+    let error = fs
+        .directories()
+        .rename(find(&fs, "one"), b"sub", find(&fs, "two"), b"sub", RenameFlags::default())
+        .unwrap_err();
     assert_eq!(error.errno(), Errno::LOOP);
     let error = ubtrfs::changes_since(&fs, TreeId::FS, Generation(0), |_| true).unwrap_err();
     assert!(error.to_string().contains("below itself"), "{error}");
@@ -190,11 +195,11 @@ fn an_entry_of_its_own_directory_can_not_be_removed_from_it() {
     let fs = open(&path);
     let root = fs.root();
     assert_eq!(find(&fs, "file/file/file/one").ino, find(&fs, "one").ino);
-    assert!(fs.rmdir(root, b"file").is_err());
-    assert!(fs.unlink(root, b"file").is_err());
-    assert!(fs.rename(root, b"file", find(&fs, "one"), b"file", RenameFlags::default()).is_err());
+    assert!(fs.directories().rmdir(root, b"file").is_err());
+    assert!(fs.directories().unlink(root, b"file").is_err());
+    assert!(fs.directories().rename(root, b"file", find(&fs, "one"), b"file", RenameFlags::default()).is_err());
     let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
-    let _ = fs.rename(root, b"file", root, b"one", exchange);
+    let _ = fs.directories().rename(root, b"file", root, b"one", exchange);
     create(&fs, find(&fs, "two"), "new", FILE);
     let _ = fs.close();
 }

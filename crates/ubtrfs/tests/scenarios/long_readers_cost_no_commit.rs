@@ -28,25 +28,25 @@ fn open_with(device: &Arc<MemoryDevice>, options: Options) -> Arc<Filesystem> {
 
 /// A subvolume of many small files, so that its tree has some leaves.
 fn filled(fs: &Filesystem) -> TreeId {
-    let id = fs.create_subvolume(fs.root(), b"source", 0o755, (0, 0)).unwrap();
+    let id = fs.subvolumes().create_subvolume(fs.root(), b"source", 0o755, (0, 0)).unwrap();
     let dir = InodeId::new(id, Ino::ROOT_DIR);
     for number in 0..FILES {
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let file = fs.create(dir, format!("file {number}").as_bytes(), &new).unwrap();
-        fs.write(file, WriteAt::Offset(0), &[1; 1500], false).unwrap();
+        let file = fs.directories().create(dir, format!("file {number}").as_bytes(), &new).unwrap();
+        fs.files().write(file, WriteAt::Offset(0), &[1; 1500], false).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     id
 }
 
 /// Makes a snapshot and changes it, so that it has leaves of its own.
 fn changed_snapshot(fs: &Filesystem, source: TreeId, name: &str) -> ubtrfs::Result<()> {
-    let id = fs.snapshot(source, fs.root(), name.as_bytes(), false)?;
+    let id = fs.subvolumes().snapshot(source, fs.root(), name.as_bytes(), false)?;
     let dir = InodeId::new(id, Ino::ROOT_DIR);
     (0..FILES).step_by(7).try_for_each(|number| {
-        let file = fs.lookup(dir, format!("file {number}").as_bytes())?;
-        let written = fs.write(file, WriteAt::Offset(0), &[2; 1500], false);
-        fs.forget(file, 1);
+        let file = fs.directories().lookup(dir, format!("file {number}").as_bytes())?;
+        let written = fs.files().write(file, WriteAt::Offset(0), &[2; 1500], false);
+        fs.references().forget(file, 1);
         written.map(drop)
     })
 }
@@ -54,8 +54,8 @@ fn changed_snapshot(fs: &Filesystem, source: TreeId, name: &str) -> ubtrfs::Resu
 /// Makes a snapshot, changes it, and deletes it. Whether there was room.
 fn turn(fs: &Filesystem, source: TreeId, name: &str) -> bool {
     let changed = changed_snapshot(fs, source, name);
-    let deleted = fs.delete_subvolume(fs.root(), name.as_bytes());
-    let outcome = changed.and(deleted).and_then(|_| fs.sync());
+    let deleted = fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes());
+    let outcome = changed.and(deleted).and_then(|_| fs.durability().sync());
     if let Err(error) = &outcome {
         assert_eq!(error.errno(), Errno::NOSPC, "{error}: {:?}", fs.abort_reason());
     }
@@ -67,7 +67,7 @@ fn turn(fs: &Filesystem, source: TreeId, name: &str) -> bool {
 /// some time.
 fn recovers(fs: &Filesystem, source: TreeId, time: Duration) {
     for _ in 0..100 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     let begun = Instant::now();
     let mut done = 0;
@@ -94,7 +94,7 @@ fn what_a_reader_holds_back_is_not_spent() {
     assert!((10..3000).contains(&done), "space is short after {done} turns");
     for number in 0..50 {
         turn(&fs, source, &format!("short {number}"));
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         assert_eq!(fs.abort_reason(), None);
     }
     drop(reader);
@@ -105,17 +105,18 @@ fn what_a_reader_holds_back_is_not_spent() {
 /// Fills a volume with snapshots, deletes all of them while somebody reads, and returns the error
 /// by which it has turned read-only.
 fn delete_beside_a_reader(fs: &Filesystem, source: TreeId) -> Option<String> {
-    let made = (0..3000)
-        .take_while(|number| changed_snapshot(fs, source, &format!("snapshot {number}")).is_ok() && fs.sync().is_ok());
+    let made = (0..3000).take_while(|number| {
+        changed_snapshot(fs, source, &format!("snapshot {number}")).is_ok() && fs.durability().sync().is_ok()
+    });
     let made = made.count();
     let reader = fs.keep_commit();
     for number in 0..made {
-        if fs.delete_subvolume(fs.root(), format!("snapshot {number}").as_bytes()).is_ok() {
-            fs.sync().ok();
+        if fs.subvolumes().delete_subvolume(fs.root(), format!("snapshot {number}").as_bytes()).is_ok() {
+            fs.durability().sync().ok();
         }
     }
     for _ in 0..1000 {
-        fs.sync().ok();
+        fs.durability().sync().ok();
     }
     drop(reader);
     fs.abort_reason()
@@ -152,7 +153,7 @@ fn a_scrub_beside_snapshots_costs_no_commit() {
         std::thread::spawn(move || {
             let mut scrubs = 0;
             while !end.load(Ordering::Relaxed) {
-                fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+                fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
                 scrubs += 1;
             }
             scrubs
@@ -179,39 +180,39 @@ fn with_scattered_file(device: &Arc<MemoryDevice>, extents: u64) -> (Arc<Filesys
     let freeing = FreeingLimits { at_once: 0, per_transaction: 20, at_the_end: 20, queue: 1000 };
     let fs = open_with(device, Options { background_commits: false, freeing, ..Options::default() });
     let make = |name: String, bytes: &[u8]| {
-        let file = fs.create(fs.root(), name.as_bytes(), &regular())?;
-        let written = fs.write(file, WriteAt::Offset(0), bytes, false);
-        fs.forget(file, 1);
+        let file = fs.directories().create(fs.root(), name.as_bytes(), &regular())?;
+        let written = fs.files().write(file, WriteAt::Offset(0), bytes, false);
+        fs.references().forget(file, 1);
         written
     };
     for number in 0..3000 {
         let name = format!("small {number}");
         make(name.clone(), &[1; 1500]).unwrap();
-        let file = fs.lookup(fs.root(), name.as_bytes()).unwrap();
-        fs.link(file, fs.root(), format!("link {number}").as_bytes()).unwrap();
-        fs.forget(file, 1);
+        let file = fs.directories().lookup(fs.root(), name.as_bytes()).unwrap();
+        fs.directories().link(file, fs.root(), format!("link {number}").as_bytes()).unwrap();
+        fs.references().forget(file, 1);
     }
     let teeth = 2 * extents + 100;
     for number in 0..teeth {
         make(format!("tooth {number}"), &[1; SECTOR as usize]).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for bytes in [1 << 20, SECTOR as usize] {
         let full = (0..).find_map(|number| make(format!("full {bytes} {number}"), &vec![1; bytes]).err()).unwrap();
         assert_eq!(full.errno(), Errno::NOSPC);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     for number in (0..teeth).step_by(2) {
-        fs.unlink(fs.root(), format!("tooth {number}").as_bytes()).unwrap();
+        fs.directories().unlink(fs.root(), format!("tooth {number}").as_bytes()).unwrap();
     }
-    (0..=teeth / 20).for_each(|_| fs.sync().unwrap());
+    (0..=teeth / 20).for_each(|_| fs.durability().sync().unwrap());
     assert_eq!(fs.stats().inactivation.inodes, 0);
-    let file = fs.create(fs.root(), b"scattered", &regular()).unwrap();
+    let file = fs.directories().create(fs.root(), b"scattered", &regular()).unwrap();
     for number in 0..extents {
         let at = WriteAt::Offset(number * SECTOR);
-        fs.write(file, at, &[byte_of(number); SECTOR as usize], false).unwrap();
+        fs.files().write(file, at, &[byte_of(number); SECTOR as usize], false).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     (fs, file)
 }
 
@@ -221,14 +222,14 @@ fn regular() -> NewInode {
 
 /// Creates files, each in a commit, as long as there is room for that.
 fn spend_by_creations(fs: &Filesystem) {
-    let create = |number| fs.create(fs.root(), format!("more {number}").as_bytes(), &regular());
-    let refused = (0..).find_map(|number| create(number).and_then(|_| fs.sync()).err()).unwrap();
+    let create = |number| fs.directories().create(fs.root(), format!("more {number}").as_bytes(), &regular());
+    let refused = (0..).find_map(|number| create(number).and_then(|_| fs.durability().sync()).err()).unwrap();
     assert_eq!(refused.errno(), Errno::NOSPC, "{refused}: {:?}", fs.abort_reason());
 }
 
 /// Unlinks a name of a file that has another one, if there is room for that.
 fn spend_by_unlink(fs: &Filesystem, number: u64) {
-    if let Err(error) = fs.unlink(fs.root(), format!("link {number}").as_bytes()) {
+    if let Err(error) = fs.directories().unlink(fs.root(), format!("link {number}").as_bytes()) {
         assert_eq!(error.errno(), Errno::NOSPC, "{error}: {:?}", fs.abort_reason());
     }
 }
@@ -245,25 +246,25 @@ fn an_inode_for_which_there_is_no_space_does_not_keep_others_from_being_freed() 
     let (fs, scattered) = with_scattered_file(&device, 2000);
     let few: Vec<InodeId> = (0..5)
         .map(|number| {
-            let file = fs.create(fs.root(), format!("few {number}").as_bytes(), &regular()).unwrap();
-            fs.write(file, WriteAt::Offset(0), &[1; SECTOR as usize], false).unwrap();
+            let file = fs.directories().create(fs.root(), format!("few {number}").as_bytes(), &regular()).unwrap();
+            fs.files().write(file, WriteAt::Offset(0), &[1; SECTOR as usize], false).unwrap();
             file
         })
         .collect();
-    fs.unlink(fs.root(), b"scattered").unwrap();
-    (0..5).for_each(|number| fs.unlink(fs.root(), format!("few {number}").as_bytes()).unwrap());
-    fs.sync().unwrap();
+    fs.directories().unlink(fs.root(), b"scattered").unwrap();
+    (0..5).for_each(|number| fs.directories().unlink(fs.root(), format!("few {number}").as_bytes()).unwrap());
+    fs.durability().sync().unwrap();
     let reader = fs.keep_commit();
     spend_by_creations(&fs);
-    fs.forget(scattered, 1);
+    fs.references().forget(scattered, 1);
     for file in few {
-        fs.forget(file, 1);
+        fs.references().forget(file, 1);
     }
     assert_eq!(fs.stats().inactivation.inodes, 6);
     let (mut last, mut same) = (u64::MAX, 0);
     for number in 0.. {
         spend_by_unlink(&fs, number);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let bytes = fs.stats().inactivation.bytes;
         same = if bytes == last { same + 1 } else { 0 };
         last = bytes;
@@ -276,7 +277,7 @@ fn an_inode_for_which_there_is_no_space_does_not_keep_others_from_being_freed() 
     assert_eq!(left.inodes, 1, "{left:?}");
     drop(reader);
     while fs.stats().inactivation.inodes > 0 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     fs.close().unwrap();
     drop(fs);
@@ -287,8 +288,9 @@ fn an_inode_for_which_there_is_no_space_does_not_keep_others_from_being_freed() 
 fn truncations_in_steps_that_find_no_space_are_whole_steps_and_go_on_later() {
     let device = Arc::new(new_volume(SIZE));
     let (fs, scattered) = with_scattered_file(&device, 1200);
-    let size = || fs.attributes(scattered).unwrap().size;
-    let truncate = || fs.set_attributes(scattered, &SetAttributes { size: Some(0), ..SetAttributes::default() });
+    let size = || fs.inodes().attributes(scattered).unwrap().size;
+    let truncate =
+        || fs.inodes().set_attributes(scattered, &SetAttributes { size: Some(0), ..SetAttributes::default() });
     let before = size();
     let reader = fs.keep_commit();
     // What frees space may go on where other operations may not: some steps are done.
@@ -300,10 +302,10 @@ fn truncations_in_steps_that_find_no_space_are_whole_steps_and_go_on_later() {
         assert!(size() <= last, "{} after {last}", size());
         last = size();
         for number in 0..last / SECTOR {
-            let read = fs.read(scattered, number * SECTOR, SECTOR as usize).unwrap();
+            let read = fs.files().read(scattered, number * SECTOR, SECTOR as usize).unwrap();
             assert!(read == [byte_of(number); SECTOR as usize], "extent {number} of {last} bytes");
         }
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         assert_eq!(fs.abort_reason(), None);
     }
     assert!(last < before, "no step is done");

@@ -27,11 +27,11 @@ fn open(path: &Path) -> Arc<Filesystem> {
 }
 
 fn subvolume(fs: &Filesystem, name: &str) -> TreeId {
-    fs.create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap()
+    fs.subvolumes().create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap()
 }
 
 fn snapshot(fs: &Filesystem, of: TreeId, name: &str) -> TreeId {
-    fs.snapshot(of, fs.root(), name.as_bytes(), false).unwrap()
+    fs.subvolumes().snapshot(of, fs.root(), name.as_bytes(), false).unwrap()
 }
 
 fn three(fs: &Filesystem) -> MergeSides {
@@ -103,13 +103,13 @@ impl Cache {
         // What is open without a name is looked at, too.
         waiting.extend(self.attributes.keys());
         while let Some(id) = waiting.pop() {
-            let Ok(is) = fs.attributes(id) else { continue };
+            let Ok(is) = fs.inodes().attributes(id) else { continue };
             self.attributes.entry(id).or_insert_with(|| known(&is));
             if is.file_type == FileType::Regular {
-                self.content.entry(id).or_insert_with(|| fs.read(id, 0, 1 << 20).unwrap());
+                self.content.entry(id).or_insert_with(|| fs.files().read(id, 0, 1 << 20).unwrap());
             }
             if is.file_type == FileType::Directory {
-                for entry in fs.list(id, DirIndex(0), DirIndex(u64::MAX), 1000).unwrap() {
+                for entry in fs.directories().list(id, DirIndex(0), DirIndex(u64::MAX), 1000).unwrap() {
                     self.names.entry((id, entry.name)).or_insert(Some(entry.inode));
                     waiting.push(entry.inode);
                 }
@@ -135,19 +135,19 @@ impl Cache {
 
     fn assert_true(&self, fs: &Filesystem) {
         for ((dir, name), known) in &self.names {
-            let found = fs.lookup(*dir, name).ok();
-            found.inspect(|found| fs.forget(*found, 1));
+            let found = fs.directories().lookup(*dir, name).ok();
+            found.inspect(|found| fs.references().forget(*found, 1));
             // What was in a directory that is no more can't be asked for.
-            if fs.attributes(*dir).is_ok_and(|is| is.nlink > 0) {
+            if fs.inodes().attributes(*dir).is_ok_and(|is| is.nlink > 0) {
                 assert_eq!(found, *known, "{} of {dir:?}", name.escape_ascii());
             }
         }
         for (id, before) in &self.attributes {
-            let Ok(is) = fs.attributes(*id) else { continue };
+            let Ok(is) = fs.inodes().attributes(*id) else { continue };
             assert_eq!(*before, known(&is), "attributes of {id:?}");
         }
         for (id, known) in &self.content {
-            let Ok(now) = fs.read(*id, 0, 1 << 20) else { continue };
+            let Ok(now) = fs.files().read(*id, 0, 1 << 20) else { continue };
             assert!(now == *known, "content of {id:?}");
         }
     }
@@ -174,7 +174,7 @@ fn whatever_was_looked_at_meanwhile_is_reported_when_it_changes() {
         ubtrfs::merge(&fs, sides, Prefer::Neither, false, &mut effect).unwrap();
         cache.assert_true(&fs);
         for name in ["base", "changed", "target"] {
-            fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
         }
     }
     fs.close().unwrap();
@@ -192,8 +192,8 @@ fn only_subvolumes_of_one_origin_are_merged() {
     };
     let make = |subvolume, name: &str| {
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let made = fs.create(InodeId::root_of(subvolume), name.as_bytes(), &new).unwrap();
-        fs.forget(made, 1);
+        let made = fs.directories().create(InodeId::root_of(subvolume), name.as_bytes(), &new).unwrap();
+        fs.references().forget(made, 1);
     };
     // A snapshot of the target, and one of that.
     let target = subvolume(&fs, "target");
@@ -206,15 +206,15 @@ fn only_subvolumes_of_one_origin_are_merged() {
     let sibling = snapshot(&fs, target, "sibling");
     make(sibling, "new");
     assert_eq!(merge(base, sibling, target), Ok(1));
-    fs.delete_subvolume(fs.root(), b"target").unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"target").unwrap();
     make(sibling, "newer");
     assert_eq!(merge(base, sibling, changed), Ok(1));
     // What is between them is no more.
     let between = snapshot(&fs, base, "between");
     let last = snapshot(&fs, between, "last");
     make(last, "newest");
-    fs.delete_subvolume(fs.root(), b"between").unwrap();
-    fs.sync().unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"between").unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(merge(base, last, sibling), Ok(1));
     // Others, made in one transaction or not.
     let names: Vec<String> = (0..4).map(|number| format!("other{number}")).collect();
@@ -222,15 +222,15 @@ fn only_subvolumes_of_one_origin_are_merged() {
         let threads: Vec<_> = names.iter().map(|name| scope.spawn(|| subvolume(&fs, name))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let made_in = |id| fs.subvolume_info(id).unwrap().transids[1];
+    let made_in = |id| fs.subvolumes().subvolume_info(id).unwrap().transids[1];
     let pairs = others.iter().flat_map(|one| others.iter().map(move |other| (*one, *other)));
     let mut in_one = 0;
     for (one, other) in pairs.filter(|(one, other)| one != other) {
         in_one += usize::from(made_in(one) == made_in(other));
         assert_eq!(merge(one, one, other), Err(Errno::INVAL));
-        let of_other = fs.snapshot(other, fs.root(), b"of other", false).unwrap();
+        let of_other = fs.subvolumes().snapshot(other, fs.root(), b"of other", false).unwrap();
         assert_eq!(merge(one, of_other, one), Err(Errno::INVAL));
-        fs.delete_subvolume(fs.root(), b"of other").unwrap();
+        fs.subvolumes().delete_subvolume(fs.root(), b"of other").unwrap();
     }
     println!("{in_one} pairs were made in one transaction");
     assert_eq!(merge(base, others[0], sibling), Err(Errno::INVAL));
@@ -250,7 +250,7 @@ fn root_directories_of_one_time_are_no_origin() {
     let path = dir.path().join("image");
     let fs = open(&path);
     let (one, other) = (subvolume(&fs, "one"), subvolume(&fs, "other"));
-    let made_in = fs.subvolume_info(one).unwrap().transids[1];
+    let made_in = fs.subvolumes().subvolume_info(one).unwrap().transids[1];
     fs.close().unwrap();
     drop(fs);
     // As if both had been made in one transaction, at one tick of the kernel's clock.
@@ -261,8 +261,8 @@ fn root_directories_of_one_time_are_no_origin() {
     let is_item = |key: &Key, _: &[u8]| key.objectid == other.0 && key.item_type == ItemType::ROOT_ITEM;
     image.edit(TreeId::ROOT, is_item, |_, data| data[CREATED..CREATED + 8].copy_from_slice(&made_in.to_le_bytes()));
     let fs = image::open(&path, Options { no_atime: true, ..Options::default() });
-    assert_eq!(fs.subvolume_info(other).unwrap().transids[1], made_in);
-    let born = |id| fs.attributes(InodeId::root_of(id)).unwrap().btime;
+    assert_eq!(fs.subvolumes().subvolume_info(other).unwrap().transids[1], made_in);
+    let born = |id| fs.inodes().attributes(InodeId::root_of(id)).unwrap().btime;
     assert_eq!(born(one), born(other));
     let of_other = snapshot(&fs, other, "of other");
     for (changed, target) in [(one, other), (other, one), (one, of_other), (of_other, one)] {

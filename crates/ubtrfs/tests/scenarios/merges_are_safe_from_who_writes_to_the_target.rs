@@ -19,8 +19,8 @@ fn open(path: &Path) -> Arc<Filesystem> {
 }
 
 fn find(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
-    let found = fs.lookup(dir, name.as_bytes()).unwrap();
-    fs.forget(found, 1);
+    let found = fs.directories().lookup(dir, name.as_bytes()).unwrap();
+    fs.references().forget(found, 1);
     found
 }
 
@@ -28,9 +28,9 @@ fn find(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
 /// somebody else, and has renamed one.
 fn sides(fs: &Filesystem, number: u32) -> MergeSides {
     let name = |what: &str| format!("{what}{number}").into_bytes();
-    let base = fs.create_subvolume(fs.root(), &name("base"), 0o755, (ALICE, ALICE)).unwrap();
+    let base = fs.subvolumes().create_subvolume(fs.root(), &name("base"), 0o755, (ALICE, ALICE)).unwrap();
     run(fs, base, "mkdir bob; make bob/old; make bob/own; make alices");
-    let snapshot = |what: &str| fs.snapshot(base, fs.root(), &name(what), false).unwrap();
+    let snapshot = |what: &str| fs.subvolumes().snapshot(base, fs.root(), &name(what), false).unwrap();
     let sides = MergeSides { base, changed: snapshot("changed"), target: snapshot("target") };
     run(fs, sides.changed, "make bob/new; write bob/new 1 0 9000; mv bob/old bob/moved");
     sides
@@ -43,7 +43,7 @@ fn staging(fs: &Filesystem, target: TreeId) -> InodeId {
 
 /// Whether a directory has this very inode.
 fn has(fs: &Filesystem, dir: InodeId, id: InodeId) -> bool {
-    let listed = fs.list(dir, DirIndex(0), DirIndex(u64::MAX), 100).unwrap();
+    let listed = fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), 100).unwrap();
     listed.iter().any(|entry| entry.inode == id)
 }
 
@@ -56,16 +56,16 @@ fn what_is_staged_is_not_for_the_owner_of_the_target() {
     let mut effect = |effect: MergeEffect| {
         // Until the end, when the name of the directory itself goes.
         let MergeEffect::Name(dir, _) = effect else { return };
-        let Ok(found) = fs.lookup(InodeId::root_of(sides.target), b".ubtrfs-merge-0") else { return };
-        fs.forget(found, 1);
-        let is = fs.attributes(found).unwrap();
+        let Ok(found) = fs.directories().lookup(InodeId::root_of(sides.target), b".ubtrfs-merge-0") else { return };
+        fs.references().forget(found, 1);
+        let is = fs.inodes().attributes(found).unwrap();
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         assert_eq!((is.uid, is.gid, is.mode), (user, group, 0o040_700));
         looked += u32::from(dir == found);
     };
     ubtrfs::merge(&fs, sides, Prefer::Neither, false, &mut effect).unwrap();
     assert!(looked >= 3, "it was looked at {looked} times");
-    assert_eq!(fs.attributes(InodeId::root_of(sides.target)).unwrap().uid, ALICE);
+    assert_eq!(fs.inodes().attributes(InodeId::root_of(sides.target)).unwrap().uid, ALICE);
     fs.close().unwrap();
 }
 
@@ -79,7 +79,7 @@ fn what_was_put_in_the_place_of_a_file_is_not_moved() {
         let root = InodeId::root_of(sides.target);
         let (bob, alices) = (find(&fs, root, "bob"), find(&fs, root, "alices"));
         let is_alices = SetAttributes { uid: Some(ALICE), ..SetAttributes::default() };
-        fs.set_attributes(alices, &is_alices).unwrap();
+        fs.inodes().set_attributes(alices, &is_alices).unwrap();
         let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
         let mut is_exchanged = false;
         let mut effect = |effect: MergeEffect| {
@@ -87,7 +87,7 @@ fn what_was_put_in_the_place_of_a_file_is_not_moved() {
             if !is_exchanged && dir != root && dir == staging(&fs, sides.target) {
                 is_exchanged = true;
                 let victim: (InodeId, &[u8]) = if is_staged { (dir, &name) } else { (bob, b"old") };
-                fs.rename(root, b"alices", victim.0, victim.1, exchange).unwrap();
+                fs.directories().rename(root, b"alices", victim.0, victim.1, exchange).unwrap();
             }
         };
         let failed = ubtrfs::merge(&fs, sides, Prefer::Neither, false, &mut effect).unwrap_err();
@@ -97,7 +97,7 @@ fn what_was_put_in_the_place_of_a_file_is_not_moved() {
         if !is_staged {
             assert_eq!(find(&fs, bob, "old"), alices, "it was moved");
         }
-        assert!(fs.lookup(bob, b"new").is_err(), "staged: {is_staged}");
+        assert!(fs.directories().lookup(bob, b"new").is_err(), "staged: {is_staged}");
     }
     fs.close().unwrap();
 }

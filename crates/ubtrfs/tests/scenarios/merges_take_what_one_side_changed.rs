@@ -40,7 +40,7 @@ impl Three {
     /// Three of them; the script makes what they begin with.
     fn new(fs: &Arc<Filesystem>, number: u64, script: &str) -> Self {
         let name = format!("base{number}");
-        let base = fs.create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
+        let base = fs.subvolumes().create_subvolume(fs.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
         run(fs, base, script);
         let mut sides = Self { fs: fs.clone(), ids: MergeSides { base, changed: base, target: base }, number };
         (sides.ids.changed, sides.ids.target) = (sides.snapshot("changed", base), sides.snapshot("target", base));
@@ -49,7 +49,7 @@ impl Three {
 
     fn snapshot(&self, name: &str, of: TreeId) -> TreeId {
         let name = format!("{name}{}", self.number);
-        self.fs.snapshot(of, self.fs.root(), name.as_bytes(), false).unwrap()
+        self.fs.subvolumes().snapshot(of, self.fs.root(), name.as_bytes(), false).unwrap()
     }
 
     fn merge(&self, prefer: Prefer, dry_run: bool) -> Merged {
@@ -551,22 +551,24 @@ fn what_can_not_be_merged_is_refused_and_nothing_is_changed() {
     let target = sides.ids.target;
     assert_eq!(failed(MergeSides { target: TreeId(9999), ..sides.ids }), Errno::NOENT);
     assert_eq!(failed(MergeSides { base: TreeId::FS, ..sides.ids }), Errno::INVAL);
-    fs.set_subvolume_read_only(target, true).unwrap();
+    fs.subvolumes().set_subvolume_read_only(target, true).unwrap();
     assert_eq!(failed(sides.ids), Errno::ROFS);
     assert_eq!(sides.merge(Prefer::Neither, true).steps.len(), 2);
-    fs.set_subvolume_read_only(target, false).unwrap();
+    fs.subvolumes().set_subvolume_read_only(target, false).unwrap();
 
     // A subvolume in a directory that is to go is nobody's to remove.
     let root = InodeId::root_of(target);
-    let empty = fs.lookup(root, b"empty").unwrap();
-    let inner = fs.create_subvolume(empty, b"inner", 0o755, (0, 0)).unwrap();
-    let before = fs.list(root, ubtrfs_format::DirIndex(0), ubtrfs_format::DirIndex(u64::MAX), 100).unwrap();
+    let empty = fs.directories().lookup(root, b"empty").unwrap();
+    let inner = fs.subvolumes().create_subvolume(empty, b"inner", 0o755, (0, 0)).unwrap();
+    let before =
+        fs.directories().list(root, ubtrfs_format::DirIndex(0), ubtrfs_format::DirIndex(u64::MAX), 100).unwrap();
     let merged = sides.merge(Prefer::Neither, false);
     assert_eq!(merged.conflicts.iter().map(|conflict| conflict.kind).collect::<Vec<_>>(), [K::Directory]);
     assert_eq!(sides.merge(Prefer::Ours, true).steps.len(), 1);
-    let after = fs.list(root, ubtrfs_format::DirIndex(0), ubtrfs_format::DirIndex(u64::MAX), 100).unwrap();
+    let after =
+        fs.directories().list(root, ubtrfs_format::DirIndex(0), ubtrfs_format::DirIndex(u64::MAX), 100).unwrap();
     assert_eq!(after, before);
-    fs.subvolume_info(inner).unwrap();
+    fs.subvolumes().subvolume_info(inner).unwrap();
     fs.close().unwrap();
 }
 
@@ -580,8 +582,8 @@ fn what_would_stop_a_merge_in_the_middle_is_found_before_it() {
     for (number, immutable) in ["z", "d", "b"].into_iter().enumerate() {
         let sides = Three::new(&fs, number as u64, BASE);
         run(&fs, sides.ids.changed, "mv a n; mv z z2; write b 9 0 9; make d/new");
-        let target = fs.lookup(InodeId::root_of(sides.ids.target), immutable.as_bytes()).unwrap();
-        fs.set_flags(target, InodeFlags::IMMUTABLE).unwrap();
+        let target = fs.directories().lookup(InodeId::root_of(sides.ids.target), immutable.as_bytes()).unwrap();
+        fs.inodes().set_flags(target, InodeFlags::IMMUTABLE).unwrap();
         let before = sides.target();
         for prefer in [Prefer::Neither, Prefer::Theirs] {
             let refused = ubtrfs::merge(&fs, sides.ids, prefer, false, &mut |_| ()).unwrap_err();
@@ -592,12 +594,12 @@ fn what_would_stop_a_merge_in_the_middle_is_found_before_it() {
     // The target has a subvolume where a file is to be.
     let sides = Three::new(&fs, 10, BASE);
     run(&fs, sides.ids.changed, "mkdir n; mv a n/a");
-    let inner = fs.create_subvolume(InodeId::root_of(sides.ids.target), b"n", 0o755, (0, 0)).unwrap();
+    let inner = fs.subvolumes().create_subvolume(InodeId::root_of(sides.ids.target), b"n", 0o755, (0, 0)).unwrap();
     let before = sides.target();
     let refused = ubtrfs::merge(&fs, sides.ids, Prefer::Theirs, false, &mut |_| ()).unwrap_err();
     assert_eq!(refused.errno(), Errno::NOTEMPTY);
     assert!(sides.target() == before);
-    fs.subvolume_info(inner).unwrap();
+    fs.subvolumes().subvolume_info(inner).unwrap();
     fs.close().unwrap();
 }
 
@@ -632,16 +634,16 @@ fn content_is_shared_and_a_merge_costs_what_changed() {
     let sides = Three::new(&fs, 0, "make large; write large 1 0 50000000; mkdir many");
     let MergeSides { base, changed, target } = sides.ids;
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-    let many = fs.lookup(InodeId::root_of(changed), b"many").unwrap();
+    let many = fs.directories().lookup(InodeId::root_of(changed), b"many").unwrap();
     for number in 0..10 {
         run(&fs, changed, &format!("write large {number} {} 4096", number * 4_096_000));
-        fs.create(many, format!("{number}").as_bytes(), &new).unwrap();
+        fs.directories().create(many, format!("{number}").as_bytes(), &new).unwrap();
     }
     run(&fs, changed, "make new; write new 3 0 20000000; mv large moved");
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = fs.stats();
     let merged = sides.merge(Prefer::Neither, false);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let after = fs.stats();
     assert_eq!(merged.steps.len(), 13, "{merged:?}");
     assert_eq!(tree(&walk(&fs, target)), tree(&walk(&fs, changed)));
@@ -661,11 +663,11 @@ fn a_merge_for_which_there_is_no_room_leaves_the_target_as_it_was() {
     let fs = open(&path);
     let sides = Three::new(&fs, 0, BASE);
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-    let empty = fs.lookup(InodeId::root_of(sides.ids.changed), b"empty").unwrap();
+    let empty = fs.directories().lookup(InodeId::root_of(sides.ids.changed), b"empty").unwrap();
     for number in 0..FILES {
-        let made = fs.create(empty, format!("{number:0100}").as_bytes(), &new).unwrap();
-        fs.write(made, WriteAt::Offset(0), &[1; 2000], false).unwrap();
-        fs.forget(made, 1);
+        let made = fs.directories().create(empty, format!("{number:0100}").as_bytes(), &new).unwrap();
+        fs.files().write(made, WriteAt::Offset(0), &[1; 2000], false).unwrap();
+        fs.references().forget(made, 1);
     }
     run(&fs, sides.ids.changed, "mv a n; rm b");
     let before = sides.target();
@@ -699,17 +701,18 @@ fn new_files_have_their_flags_whatever_the_mount_gives_new_ones() {
         fs.set_new_file_flags(0);
         for flags in OF_FILES {
             let new = NewInode { mode: 0o100_644, flags: Some(flags), ..NewInode::default() };
-            let made = fs.create(InodeId::root_of(changed), format!("new {flags}").as_bytes(), &new).unwrap();
-            fs.write(made, WriteAt::Offset(0), &[7; 9000], false).unwrap();
-            fs.forget(made, 1);
+            let made =
+                fs.directories().create(InodeId::root_of(changed), format!("new {flags}").as_bytes(), &new).unwrap();
+            fs.files().write(made, WriteAt::Offset(0), &[7; 9000], false).unwrap();
+            fs.references().forget(made, 1);
         }
         fs.set_new_file_flags(of_mount);
         sides.merge(Prefer::Neither, false);
         assert_eq!(sides.target(), tree(&walk(&fs, changed)));
         for flags in OF_FILES {
-            let made = fs.lookup(InodeId::root_of(target), format!("new {flags}").as_bytes()).unwrap();
-            assert_eq!(fs.attributes(made).unwrap().flags, flags, "with {of_mount:#x} of the mount");
-            fs.forget(made, 1);
+            let made = fs.directories().lookup(InodeId::root_of(target), format!("new {flags}").as_bytes()).unwrap();
+            assert_eq!(fs.inodes().attributes(made).unwrap().flags, flags, "with {of_mount:#x} of the mount");
+            fs.references().forget(made, 1);
         }
     }
     fs.close().unwrap();

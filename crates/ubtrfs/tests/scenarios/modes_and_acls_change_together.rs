@@ -20,16 +20,18 @@ fn open(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
 fn every_commit_has_a_mode_with_its_list() {
     let device = Arc::new(new_volume(128 << 20));
     let fs = open(&device);
-    let file = fs.create(fs.root(), b"f", &NewInode { mode: 0o100_000, ..NewInode::default() }).unwrap();
+    let file = fs.directories().create(fs.root(), b"f", &NewInode { mode: 0o100_000, ..NewInode::default() }).unwrap();
     // The list's bytes are the mode, so that what belongs together shows.
     let change = |mode: u32| {
         let plan = |_: u32, _: Option<&[u8]>| {
             Ok((mode, (!mode.is_multiple_of(5)).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1))))
         };
-        fs.set_attributes_with(file, &SetAttributes::default(), &ModeAndXattr { name: ACL, plan: &plan }).unwrap();
+        fs.inodes()
+            .set_attributes_with(file, &SetAttributes::default(), &ModeAndXattr { name: ACL, plan: &plan })
+            .unwrap();
     };
     change(1);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let ended = AtomicBool::new(false);
     let mut seen = std::collections::HashSet::new();
     std::thread::scope(|scope| {
@@ -42,11 +44,11 @@ fn every_commit_has_a_mode_with_its_list() {
             }
         });
         for _ in 0..60 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             let crashed = open(&Arc::new(MemoryDevice::from_bytes(device.to_bytes())));
-            let there = crashed.lookup(crashed.root(), b"f").unwrap();
-            let mode = crashed.attributes(there).unwrap().mode & 0o777;
-            let list = crashed.get_xattr(there, ACL).ok();
+            let there = crashed.directories().lookup(crashed.root(), b"f").unwrap();
+            let mode = crashed.inodes().attributes(there).unwrap().mode & 0o777;
+            let list = crashed.inodes().get_xattr(there, ACL).ok();
             let wanted = (!mode.is_multiple_of(5)).then(|| mode.to_le_bytes().repeat(mode as usize % 7 + 1));
             assert_eq!(list, wanted, "{mode:o}");
             seen.insert(mode);

@@ -71,17 +71,18 @@ fn without_room_for_metadata(compression: Option<CompressionMode>, faults: Fault
     ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut [image.as_file_mut()]).unwrap();
     let fs = filling::open(image.path(), |options| (options.memory, options.faults) = (1 << 30, faults));
     let big = file(&fs, "big", 0).unwrap();
-    while fs.write(big, WriteAt::End, &vec![0; 1 << 20], false).is_ok() {}
-    fs.unlink(fs.root(), b"big").unwrap();
-    fs.forget(big, 1);
-    fs.sync().unwrap();
+    while fs.files().write(big, WriteAt::End, &vec![0; 1 << 20], false).is_ok() {}
+    fs.directories().unlink(fs.root(), b"big").unwrap();
+    fs.references().forget(big, 1);
+    fs.durability().sync().unwrap();
     fs.set_compression(compression);
     (image, fs)
 }
 
 fn file(fs: &Filesystem, name: &str, flags: u64) -> Result<InodeId> {
-    let id = fs.create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
-    fs.set_flags(id, flags)?;
+    let id =
+        fs.directories().create(fs.root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.inodes().set_flags(id, flags)?;
     Ok(id)
 }
 
@@ -92,18 +93,18 @@ fn files(fs: &Filesystem, flags: u64, size: usize) -> Vec<InodeId> {
     let count = most.min((MAX_DATA / size) as u64);
     let made = |number: u64| {
         let id = file(fs, &format!("file{number}"), flags).unwrap();
-        fs.write(id, WriteAt::Offset(0), &pattern(number, size), false).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &pattern(number, size), false).unwrap();
         id
     };
     let files = (0..count).map(made).collect();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     files
 }
 
 fn assert_committed(image: &NamedTempFile, fs: Arc<Filesystem>, what: &str, expected: &[(InodeId, Vec<u8>)]) {
-    fs.sync().unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
+    fs.durability().sync().unwrap_or_else(|error| panic!("{what}: {}", error.chain()));
     for (id, content) in expected {
-        assert!(fs.read(*id, 0, content.len() + 1).unwrap() == *content, "{what}: {id:?}");
+        assert!(fs.files().read(*id, 0, content.len() + 1).unwrap() == *content, "{what}: {id:?}");
     }
     fs.close().unwrap();
     drop(fs);
@@ -114,7 +115,7 @@ fn assert_committed(image: &NamedTempFile, fs: Arc<Filesystem>, what: &str, expe
 }
 
 fn set_property(fs: &Filesystem, id: InodeId, algorithm: &'static [u8]) -> Result<()> {
-    fs.set_flags_with(id, b"btrfs.compression", 8, &|is, _| {
+    fs.inodes().set_flags_with(id, b"btrfs.compression", 8, &|is, _| {
         Ok((is.flags & !InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS, Some(algorithm.to_vec())))
     })
 }
@@ -149,21 +150,23 @@ const CHANGES: [Change; 13] = [
             Ok(())
         })
     },
-    Change::new("chattr +c", |fs, files| as_far_as_possible(files, |id| fs.set_flags(id, InodeFlags::COMPRESS))),
+    Change::new("chattr +c", |fs, files| {
+        as_far_as_possible(files, |id| fs.inodes().set_flags(id, InodeFlags::COMPRESS))
+    }),
     Change {
         flags: InodeFlags::COMPRESS,
-        ..Change::new("chattr -c", |fs, files| as_far_as_possible(files, |id| fs.set_flags(id, 0)))
+        ..Change::new("chattr -c", |fs, files| as_far_as_possible(files, |id| fs.inodes().set_flags(id, 0)))
     },
     Change {
         before: ZSTD,
         flags: InodeFlags::NOCOMPRESS,
-        ..Change::new("chattr -m", |fs, files| as_far_as_possible(files, |id| fs.set_flags(id, 0)))
+        ..Change::new("chattr -m", |fs, files| as_far_as_possible(files, |id| fs.inodes().set_flags(id, 0)))
     },
     Change::new("a property", |fs, files| as_far_as_possible(files, |id| set_property(fs, id, b"zstd"))),
     Change {
         size: 2000,
         ..Change::new("space reserved behind inline files", |fs, files| {
-            as_far_as_possible(files, |id| fs.allocate(id, 0, 3 * SECTOR as u64, true))
+            as_far_as_possible(files, |id| fs.files().allocate(id, 0, 3 * SECTOR as u64, true))
         })
     },
     Change {
@@ -173,8 +176,10 @@ const CHANGES: [Change; 13] = [
             fs.set_compression(None);
             let size = Some(SECTOR as u64);
             as_far_as_possible(files, |id| {
-                fs.set_attributes(id, &SetAttributes { size, ..SetAttributes::default() })?;
-                fs.set_attributes(id, &SetAttributes { size: Some(2000), ..SetAttributes::default() }).map(drop)
+                fs.inodes().set_attributes(id, &SetAttributes { size, ..SetAttributes::default() })?;
+                fs.inodes()
+                    .set_attributes(id, &SetAttributes { size: Some(2000), ..SetAttributes::default() })
+                    .map(drop)
             })
         })
     },
@@ -182,14 +187,14 @@ const CHANGES: [Change; 13] = [
         fs.set_compression(ZSTD);
         as_far_as_possible(files, |id| {
             let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
-            fs.set_attributes(id, &size(3000))?;
-            fs.set_attributes(id, &size(SECTOR as u64)).map(drop)
+            fs.inodes().set_attributes(id, &size(3000))?;
+            fs.inodes().set_attributes(id, &size(SECTOR as u64)).map(drop)
         })
     }),
     Change::new("defragmentation that compresses", |fs, files| {
         let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
         let how = Defragmentation { compression, ..Defragmentation::default() };
-        as_far_as_possible(files, |id| fs.defragment(id, &how).map(drop))
+        as_far_as_possible(files, |id| fs.files().defragment(id, &how).map(drop))
     }),
 ];
 
@@ -201,7 +206,7 @@ fn write_and_change(fs: &Filesystem, change: &Change) -> Vec<(InodeId, Vec<u8>)>
     let mut expected = Vec::new();
     for (number, id) in files.iter().enumerate() {
         let content = content(number as u64, size);
-        match fs.write(*id, WriteAt::Offset(0), &content, false) {
+        match fs.files().write(*id, WriteAt::Offset(0), &content, false) {
             Ok(_) => expected.push((*id, content)),
             Err(error) => panic!("{name}: {}", error.chain()),
         }
@@ -220,7 +225,7 @@ fn what_was_accepted_is_committed() {
         for (id, content) in &mut expected {
             // Files that shrink and grow again lose what was behind.
             if change.name.ends_with("shrink") {
-                let now = fs.read(*id, 0, SECTOR).unwrap();
+                let now = fs.files().read(*id, 0, SECTOR).unwrap();
                 assert!(now[..3000] == content[..3000]);
                 *content = now;
             }
@@ -236,7 +241,7 @@ fn what_was_not_reserved_is_found() {
     let faults = Faults { forget_forms: true, ..Faults::default() };
     let (_image, fs) = without_room_for_metadata(None, faults);
     write_and_change(&fs, &CHANGES[0]);
-    let error = fs.sync().unwrap_err();
+    let error = fs.durability().sync().unwrap_err();
     assert!(error.chain().contains("no space"), "{}", error.chain());
 }
 
@@ -247,14 +252,14 @@ fn written_in_place(make: impl Fn(&Filesystem) -> InodeId) -> (NamedTempFile, Ar
     ubtrfs_mkfs::layout(&MkfsOptions::new(SIZE)).unwrap().write(&mut [image.as_file_mut()]).unwrap();
     let fs = filling::open(image.path(), |_| {});
     let id = make(&fs);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let big = file(&fs, "big", 0).unwrap();
     for step in [1 << 20, SECTOR] {
-        while fs.write(big, WriteAt::End, &vec![0; step], false).is_ok() {}
+        while fs.files().write(big, WriteAt::End, &vec![0; step], false).is_ok() {}
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let content = pattern(2, IN_PLACE);
-    fs.write(id, WriteAt::Offset(0), &content, false).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &content, false).unwrap();
     assert!(fs.stats().dirty_bytes > 0 && fs.stats().space.data_free < IN_PLACE as u64);
     (image, fs, id, content)
 }
@@ -264,13 +269,13 @@ const IN_PLACE: usize = 4 << 20;
 
 fn nodatacow(fs: &Filesystem) -> InodeId {
     let id = file(fs, "file", InodeFlags::NODATACOW).unwrap();
-    fs.write(id, WriteAt::Offset(0), &pattern(1, IN_PLACE), false).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), &pattern(1, IN_PLACE), false).unwrap();
     id
 }
 
 fn reserved(fs: &Filesystem) -> InodeId {
     let id = file(fs, "file", 0).unwrap();
-    fs.allocate(id, 0, IN_PLACE as u64, false).unwrap();
+    fs.files().allocate(id, 0, IN_PLACE as u64, false).unwrap();
     id
 }
 
@@ -282,25 +287,27 @@ fn what_was_accepted_in_place_is_committed() {
         ("its block group is emptied", |fs, _| {
             let chunks = fs.volume().chunks();
             for (start, _) in chunks.iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)) {
-                match fs.empty_block_group(*start, &|| true) {
+                match fs.relocator().empty_block_group(*start, &|| true) {
                     Err(error) if error.errno() == Errno::NOSPC => {}
                     done => drop(done?),
                 }
             }
             Ok(())
         }),
-        ("a snapshot", |fs, _| fs.snapshot(fs.root().subvolume, fs.root(), b"snapshot", false).map(drop)),
+        ("a snapshot", |fs, _| fs.subvolumes().snapshot(fs.root().subvolume, fs.root(), b"snapshot", false).map(drop)),
         ("a reflink", |fs, id| {
-            let copy = file(fs, "copy", fs.flags(id)? & InodeFlags::NODATACOW)?;
-            fs.clone_range(id, 0, copy, 0, IN_PLACE as u64).map(drop)
+            let copy = file(fs, "copy", fs.inodes().flags(id)? & InodeFlags::NODATACOW)?;
+            fs.files().clone_range(id, 0, copy, 0, IN_PLACE as u64).map(drop)
         }),
         ("a reflink within it", |fs, id| {
-            fs.clone_range(id, 0, id, IN_PLACE as u64, IN_PLACE as u64)?;
-            fs.set_attributes(id, &SetAttributes { size: Some(IN_PLACE as u64), ..SetAttributes::default() }).map(drop)
+            fs.files().clone_range(id, 0, id, IN_PLACE as u64, IN_PLACE as u64)?;
+            fs.inodes()
+                .set_attributes(id, &SetAttributes { size: Some(IN_PLACE as u64), ..SetAttributes::default() })
+                .map(drop)
         }),
         ("defragmentation", |fs, id| {
             let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
-            match fs.defragment(id, &Defragmentation { compression, ..Defragmentation::default() }) {
+            match fs.files().defragment(id, &Defragmentation { compression, ..Defragmentation::default() }) {
                 Err(error) if error.errno() == Errno::NOSPC => Ok(()),
                 done => done.map(drop),
             }
@@ -323,16 +330,17 @@ fn a_defragmentation_that_nobody_wants_any_more_ends() {
     let path = dir.path().join("image");
     image::make(&path, 256 << 20, |_| ());
     let fs = image::open(&path, Options::default());
-    let file = fs.create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+    let file =
+        fs.directories().create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
     for number in 0..FRAGMENTS {
-        fs.write(file, WriteAt::Offset(number * 8192), &[number as u8; 4096], false).unwrap();
+        fs.files().write(file, WriteAt::Offset(number * 8192), &[number as u8; 4096], false).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let compression = Recompression::With { algorithm: Compression::Zstd, level: None };
     let how = Defragmentation { compression, ..Defragmentation::default() };
     let asked = std::cell::Cell::new(0);
     let goes_on = || asked.replace(asked.get() + 1) < 10;
-    let error = fs.defragment_while(file, &how, &goes_on).unwrap_err();
+    let error = fs.files().defragment_while(file, &how, &goes_on).unwrap_err();
     assert_eq!((error.errno(), asked.get()), (Errno::CANCELED, 11));
-    assert_eq!(fs.defragment(file, &how).unwrap(), FRAGMENTS * 4096);
+    assert_eq!(fs.files().defragment(file, &how).unwrap(), FRAGMENTS * 4096);
 }

@@ -24,12 +24,12 @@ fn open(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
 }
 
 fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
 }
 
 /// A subvolume in the top directory.
 fn subvolume(fs: &Filesystem) -> (Vec<u8>, InodeId) {
-    let entries = fs.list(fs.root(), DirIndex(0), DirIndex(u64::MAX), 1000).unwrap();
+    let entries = fs.directories().list(fs.root(), DirIndex(0), DirIndex(u64::MAX), 1000).unwrap();
     let found = entries.into_iter().find(|entry| entry.inode.ino == Ino::ROOT_DIR).unwrap();
     (found.name, found.inode)
 }
@@ -45,36 +45,37 @@ fn an_fsync_that_meets_the_move_of_a_subvolume_leaves_a_volume_that_mounts() {
         let fs = open(&device);
         let (name, moving) = subvolume(&fs);
         let crowd = create(&fs, fs.root(), "crowd", 0o040_755);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let file = create(&fs, fs.root(), "file", 0o100_644);
-        fs.fsync(file).unwrap();
+        fs.durability().fsync(file).unwrap();
         for number in 0..FILES {
             create(&fs, crowd, &number.to_string(), 0o100_644);
         }
         let before = fs.stats();
         let crashed = thread::scope(|scope| {
-            let synced = scope.spawn(|| fs.fsync(crowd).unwrap());
+            let synced = scope.spawn(|| fs.durability().fsync(crowd).unwrap());
             while fs.stats().log_requests == before.log_requests && !synced.is_finished() {
                 std::hint::spin_loop();
             }
             let flags = RenameFlags::default();
-            fs.rename(fs.root(), &name, crowd, b"moved", flags).unwrap();
-            fs.rename(fs.root(), b"file", fs.root(), &name, flags).unwrap();
+            fs.directories().rename(fs.root(), &name, crowd, b"moved", flags).unwrap();
+            fs.directories().rename(fs.root(), b"file", fs.root(), &name, flags).unwrap();
             gathered += u64::from(!synced.is_finished());
             synced.join().unwrap();
             Arc::new(MemoryDevice::from_bytes(device.to_bytes()))
         });
         let after = open(&crashed);
-        let crowd = after.lookup(after.root(), b"crowd").unwrap();
+        let crowd = after.directories().lookup(after.root(), b"crowd").unwrap();
         let places = [(after.root(), &name[..]), (crowd, b"moved")];
-        let there = places.map(|(dir, name)| after.lookup(dir, name).ok().filter(|found| *found == moving));
+        let there =
+            places.map(|(dir, name)| after.directories().lookup(dir, name).ok().filter(|found| *found == moving));
         assert_eq!(there.iter().flatten().count(), 1, "it is in one place");
-        after.lookup(crowd, (FILES - 1).to_string().as_bytes()).unwrap();
+        after.directories().lookup(crowd, (FILES - 1).to_string().as_bytes()).unwrap();
         fs.close().unwrap();
         let closed = open(&device);
-        let crowd = closed.lookup(closed.root(), b"crowd").unwrap();
-        assert_eq!(closed.lookup(crowd, b"moved").unwrap(), moving);
-        assert_eq!(closed.parent(moving).unwrap(), crowd);
+        let crowd = closed.directories().lookup(closed.root(), b"crowd").unwrap();
+        assert_eq!(closed.directories().lookup(crowd, b"moved").unwrap(), moving);
+        assert_eq!(closed.directories().parent(moving).unwrap(), crowd);
     }
     assert!(gathered > 0, "the moves came after all fsyncs");
 }

@@ -24,11 +24,11 @@ fn open(device: &Arc<dyn Device>) -> Arc<Filesystem> {
 }
 
 fn create(fs: &Filesystem, dir: InodeId, name: &str, mode: u32) -> Result<InodeId> {
-    fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() })
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() })
 }
 
 fn names(fs: &Filesystem, dir: InodeId) -> usize {
-    fs.list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap().len()
+    fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap().len()
 }
 
 /// A volume with a full directory that is not in memory, and a file with data in it.
@@ -40,10 +40,10 @@ fn cold() -> (Arc<Filesystem>, InodeId, Arc<dyn Device>) {
         create(&fs, dir, &format!("file {number}"), FILE).unwrap();
     }
     let file = create(&fs, fs.root(), "data", FILE).unwrap();
-    fs.write(file, WriteAt::Offset(0), &vec![7; 100_000], false).unwrap();
+    fs.files().write(file, WriteAt::Offset(0), &vec![7; 100_000], false).unwrap();
     fs.close().unwrap();
     let fs = open(&device);
-    let dir = fs.lookup(fs.root(), b"dir").unwrap();
+    let dir = fs.directories().lookup(fs.root(), b"dir").unwrap();
     (fs, dir, device)
 }
 
@@ -68,28 +68,39 @@ fn what_takes_a_device_is_refused_and_nothing_has_changed() {
     nonblocking(|| {
         assert!(some_are_refused((0..20).map(|number| {
             let flags = RenameFlags { no_replace: true, ..RenameFlags::default() };
-            fs.rename(dir, format!("file {number}").as_bytes(), dir, format!("moved {number}").as_bytes(), flags)
+            fs.directories().rename(
+                dir,
+                format!("file {number}").as_bytes(),
+                dir,
+                format!("moved {number}").as_bytes(),
+                flags,
+            )
         })));
         assert!(some_are_refused((20..40).map(|number| {
-            let done = fs.unlink(dir, format!("file {number}").as_bytes());
+            let done = fs.directories().unlink(dir, format!("file {number}").as_bytes());
             gone += usize::from(done.is_ok());
             done
         })));
-        assert!(some_are_refused((40..60).map(|number| fs.lookup(dir, format!("file {number}").as_bytes()))));
+        assert!(some_are_refused(
+            (40..60).map(|number| fs.directories().lookup(dir, format!("file {number}").as_bytes()))
+        ));
     });
-    let file = fs.lookup(fs.root(), b"data").unwrap();
-    assert_eq!(nonblocking(|| fs.read(file, 0, 100_000)).unwrap_err().errno(), Errno::AGAIN);
-    assert_eq!(nonblocking(|| fs.write(file, WriteAt::Offset(5), b"x", false)).unwrap_err().errno(), Errno::AGAIN);
+    let file = fs.directories().lookup(fs.root(), b"data").unwrap();
+    assert_eq!(nonblocking(|| fs.files().read(file, 0, 100_000)).unwrap_err().errno(), Errno::AGAIN);
+    assert_eq!(
+        nonblocking(|| fs.files().write(file, WriteAt::Offset(5), b"x", false)).unwrap_err().errno(),
+        Errno::AGAIN
+    );
     assert_eq!(names(&fs, dir), names_before - gone);
     let expected = vec![7; 100_000];
-    assert!(fs.read(file, 0, 100_000).unwrap() == expected);
+    assert!(fs.files().read(file, 0, 100_000).unwrap() == expected);
     // What is in memory now takes no device.
-    let written = nonblocking(|| fs.write(file, WriteAt::Offset(0), &[8; 8192], false));
+    let written = nonblocking(|| fs.files().write(file, WriteAt::Offset(0), &[8; 8192], false));
     assert_eq!(written.unwrap(), 8192);
-    assert_eq!(nonblocking(|| fs.read(file, 0, 8192)).unwrap(), [8; 8192]);
-    assert_eq!(nonblocking(|| fs.read(file, 0, 8193)).unwrap_err().errno(), Errno::AGAIN);
+    assert_eq!(nonblocking(|| fs.files().read(file, 0, 8192)).unwrap(), [8; 8192]);
+    assert_eq!(nonblocking(|| fs.files().read(file, 0, 8193)).unwrap_err().errno(), Errno::AGAIN);
     fs.close().unwrap();
     let fs = open(&device);
-    let dir = fs.lookup(fs.root(), b"dir").unwrap();
+    let dir = fs.directories().lookup(fs.root(), b"dir").unwrap();
     assert_eq!(names(&fs, dir), names_before - gone);
 }

@@ -39,7 +39,7 @@ static BEGIN: LazyLock<Vec<OverlayDevice>> = LazyLock::new(|| {
     for number in 0..40 {
         write(&fs, root(), &format!("old {number}"), number, 20_000).unwrap();
     }
-    fs.snapshot(TreeId::FS, root(), b"old snapshot", false).unwrap();
+    fs.subvolumes().snapshot(TreeId::FS, root(), b"old snapshot", false).unwrap();
     fs.close().unwrap();
     drop(fs);
     devices.iter().map(|device| device.fork()).collect()
@@ -66,44 +66,45 @@ fn mount(volume: Arc<Volume>) -> ubtrfs::Result<Arc<Filesystem>> {
 }
 
 fn write(fs: &Filesystem, dir: InodeId, name: &str, seed: u64, len: usize) -> ubtrfs::Result<InodeId> {
-    let file = fs.create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
-    fs.write(file, WriteAt::Offset(0), &pattern(seed, len), false)?;
+    let file = fs.directories().create(dir, name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.files().write(file, WriteAt::Offset(0), &pattern(seed, len), false)?;
     Ok(file)
 }
 
 /// What a program does before the volume is mounted again.
 fn first_part(fs: &Filesystem) -> ubtrfs::Result<()> {
-    let dir = fs.create(root(), b"dir", &NewInode { mode: 0o040_755, ..NewInode::default() })?;
-    let in_place = fs.create(root(), b"in place", &NewInode { mode: 0o100_644, ..NewInode::default() })?;
-    fs.set_flags(in_place, InodeFlags::NODATACOW)?;
-    fs.write(in_place, WriteAt::Offset(0), &pattern(1, 64 << 10), false)?;
-    fs.fsync(in_place)?;
+    let dir = fs.directories().create(root(), b"dir", &NewInode { mode: 0o040_755, ..NewInode::default() })?;
+    let in_place =
+        fs.directories().create(root(), b"in place", &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.inodes().set_flags(in_place, InodeFlags::NODATACOW)?;
+    fs.files().write(in_place, WriteAt::Offset(0), &pattern(1, 64 << 10), false)?;
+    fs.durability().fsync(in_place)?;
     for (number, len) in [(1, 700), (2, 30_000), (3, 400_000)] {
         let file = write(fs, root(), &format!("file {number}"), number, len)?;
-        fs.fsync(file)?;
-        fs.rename(root(), format!("file {number}").as_bytes(), dir, b"file", RenameFlags::default())?;
-        fs.write(file, WriteAt::Offset(5000), &pattern(10 + number, 6000), false)?;
-        fs.fsync(file)?;
-        fs.write(in_place, WriteAt::Offset(number * 8192), &pattern(20 + number, 8192), false)?;
-        fs.fsync(in_place)?;
+        fs.durability().fsync(file)?;
+        fs.directories().rename(root(), format!("file {number}").as_bytes(), dir, b"file", RenameFlags::default())?;
+        fs.files().write(file, WriteAt::Offset(5000), &pattern(10 + number, 6000), false)?;
+        fs.durability().fsync(file)?;
+        fs.files().write(in_place, WriteAt::Offset(number * 8192), &pattern(20 + number, 8192), false)?;
+        fs.durability().fsync(in_place)?;
     }
-    fs.snapshot(TreeId::FS, root(), b"snapshot", false)?;
-    let old = fs.lookup(root(), b"old 3")?;
-    fs.write(old, WriteAt::Offset(4096), &pattern(30, 4096), false)?;
-    fs.unlink(root(), b"old 4")?;
-    fs.sync()
+    fs.subvolumes().snapshot(TreeId::FS, root(), b"snapshot", false)?;
+    let old = fs.directories().lookup(root(), b"old 3")?;
+    fs.files().write(old, WriteAt::Offset(4096), &pattern(30, 4096), false)?;
+    fs.directories().unlink(root(), b"old 4")?;
+    fs.durability().sync()
 }
 
 /// What it does then.
 fn second_part(fs: &Filesystem) -> ubtrfs::Result<()> {
-    let snapshot = fs.lookup(root(), b"snapshot")?;
+    let snapshot = fs.directories().lookup(root(), b"snapshot")?;
     let file = write(fs, snapshot, "in the snapshot", 40, 100_000)?;
-    fs.fsync(file)?;
-    fs.delete_subvolume(root(), b"old snapshot")?;
-    fs.unlink(root(), b"in place")?;
-    fs.sync()?;
+    fs.durability().fsync(file)?;
+    fs.subvolumes().delete_subvolume(root(), b"old snapshot")?;
+    fs.directories().unlink(root(), b"in place")?;
+    fs.durability().sync()?;
     write(fs, root(), "last", 50, 50_000)?;
-    fs.sync()
+    fs.durability().sync()
 }
 
 fn errors_of(fs: &Filesystem) -> BTreeMap<DeviceId, DeviceErrors> {
@@ -112,7 +113,7 @@ fn errors_of(fs: &Filesystem) -> BTreeMap<DeviceId, DeviceErrors> {
 
 /// All subvolumes.
 fn shown(fs: &Filesystem) -> BTreeMap<TreeId, Tree> {
-    fs.subvolumes().iter().map(|id| (*id, tree(&walk(fs, *id)))).collect()
+    fs.subvolumes().ids().iter().map(|id| (*id, tree(&walk(fs, *id)))).collect()
 }
 
 /// What a program has seen.
@@ -148,7 +149,7 @@ fn program(devices: &[Arc<FaultyDevice>], heal: &mut dyn FnMut()) -> Seen {
         let fs = mount(volume.unwrap()).unwrap();
         parts[turn](&fs).unwrap();
         let shown = shown(&fs);
-        failed_to_trim |= fs.trim(0, u64::MAX, 0).is_err();
+        failed_to_trim |= fs.discarder().trim(0, u64::MAX, 0).is_err();
         if turn == 1 {
             // The counters become durable by the next commit.
             heal();
@@ -191,7 +192,7 @@ fn fails(at: usize, operation: Operation, after: u64, lasting: Lasting) -> bool 
     let lagging = fs.volume().lagging_devices();
     assert!(lagging.is_empty() || lagging == [devid] && has_failed, "{lagging:?}");
     assert!(shown(&fs) == EXPECTED[1], "a reader sees it when the device is back");
-    let scrub = || fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    let scrub = || fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     let found = scrub();
     assert_eq!((found.uncorrectable(), found.super_errors * u64::from(lagging.is_empty())), (0, 0), "{found:?}");
     assert_eq!(scrub().errors(), 0);

@@ -16,11 +16,11 @@ const SECTOR: u64 = 4096;
 type Step = fn(&Filesystem, InodeId) -> ubtrfs::Result<()>;
 
 fn write(fs: &Filesystem, id: InodeId, at: u64, seed: u64, length: usize) -> ubtrfs::Result<()> {
-    fs.write(id, WriteAt::Offset(at), &pattern(seed, length), false).map(drop)
+    fs.files().write(id, WriteAt::Offset(at), &pattern(seed, length), false).map(drop)
 }
 
 fn resize(fs: &Filesystem, id: InodeId, size: u64) -> ubtrfs::Result<()> {
-    fs.set_attributes(id, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
+    fs.inodes().set_attributes(id, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
 }
 
 /// What is there, and committed.
@@ -28,7 +28,7 @@ const COMMITTED: [(&str, Step); 4] = [
     ("nothing", |_, _| Ok(())),
     ("holes", |fs, id| resize(fs, id, 16 * SECTOR)),
     ("data", |fs, id| write(fs, id, 0, 1, 16 * SECTOR as usize)),
-    ("space", |fs, id| fs.allocate(id, 0, 16 * SECTOR, false)),
+    ("space", |fs, id| fs.files().allocate(id, 0, 16 * SECTOR, false)),
 ];
 
 /// What is dirty when the commit begins.
@@ -47,19 +47,19 @@ const JOINING: [(&str, Step); 3] = [
     ("nothing", |_, _| Ok(())),
     ("times", |fs, id| {
         let times = SetAttributes { atime: Some(TimeChange::Now), ..SetAttributes::default() };
-        fs.set_attributes(id, &times).map(drop)
+        fs.inodes().set_attributes(id, &times).map(drop)
     }),
     ("a sector elsewhere", |fs, id| write(fs, id, 12 * SECTOR, 7, SECTOR as usize)),
 ];
 
 const OPERATIONS: [(&str, Step); 16] = [
-    ("punches all", |fs, id| fs.punch_hole(id, 0, 64 * SECTOR)),
-    ("punches sectors", |fs, id| fs.punch_hole(id, 2 * SECTOR, 4 * SECTOR)),
-    ("punches within sectors", |fs, id| fs.punch_hole(id, 10, 7 * SECTOR - 20)),
-    ("punches within a sector", |fs, id| fs.punch_hole(id, SECTOR + 200, 300)),
-    ("zeroes all", |fs, id| fs.zero_range(id, 0, 64 * SECTOR, true)),
-    ("zeroes within sectors", |fs, id| fs.zero_range(id, 10, 7 * SECTOR - 20, false)),
-    ("allocates", |fs, id| fs.allocate(id, 0, 20 * SECTOR, false)),
+    ("punches all", |fs, id| fs.files().punch_hole(id, 0, 64 * SECTOR)),
+    ("punches sectors", |fs, id| fs.files().punch_hole(id, 2 * SECTOR, 4 * SECTOR)),
+    ("punches within sectors", |fs, id| fs.files().punch_hole(id, 10, 7 * SECTOR - 20)),
+    ("punches within a sector", |fs, id| fs.files().punch_hole(id, SECTOR + 200, 300)),
+    ("zeroes all", |fs, id| fs.files().zero_range(id, 0, 64 * SECTOR, true)),
+    ("zeroes within sectors", |fs, id| fs.files().zero_range(id, 10, 7 * SECTOR - 20, false)),
+    ("allocates", |fs, id| fs.files().allocate(id, 0, 20 * SECTOR, false)),
     ("truncates to nothing", |fs, id| resize(fs, id, 0)),
     ("truncates", |fs, id| resize(fs, id, 3 * SECTOR + 50)),
     ("truncates and grows", |fs, id| {
@@ -68,14 +68,14 @@ const OPERATIONS: [(&str, Step); 16] = [
     }),
     ("grows", |fs, id| resize(fs, id, 40 * SECTOR + 1)),
     ("writes over it", |fs, id| write(fs, id, 2 * SECTOR + 5, 8, 5000)),
-    ("appends", |fs, id| fs.write(id, WriteAt::End, &pattern(9, 5000), false).map(drop)),
-    ("shares it within the file", |fs, id| fs.clone_range(id, 0, id, 20 * SECTOR, 8 * SECTOR).map(drop)),
+    ("appends", |fs, id| fs.files().write(id, WriteAt::End, &pattern(9, 5000), false).map(drop)),
+    ("shares it within the file", |fs, id| fs.files().clone_range(id, 0, id, 20 * SECTOR, 8 * SECTOR).map(drop)),
     ("shares over it", |fs, id| {
-        let size = fs.size(id)?;
+        let size = fs.inodes().size(id)?;
         resize(fs, id, size.max(16 * SECTOR))?;
-        fs.clone_range(id, 8 * SECTOR, id, 2 * SECTOR, 4 * SECTOR).map(drop)
+        fs.files().clone_range(id, 8 * SECTOR, id, 2 * SECTOR, 4 * SECTOR).map(drop)
     }),
-    ("defragments", |fs, id| fs.defragment(id, &Defragmentation::default()).map(drop)),
+    ("defragments", |fs, id| fs.files().defragment(id, &Defragmentation::default()).map(drop)),
 ];
 
 /// A case: its words and its steps.
@@ -132,12 +132,12 @@ fn left_by(cases: &[Case], beside_the_commit: bool, faults: &Faults) -> Vec<Left
     let fs = mount(Faults { hook: Some(hook), ..faults.clone() });
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
     let files: Vec<(InodeId, [Step; 4])> = (cases.iter().enumerate())
-        .map(|(number, case)| (fs.create(fs.root(), &name(number), &new).unwrap(), case.steps))
+        .map(|(number, case)| (fs.directories().create(fs.root(), &name(number), &new).unwrap(), case.steps))
         .collect();
     for (id, steps) in &files {
         steps[0](&fs, *id).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for (id, steps) in &files {
         steps[1](&fs, *id).unwrap();
     }
@@ -154,21 +154,21 @@ fn left_by(cases: &[Case], beside_the_commit: bool, faults: &Faults) -> Vec<Left
     if beside_the_commit {
         let mounted: Weak<Filesystem> = Arc::downgrade(&fs);
         *late.lock().unwrap() = Some(Box::new(move || both(&mounted.upgrade().unwrap())));
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     } else {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         both(&fs);
     }
-    let read = |fs: &Filesystem, id| fs.read(id, 0, 1 << 20).unwrap();
+    let read = |fs: &Filesystem, id| fs.files().read(id, 0, 1 << 20).unwrap();
     let at_once: Vec<_> = files.iter().map(|(id, _)| read(&fs, *id)).collect();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let after: Vec<_> = files.iter().map(|(id, _)| read(&fs, *id)).collect();
     fs.close().unwrap();
     drop(fs);
     let fs = mount(Faults::default());
     let left = |(number, (at_once, after))| {
-        let id = fs.lookup(fs.root(), &name(number)).unwrap();
-        let (content, blocks) = ([at_once, after, read(&fs, id)], fs.attributes(id).unwrap().blocks);
+        let id = fs.directories().lookup(fs.root(), &name(number)).unwrap();
+        let (content, blocks) = ([at_once, after, read(&fs, id)], fs.inodes().attributes(id).unwrap().blocks);
         Left { succeeded: succeeded.recv().unwrap(), content, blocks }
     };
     at_once.into_iter().zip(after).enumerate().map(left).collect()

@@ -70,12 +70,12 @@ fn beside(
 fn writes_beside(fs: &Filesystem, at_call: u32, run: impl FnOnce(&dyn Fn() -> bool)) -> ubtrfs::Result<()> {
     let write_more = |step: &dyn Fn()| {
         let bytes = fs.stats().space.data_available + 4 * MIB;
-        let id = fs.create(root(), b"meanwhile", &new_file())?;
+        let id = fs.directories().create(root(), b"meanwhile", &new_file())?;
         for at in (0..bytes / MIB * MIB).step_by(MIB as usize) {
-            fs.write(id, WriteAt::Offset(at), &pattern(at, MIB as usize), false)?;
+            fs.files().write(id, WriteAt::Offset(at), &pattern(at, MIB as usize), false)?;
             step();
         }
-        fs.sync()
+        fs.durability().sync()
     };
     beside(at_call, write_more, run)
 }
@@ -83,8 +83,8 @@ fn writes_beside(fs: &Filesystem, at_call: u32, run: impl FnOnce(&dyn Fn() -> bo
 fn fill(fs: &Filesystem, files: u64) {
     for seed in 1..=files {
         let id = write(fs, &format!("file {seed}"), seed, 3 << 20).unwrap();
-        fs.forget(id, 1);
-        fs.sync().unwrap();
+        fs.references().forget(id, 1);
+        fs.durability().sync().unwrap();
     }
 }
 
@@ -103,7 +103,11 @@ fn of_one_group() {
     fill(&fs, 12);
     let start = *groups(&fs, BlockGroupFlags::DATA).last().unwrap();
     let written = writes_beside(&fs, 1, |goes_on| {
-        assert_eq!(fs.empty_block_group(start, goes_on).unwrap_err().errno(), Errno::NOSPC, "it is left as it is");
+        assert_eq!(
+            fs.relocator().empty_block_group(start, goes_on).unwrap_err().errno(),
+            Errno::NOSPC,
+            "it is left as it is"
+        );
     });
     written.unwrap();
     ends_clean(fs, devices, 12);
@@ -115,18 +119,18 @@ fn thin_metadata() -> (Arc<Filesystem>, Vec<Arc<dyn Device>>) {
     let fs = open(devices.clone()).unwrap();
     let name = |number: u64| format!("name {number}").into_bytes();
     for number in 0..24_000 {
-        let id = fs.create(root(), &name(number), &new_file()).unwrap();
-        fs.forget(id, 1);
+        let id = fs.directories().create(root(), &name(number), &new_file()).unwrap();
+        fs.references().forget(id, 1);
     }
     let mut files = 0;
     while let Ok(id) = write(&fs, &format!("data {files}"), files, 3 << 20) {
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
         files += 1;
     }
     for number in 0..22_000 {
-        fs.unlink(root(), &name(number)).unwrap();
+        fs.directories().unlink(root(), &name(number)).unwrap();
     }
-    (0..3).for_each(|_| fs.sync().unwrap());
+    (0..3).for_each(|_| fs.durability().sync().unwrap());
     (fs, devices)
 }
 
@@ -134,12 +138,12 @@ fn thin_metadata() -> (Arc<Filesystem>, Vec<Arc<dyn Device>>) {
 fn create_files(fs: &Filesystem, most: u32, step: &dyn Fn()) -> (u32, ubtrfs::Result<()>) {
     for number in 0..most {
         step();
-        match fs.create(root(), format!("meanwhile {number}").as_bytes(), &new_file()) {
-            Ok(id) => fs.forget(id, 1),
+        match fs.directories().create(root(), format!("meanwhile {number}").as_bytes(), &new_file()) {
+            Ok(id) => fs.references().forget(id, 1),
             Err(error) => return (number, Err(error)),
         }
     }
-    (most, fs.sync())
+    (most, fs.durability().sync())
 }
 
 #[test]
@@ -150,7 +154,11 @@ fn of_a_group_of_metadata() {
     let start = *groups(&fs, BlockGroupFlags::METADATA).last().unwrap();
     let create = |step: &dyn Fn()| create_files(&fs, fits * 9 / 10, step).1;
     let created = beside(1, create, |goes_on| {
-        assert_eq!(fs.empty_block_group(start, goes_on).unwrap_err().errno(), Errno::NOSPC, "it is left as it is");
+        assert_eq!(
+            fs.relocator().empty_block_group(start, goes_on).unwrap_err().errno(),
+            Errno::NOSPC,
+            "it is left as it is"
+        );
     });
     created.unwrap();
     ends_clean(fs, devices, 0);
@@ -165,7 +173,7 @@ fn by_balances_that_convert_or_not() {
         let fs = open(devices.clone()).unwrap();
         fill(&fs, 12);
         let written = writes_beside(&fs, 2, |goes_on| {
-            let refused = fs.start_balance(&balance, &|_| goes_on()).map(drop);
+            let refused = fs.balancer().start(&balance, &|_| goes_on()).map(drop);
             assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "{data:?}");
         });
         written.unwrap_or_else(|error| panic!("{data:?}: {error}"));
@@ -182,9 +190,9 @@ fn of_devices_that_get_smaller_or_leave() {
         let written = writes_beside(&fs, 2, |goes_on| {
             let second = DeviceId(2);
             let refused = if is_removed {
-                fs.remove_device(second, &|_| goes_on())
+                fs.relocator().remove_device(second, &|_| goes_on())
             } else {
-                fs.resize_device(second, 32 * MIB, &|_| goes_on())
+                fs.relocator().resize_device(second, 32 * MIB, &|_| goes_on())
             };
             assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC, "removed: {is_removed}");
         });
@@ -199,18 +207,18 @@ fn of_devices_that_get_smaller_or_leave() {
 fn beside_readers_of_what_was_there() {
     let devices = shared(&volume(1, Profile::Single, Profile::Single));
     let fs = open(devices.clone()).unwrap();
-    fs.create(root(), b"small", &new_file()).unwrap();
-    fs.sync().unwrap();
+    fs.directories().create(root(), b"small", &new_file()).unwrap();
+    fs.durability().sync().unwrap();
     let kept = fs.keep_commit();
     for round in 0..12 {
-        if let Err(error) = fs.start_balance(&of_all(), &|_| true) {
+        if let Err(error) = fs.balancer().start(&of_all(), &|_| true) {
             assert_eq!(error.errno(), Errno::NOSPC, "round {round}");
         }
-        fs.create(root(), format!("of round {round}").as_bytes(), &new_file()).unwrap();
+        fs.directories().create(root(), format!("of round {round}").as_bytes(), &new_file()).unwrap();
     }
     assert!(fs.volume().chunks().len() < 12, "{:?}", fs.volume().chunks());
     for number in 0..1000 {
-        fs.create(root(), format!("small {number}").as_bytes(), &new_file()).unwrap();
+        fs.directories().create(root(), format!("small {number}").as_bytes(), &new_file()).unwrap();
     }
     fill(&fs, 40);
     drop(kept);

@@ -37,15 +37,15 @@ struct Work {
 }
 
 const OPERATIONS: &[(&str, Act)] = &[
-    ("create", |fs, work| fs.create(work.dir, b"new", &with_xattrs(FILE)).map(drop)),
-    ("mkdir", |fs, work| fs.create(work.dir, b"new", &with_xattrs(DIR)).map(drop)),
+    ("create", |fs, work| fs.directories().create(work.dir, b"new", &with_xattrs(FILE)).map(drop)),
+    ("mkdir", |fs, work| fs.directories().create(work.dir, b"new", &with_xattrs(DIR)).map(drop)),
     ("symlink", |fs, work| {
         let new = NewInode { mode: 0o120_777, symlink_target: vec![b'x'; 1000], ..NewInode::default() };
-        fs.create(work.dir, b"new", &new).map(drop)
+        fs.directories().create(work.dir, b"new", &new).map(drop)
     }),
-    ("link", |fs, work| fs.link(work.file, work.other_dir, b"linked")),
-    ("unlink", |fs, work| fs.unlink(work.dir, b"file")),
-    ("rmdir", |fs, work| fs.rmdir(work.dir, b"empty")),
+    ("link", |fs, work| fs.directories().link(work.file, work.other_dir, b"linked")),
+    ("unlink", |fs, work| fs.directories().unlink(work.dir, b"file")),
+    ("rmdir", |fs, work| fs.directories().rmdir(work.dir, b"empty")),
     ("rename", |fs, work| rename(fs, work, RenameFlags::default())),
     ("rename exchanging", |fs, work| rename(fs, work, RenameFlags { exchange: true, ..RenameFlags::default() })),
     ("rename leaving a whiteout", |fs, work| {
@@ -67,31 +67,31 @@ const OPERATIONS: &[(&str, Act)] = &[
             kill_privileges: true,
             ..SetAttributes::default()
         };
-        fs.set_attributes(work.file, &all).map(drop)
+        fs.inodes().set_attributes(work.file, &all).map(drop)
     }),
     ("change mode and list", |fs, work| {
         let list = ModeAndXattr { name: b"system.posix_acl_access", plan: &|_, _| Ok((0o640, Some(vec![3; 500]))) };
-        fs.set_attributes_with(work.file, &SetAttributes::default(), &list).map(drop)
+        fs.inodes().set_attributes_with(work.file, &SetAttributes::default(), &list).map(drop)
     }),
     ("change owner", |fs, work| {
-        fs.set_attributes(work.file, &SetAttributes { uid: Some(5), ..SetAttributes::default() }).map(drop)
+        fs.inodes().set_attributes(work.file, &SetAttributes { uid: Some(5), ..SetAttributes::default() }).map(drop)
     }),
-    ("set an xattr", |fs, work| fs.set_xattr(work.file, b"user.new", &[1; 3000], XattrMode::Create)),
-    ("replace an xattr", |fs, work| fs.set_xattr(work.file, b"user.old", &[1; 3000], XattrMode::Replace)),
-    ("remove an xattr", |fs, work| fs.remove_xattr(work.file, b"user.old")),
-    ("set flags", |fs, work| fs.set_flags(work.file, InodeFlags::NODUMP)),
-    ("allocate", |fs, work| fs.allocate(work.file, 100_001, 3_000_000, false)),
-    ("allocate keeping the size", |fs, work| fs.allocate(work.file, 0, 3_000_000, true)),
-    ("allocate a small file", |fs, work| fs.allocate(work.small, 10, 20_000, false)),
-    ("zero", |fs, work| fs.zero_range(work.file, 50_001, 300_000, false)),
-    ("zero and extend", |fs, work| fs.zero_range(work.file, 50_001, 2_000_000, false)),
-    ("zero all", |fs, work| fs.zero_range(work.file, 0, 3_000_000, true)),
-    ("zero a small file", |fs, work| fs.zero_range(work.small, 10, 200, false)),
-    ("punch", |fs, work| fs.punch_hole(work.file, 50_001, 300_000)),
-    ("punch all", |fs, work| fs.punch_hole(work.file, 0, 3_000_000)),
-    ("punch a small file", |fs, work| fs.punch_hole(work.small, 10, 200)),
+    ("set an xattr", |fs, work| fs.inodes().set_xattr(work.file, b"user.new", &[1; 3000], XattrMode::Create)),
+    ("replace an xattr", |fs, work| fs.inodes().set_xattr(work.file, b"user.old", &[1; 3000], XattrMode::Replace)),
+    ("remove an xattr", |fs, work| fs.inodes().remove_xattr(work.file, b"user.old")),
+    ("set flags", |fs, work| fs.inodes().set_flags(work.file, InodeFlags::NODUMP)),
+    ("allocate", |fs, work| fs.files().allocate(work.file, 100_001, 3_000_000, false)),
+    ("allocate keeping the size", |fs, work| fs.files().allocate(work.file, 0, 3_000_000, true)),
+    ("allocate a small file", |fs, work| fs.files().allocate(work.small, 10, 20_000, false)),
+    ("zero", |fs, work| fs.files().zero_range(work.file, 50_001, 300_000, false)),
+    ("zero and extend", |fs, work| fs.files().zero_range(work.file, 50_001, 2_000_000, false)),
+    ("zero all", |fs, work| fs.files().zero_range(work.file, 0, 3_000_000, true)),
+    ("zero a small file", |fs, work| fs.files().zero_range(work.small, 10, 200, false)),
+    ("punch", |fs, work| fs.files().punch_hole(work.file, 50_001, 300_000)),
+    ("punch all", |fs, work| fs.files().punch_hole(work.file, 0, 3_000_000)),
+    ("punch a small file", |fs, work| fs.files().punch_hole(work.small, 10, 200)),
     ("clone", |fs, work| {
-        let done = fs.clone_range(work.file, 0, work.other, 65_536, 131_072)?;
+        let done = fs.files().clone_range(work.file, 0, work.other, 65_536, 131_072)?;
         assert_eq!(done, 131_072, "done in part");
         Ok(())
     }),
@@ -103,17 +103,17 @@ fn with_xattrs(mode: u32) -> NewInode {
 }
 
 fn rename(fs: &Filesystem, work: &Work, flags: RenameFlags) -> Result<()> {
-    fs.rename(work.dir, b"file", work.other_dir, b"other", flags)
+    fs.directories().rename(work.dir, b"file", work.other_dir, b"other", flags)
 }
 
 fn write(fs: &Filesystem, id: InodeId, at: u64, len: usize) -> Result<()> {
-    let written = fs.write(id, WriteAt::Offset(at), &pattern(9, len), true)?;
+    let written = fs.files().write(id, WriteAt::Offset(at), &pattern(9, len), true)?;
     assert_eq!(written, len, "written in part");
     Ok(())
 }
 
 fn resize(fs: &Filesystem, id: InodeId, size: u64) -> Result<()> {
-    fs.set_attributes(id, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
+    fs.inodes().set_attributes(id, &SetAttributes { size: Some(size), ..SetAttributes::default() }).map(drop)
 }
 
 /// An inode's visible attributes, and the entries of a directory.
@@ -131,16 +131,16 @@ fn shown(fs: &Filesystem, work: &Work) -> Vec<Shown> {
 }
 
 fn shown_of(fs: &Filesystem, id: InodeId) -> Shown {
-    let attributes = Attributes { blocks: 0, ..fs.attributes(id).unwrap() };
-    let value = |name: Vec<u8>| (name.clone(), fs.get_xattr(id, &name).unwrap());
-    let xattrs = fs.list_xattrs(id).unwrap().into_iter().map(value).collect();
+    let attributes = Attributes { blocks: 0, ..fs.inodes().attributes(id).unwrap() };
+    let value = |name: Vec<u8>| (name.clone(), fs.inodes().get_xattr(id, &name).unwrap());
+    let xattrs = fs.inodes().list_xattrs(id).unwrap().into_iter().map(value).collect();
     let (mut entries, mut content) = (Vec::new(), Vec::new());
     if attributes.file_type == FileType::Directory {
-        let last = fs.last_index(id).unwrap();
-        let listed = fs.list(id, DirIndex(0), last, usize::MAX).unwrap();
+        let last = fs.directories().last_index(id).unwrap();
+        let listed = fs.directories().list(id, DirIndex(0), last, usize::MAX).unwrap();
         entries.extend(listed.into_iter().map(|entry| (entry.name, entry.inode)));
     } else {
-        content = fs.read(id, 0, 4 << 20).unwrap();
+        content = fs.files().read(id, 0, 4 << 20).unwrap();
     }
     Shown { attributes, xattrs, entries, content }
 }
@@ -152,11 +152,11 @@ fn mount(device: Arc<dyn Device>) -> Arc<Filesystem> {
 }
 
 fn open(fs: &Filesystem) -> Work {
-    let dir = fs.lookup(fs.root(), b"dir").unwrap();
-    let other_dir = fs.lookup(fs.root(), b"other dir").unwrap();
-    let file = fs.lookup(dir, b"file").unwrap();
-    let other = fs.lookup(other_dir, b"other").unwrap();
-    let small = fs.lookup(dir, b"small").unwrap();
+    let dir = fs.directories().lookup(fs.root(), b"dir").unwrap();
+    let other_dir = fs.directories().lookup(fs.root(), b"other dir").unwrap();
+    let file = fs.directories().lookup(dir, b"file").unwrap();
+    let other = fs.directories().lookup(other_dir, b"other").unwrap();
+    let small = fs.directories().lookup(dir, b"small").unwrap();
     Work { dir, other_dir, file, other, small }
 }
 
@@ -186,21 +186,21 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     let device = Arc::new(MemoryDevice::from_bytes(bytes));
     let fs = mount(device.clone());
     let new = |mode| NewInode { mode, ..NewInode::default() };
-    let make = |dir, name: &[u8], mode| fs.create(dir, name, &new(mode)).unwrap();
+    let make = |dir, name: &[u8], mode| fs.directories().create(dir, name, &new(mode)).unwrap();
     let (dir, other_dir) = (make(fs.root(), b"dir", DIR), make(fs.root(), b"other dir", DIR));
     let file = make(dir, b"file", FILE);
     // Of several extents, with a hole.
     for at in [0_u64, 1, 2, 3, 5] {
-        fs.write(file, WriteAt::Offset(at * 70_000), &pattern(at, 70_000), false).unwrap();
-        fs.sync().unwrap();
+        fs.files().write(file, WriteAt::Offset(at * 70_000), &pattern(at, 70_000), false).unwrap();
+        fs.durability().sync().unwrap();
     }
     let other = make(other_dir, b"other", FILE);
-    fs.write(other, WriteAt::Offset(0), &pattern(8, 150_000), false).unwrap();
-    fs.write(make(dir, b"small", FILE), WriteAt::Offset(0), &pattern(7, 300), false).unwrap();
+    fs.files().write(other, WriteAt::Offset(0), &pattern(8, 150_000), false).unwrap();
+    fs.files().write(make(dir, b"small", FILE), WriteAt::Offset(0), &pattern(7, 300), false).unwrap();
     make(dir, b"empty", DIR);
     for id in [file, other] {
-        fs.set_xattr(id, b"user.old", &[5; 200], XattrMode::Set).unwrap();
-        fs.set_xattr(id, b"security.capability", &[5; 20], XattrMode::Set).unwrap();
+        fs.inodes().set_xattr(id, b"user.old", &[5; 200], XattrMode::Set).unwrap();
+        fs.inodes().set_xattr(id, b"security.capability", &[5; 20], XattrMode::Set).unwrap();
     }
     for number in 0..BYSTANDERS {
         make(if number % 2 == 0 { dir } else { other_dir }, format!("by {number}").as_bytes(), FILE);
@@ -209,18 +209,19 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
     if full != Full::Nothing {
         // Each file is an extent of its own, since freeing a part of an extent frees no space.
         let big = |number: u64| make(fs.root(), format!("big {number}").as_bytes(), FILE);
-        let fill = |id| fs.write(id, WriteAt::End, &vec![7; BIG], false).and_then(|_| fs.sync()).is_ok();
+        let fill =
+            |id| fs.files().write(id, WriteAt::End, &vec![7; BIG], false).and_then(|_| fs.durability().sync()).is_ok();
         while fill(big(bigs)) {
             bigs += 1;
         }
-        let last = fs.lookup(fs.root(), b"big 0").unwrap();
-        while fs.write(last, WriteAt::End, &[7; 4096], false).is_ok() {}
+        let last = fs.directories().lookup(fs.root(), b"big 0").unwrap();
+        while fs.files().write(last, WriteAt::End, &[7; 4096], false).is_ok() {}
     }
     let fillers = if matches!(full, Full::Metadata | Full::Both) { fill_metadata(&fs) } else { 0 };
     if full == Full::Metadata {
         // Here and there, so that no chunk becomes empty and is made one for metadata.
         for number in (1..bigs).step_by(2) {
-            fs.unlink(fs.root(), format!("big {number}").as_bytes()).unwrap();
+            fs.directories().unlink(fs.root(), format!("big {number}").as_bytes()).unwrap();
         }
     }
     fs.close().unwrap();
@@ -233,11 +234,13 @@ fn volume(full: Full) -> (OverlayDevice, u32) {
 /// Makes small files until metadata is full, and returns how many.
 fn fill_metadata(fs: &Filesystem) -> u32 {
     for number in 0.. {
-        let Ok(id) = fs.create(fs.root(), &filler(number), &NewInode { mode: FILE, ..NewInode::default() }) else {
+        let Ok(id) =
+            fs.directories().create(fs.root(), &filler(number), &NewInode { mode: FILE, ..NewInode::default() })
+        else {
             return number;
         };
-        let written = fs.write(id, WriteAt::End, &[1; 1900], false);
-        fs.forget(id, 1);
+        let written = fs.files().write(id, WriteAt::End, &[1; 1900], false);
+        fs.references().forget(id, 1);
         if written.is_err() {
             return number + 1;
         }
@@ -300,7 +303,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
     let mut left = (0..fillers).rev();
     while failures < MAX_FAILURES {
         // In a transaction that has begun, the next operation needs a smaller reservation.
-        fs.set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
+        fs.inodes().set_flags(fs.root(), [0, InodeFlags::NODUMP][failures % 2]).unwrap();
         let before = shown(&fs, &work);
         let Err(error) = act(&fs, &work) else { break };
         assert_eq!(error.errno(), Errno::NOSPC, "{name}: {error}");
@@ -308,7 +311,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
         let after = shown(&fs, &work);
         assert!(after == before, "{name}: failed for lack of space, but changed something");
         for number in left.by_ref().take(AT_ONCE) {
-            fs.unlink(fs.root(), &filler(number)).unwrap();
+            fs.directories().unlink(fs.root(), &filler(number)).unwrap();
         }
     }
     failures
@@ -335,21 +338,21 @@ fn zeroing_beside_punching_keeps_what_it_has_reserved() {
     let (base, _) = volume(Full::Nothing);
     base.read_at(ubtrfs_format::Physical(0), &mut bytes).unwrap();
     let fs = mount(Arc::new(MemoryDevice::from_bytes(bytes)));
-    let id = fs.create(fs.root(), b"zeroed", &NewInode { mode: FILE, ..NewInode::default() }).unwrap();
+    let id = fs.directories().create(fs.root(), b"zeroed", &NewInode { mode: FILE, ..NewInode::default() }).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..ROUNDS {
-                fs.write(id, WriteAt::Offset(0), &[1; 4096], false).unwrap();
-                fs.zero_range(id, 100, 12_188, true).unwrap();
+                fs.files().write(id, WriteAt::Offset(0), &[1; 4096], false).unwrap();
+                fs.files().zero_range(id, 100, 12_188, true).unwrap();
             }
         });
         scope.spawn(|| {
             for _ in 0..ROUNDS {
-                fs.punch_hole(id, 4096, 8192).unwrap();
-                fs.allocate(id, 4096, 8192, true).unwrap();
+                fs.files().punch_hole(id, 4096, 8192).unwrap();
+                fs.files().allocate(id, 4096, 8192, true).unwrap();
             }
         });
     });
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(fs.stats().space.data_reserved, 0);
 }

@@ -265,7 +265,7 @@ fn open_files_read_write_and_seek() {
     assert_eq!(root.open(".").unwrap_err().errno(), Errno::ISDIR);
     assert_eq!(OpenOptions::new().truncate(true).open(&root, "file").unwrap_err().errno(), Errno::INVAL);
     root.rename_with("file", "file", RenameFlags::default()).unwrap();
-    fs.set_xattr(file.id(), b"user.x", b"1", ubtrfs::XattrMode::Set).unwrap();
+    fs.inodes().set_xattr(file.id(), b"user.x", b"1", ubtrfs::XattrMode::Set).unwrap();
     file.close().unwrap();
 }
 
@@ -276,13 +276,13 @@ fn an_open_file_outlives_its_name() {
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&root, "file").unwrap();
     file.write_all(b"content").unwrap();
     root.remove_file("file").unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(file.read_from(0).unwrap(), b"content");
-    let inodes = fs.referenced().len();
+    let inodes = fs.references().referenced().len();
     drop(file);
-    assert_eq!(fs.referenced().len(), inodes - 1);
+    assert_eq!(fs.references().referenced().len(), inodes - 1);
     drop(root);
-    assert!(fs.referenced().is_empty());
+    assert!(fs.references().referenced().is_empty());
 }
 
 #[test]
@@ -344,7 +344,6 @@ fn closing_and_dropping_commit_and_a_crash_leaves_what_was_fsynced() {
 
 #[test]
 fn a_mount_that_ends_in_its_own_commit_does_not_hang() {
-    use ubtrfs::scheduling::Scheduling;
     let device = Arc::new(new_volume(128 << 20));
     let options = Options { tree_log: false, ..Options::default() };
     let fs = Filesystem::open_devices(vec![device], options).unwrap();
@@ -354,7 +353,7 @@ fn a_mount_that_ends_in_its_own_commit_does_not_hang() {
     let last = fs.clone();
     let id = file.id();
     drop(file);
-    fs.start_fsync(
+    fs.durability().start_fsync(
         id,
         false,
         Box::new(move |result| {

@@ -94,7 +94,8 @@ impl Machine {
         let (name, content) = (format!("file {}", self.names), self.rng.below(1 << 32));
         let (len, fsyncs) = (1 + self.rng.below(300_000) as usize, self.rng.one_in(2));
         let made = write(fs, &name, content, len);
-        let is_done = made.and_then(|file| if fsyncs { fs.fsync(file) } else { fs.sync() }).is_ok();
+        let is_done =
+            made.and_then(|file| if fsyncs { fs.durability().fsync(file) } else { fs.durability().sync() }).is_ok();
         if is_done {
             self.acknowledged.insert(name, (content, len));
         }
@@ -117,7 +118,7 @@ impl Machine {
         let (_, found) = self.start(&Power::endless());
         let fs = self.open(&found);
         if fs.volume().replacement().is_some() {
-            fs.continue_replacement(&mut |_| true).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+            fs.replacer().run(&mut |_| true).unwrap_or_else(|error| panic!("{}: {error}", self.what));
         }
         assert!(self.write(&fs), "{}", self.what);
         let members: Vec<_> = fs.volume().devices().iter().map(|item| (item.devid, item.uuid)).collect();
@@ -139,14 +140,15 @@ impl Machine {
         let goes_on = |_: &VacateProgress| true;
         let done = match (self.rng.below(5), blank) {
             (0, Some(blank)) => fs.add_device(blank).map(drop),
-            (1, _) => fs.remove_device(some, &goes_on),
+            (1, _) => fs.relocator().remove_device(some, &goes_on),
             (2, Some(blank)) => fs
-                .begin_replacement(some, blank, ReplaceOptions::default())
-                .and_then(|()| fs.continue_replacement(&mut |_| true)),
-            (3, _) => fs.resize_device(some, SIZE - self.rng.below(3) * (16 << 20), &goes_on),
+                .replacer()
+                .begin(some, blank, ReplaceOptions::default())
+                .and_then(|()| fs.replacer().run(&mut |_| true)),
+            (3, _) => fs.relocator().resize_device(some, SIZE - self.rng.below(3) * (16 << 20), &goes_on),
             _ => {
                 let balance = BalanceItem { flags: BalanceFlags::DATA, ..BalanceItem::default() };
-                fs.start_balance(&balance, &|_| true).map(drop)
+                fs.balancer().start(&balance, &|_| true).map(drop)
             }
         };
         if let Err(error) = done {
@@ -191,8 +193,7 @@ fn story_of_devices(seed: u64) {
         let fs = machine.open(&found);
         power.end_after(1 + machine.rng.below(300));
         if fs.volume().replacement().is_some() {
-            let _ =
-                if machine.rng.one_in(2) { fs.continue_replacement(&mut |_| true) } else { fs.cancel_replacement() };
+            let _ = if machine.rng.one_in(2) { fs.replacer().run(&mut |_| true) } else { fs.replacer().cancel() };
         }
         for _ in 0..6 {
             machine.write(&fs);

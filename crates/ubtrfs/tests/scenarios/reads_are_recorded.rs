@@ -17,7 +17,7 @@ fn open(device: &Arc<MemoryDevice>) -> Arc<Filesystem> {
 }
 
 fn times(fs: &Filesystem, file: InodeId) -> (Timespec, Timespec) {
-    let attributes = fs.attributes(file).unwrap();
+    let attributes = fs.inodes().attributes(file).unwrap();
     (attributes.atime, attributes.mtime)
 }
 
@@ -31,18 +31,18 @@ fn an_access_is_recorded_where_a_new_chunk_gives_the_space_for_it() {
     let new = NewInode { mode: 0o100_644, xattrs, ..NewInode::default() };
     let mut files = Vec::new();
     for number in 0..FILES {
-        let file = fs.create(fs.root(), format!("{number}").as_bytes(), &new).unwrap();
-        fs.write(file, ubtrfs::WriteAt::Offset(0), b"content", false).unwrap();
+        let file = fs.directories().create(fs.root(), format!("{number}").as_bytes(), &new).unwrap();
+        fs.files().write(file, ubtrfs::WriteAt::Offset(0), b"content", false).unwrap();
         files.push(file);
         if number % 20 == 0 {
             // A small transaction needs no more chunks than its items.
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let commits = fs.stats().commits;
     for &file in &files {
-        fs.read(file, 0, 7).unwrap();
+        fs.files().read(file, 0, 7).unwrap();
     }
     assert_eq!(fs.stats().commits, commits, "a reader waited for a commit");
     let order = |time: Timespec| (time.sec, time.nsec);

@@ -82,16 +82,18 @@ fn volume() -> Vec<u8> {
     let shared: Arc<dyn Device> = device.clone();
     let fs = open(&shared);
     for dir in 0..DIRS {
-        let dir = fs.create(fs.root(), format!("dir {dir}").as_bytes(), &new(DIR)).unwrap();
+        let dir = fs.directories().create(fs.root(), format!("dir {dir}").as_bytes(), &new(DIR)).unwrap();
         for number in 0..NAMES {
             let mode = if number % 10 == 9 { DIR } else { FILE };
-            let id = fs.create(dir, &name(number), &new(mode)).unwrap();
+            let id = fs.directories().create(dir, &name(number), &new(mode)).unwrap();
             if number % 3 == 0 && mode == FILE {
-                fs.write(id, WriteAt::Offset(0), &vec![number as u8; 100 * number as usize + 1], false).unwrap();
+                fs.files()
+                    .write(id, WriteAt::Offset(0), &vec![number as u8; 100 * number as usize + 1], false)
+                    .unwrap();
             }
             if number % 4 == 0 {
-                fs.set_xattr(id, b"user.old", &[1; 200], XattrMode::Set).unwrap();
-                fs.set_xattr(id, b"security.capability", &[1; 20], XattrMode::Set).unwrap();
+                fs.inodes().set_xattr(id, b"user.old", &[1; 200], XattrMode::Set).unwrap();
+                fs.inodes().set_xattr(id, b"security.capability", &[1; 20], XattrMode::Set).unwrap();
             }
         }
     }
@@ -104,67 +106,69 @@ fn volume() -> Vec<u8> {
 }
 
 fn dir(fs: &Filesystem, number: u32) -> Result<InodeId> {
-    fs.lookup(fs.root(), format!("dir {number}").as_bytes())
+    fs.directories().lookup(fs.root(), format!("dir {number}").as_bytes())
 }
 
 /// The results of an operation: numbers to compare.
 fn act(fs: &Filesystem, step: &Step) -> Result<u64> {
     let find = |at: u32, number: u32| {
         let dir = dir(fs, at)?;
-        let found = fs.lookup(dir, &name(number));
-        fs.forget(dir, 1);
+        let found = fs.directories().lookup(dir, &name(number));
+        fs.references().forget(dir, 1);
         found
     };
     // As in a server: a node from an earlier lookup.
     let with = |at: u32, number: u32, work: &dyn Fn(InodeId) -> Result<u64>| {
         let id = find(at, number)?;
         let done = work(id);
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
         done
     };
     match *step {
         Step::Create(at, number) | Step::MakeDir(at, number) => {
             let mode = if matches!(step, Step::Create(..)) { FILE } else { DIR };
-            let id = fs.create(dir(fs, at)?, &name(number), &new(mode))?;
-            let size = fs.attributes(id)?.size;
-            fs.forget(id, 1);
+            let id = fs.directories().create(dir(fs, at)?, &name(number), &new(mode))?;
+            let size = fs.inodes().attributes(id)?.size;
+            fs.references().forget(id, 1);
             Ok(size)
         }
         Step::Unnamed(at) => {
-            let id = fs.create_unnamed(dir(fs, at)?, &new(FILE))?;
-            fs.forget(id, 1);
+            let id = fs.directories().create_unnamed(dir(fs, at)?, &new(FILE))?;
+            fs.references().forget(id, 1);
             Ok(0)
         }
-        Step::Unlink(at, number) => fs.unlink(dir(fs, at)?, &name(number)).map(|()| 0),
-        Step::RemoveDir(at, number) => fs.rmdir(dir(fs, at)?, &name(number)).map(|()| 0),
-        Step::Link(at, number, to, new) => with(at, number, &|id| fs.link(id, dir(fs, to)?, &name(new)).map(|()| 0)),
+        Step::Unlink(at, number) => fs.directories().unlink(dir(fs, at)?, &name(number)).map(|()| 0),
+        Step::RemoveDir(at, number) => fs.directories().rmdir(dir(fs, at)?, &name(number)).map(|()| 0),
+        Step::Link(at, number, to, new) => {
+            with(at, number, &|id| fs.directories().link(id, dir(fs, to)?, &name(new)).map(|()| 0))
+        }
         Step::Rename(at, number, to, new, how) => {
             let flags =
                 RenameFlags { no_replace: how == 1, exchange: how == 2, whiteout: how == 3, ..RenameFlags::default() };
-            fs.rename(dir(fs, at)?, &name(number), dir(fs, to)?, &name(new), flags).map(|()| 0)
+            fs.directories().rename(dir(fs, at)?, &name(number), dir(fs, to)?, &name(new), flags).map(|()| 0)
         }
         Step::Write(at, number, offset, length) => with(at, number, &|id| {
             let data = vec![length as u8; length as usize];
-            fs.write(id, WriteAt::Offset(offset.into()), &data, length % 2 == 0).map(|written| written as u64)
+            fs.files().write(id, WriteAt::Offset(offset.into()), &data, length % 2 == 0).map(|written| written as u64)
         }),
         Step::Resize(at, number, size) => with(at, number, &|id| {
             let size = if size % 2 == 0 { 0 } else { u64::from(size) };
             let changes = SetAttributes { size: Some(size), kill_privileges: true, ..SetAttributes::default() };
-            Ok(fs.set_attributes(id, &changes)?.size)
+            Ok(fs.inodes().set_attributes(id, &changes)?.size)
         }),
         Step::Owner(at, number) => with(at, number, &|id| {
             let changes = SetAttributes { uid: Some(7), mode: Some(0o640), ..SetAttributes::default() };
-            Ok(fs.set_attributes(id, &changes)?.mode.into())
+            Ok(fs.inodes().set_attributes(id, &changes)?.mode.into())
         }),
         Step::SetXattr(at, number, how) => with(at, number, &|id| {
             let how = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][how as usize];
-            fs.set_xattr(id, b"user.old", &[2; 50], how).map(|()| 0)
+            fs.inodes().set_xattr(id, b"user.old", &[2; 50], how).map(|()| 0)
         }),
-        Step::RemoveXattr(at, number) => with(at, number, &|id| fs.remove_xattr(id, b"user.old").map(|()| 0)),
-        Step::Read(at, number, offset) => with(at, number, &|id| Ok(sum(&fs.read(id, offset.into(), 5000)?))),
+        Step::RemoveXattr(at, number) => with(at, number, &|id| fs.inodes().remove_xattr(id, b"user.old").map(|()| 0)),
+        Step::Read(at, number, offset) => with(at, number, &|id| Ok(sum(&fs.files().read(id, offset.into(), 5000)?))),
         Step::List(at) => {
-            let last = fs.last_index(dir(fs, at)?)?;
-            Ok(fs.list(dir(fs, at)?, DirIndex(0), last, usize::MAX)?.len() as u64)
+            let last = fs.directories().last_index(dir(fs, at)?)?;
+            Ok(fs.directories().list(dir(fs, at)?, DirIndex(0), last, usize::MAX)?.len() as u64)
         }
     }
 }
@@ -175,12 +179,17 @@ fn sum(bytes: &[u8]) -> u64 {
 
 /// Everything durable, except for times.
 fn dump(fs: &Filesystem, dir: InodeId, depth: u32, into: &mut Vec<String>) {
-    for entry in fs.list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
+    for entry in fs.directories().list(dir, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
         let id = entry.inode;
-        let is = fs.attributes(id).unwrap();
-        let xattrs: Vec<_> =
-            fs.list_xattrs(id).unwrap().into_iter().map(|name| sum(&fs.get_xattr(id, &name).unwrap())).collect();
-        let content = if is.mode & 0o170_000 == 0o100_000 { sum(&fs.read(id, 0, 1 << 20).unwrap()) } else { 0 };
+        let is = fs.inodes().attributes(id).unwrap();
+        let xattrs: Vec<_> = fs
+            .inodes()
+            .list_xattrs(id)
+            .unwrap()
+            .into_iter()
+            .map(|name| sum(&fs.inodes().get_xattr(id, &name).unwrap()))
+            .collect();
+        let content = if is.mode & 0o170_000 == 0o100_000 { sum(&fs.files().read(id, 0, 1 << 20).unwrap()) } else { 0 };
         into.push(format!(
             "{depth} {} {:o} {} {} {} {xattrs:?} {content}",
             String::from_utf8_lossy(&entry.name),

@@ -25,13 +25,15 @@ fn volume() -> (Arc<Filesystem>, Vec<Place>) {
     let volume = Volume::open(vec![Arc::new(new_volume(128 << 20))], OpenOptions { read_only: false }).unwrap();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = Filesystem::open(Arc::new(volume), options).unwrap();
-    let create = |dir, name: &str, mode| fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() });
+    let create = |dir, name: &str, mode| {
+        fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() })
+    };
     let place = |number| {
         let dir = create(fs.root(), &format!("dir{number}"), 0o40_755).unwrap();
         let file = create(dir, "file", 0o100_644).unwrap();
-        fs.write(file, WriteAt::Offset(0), &[1; 16384], false).unwrap();
+        fs.files().write(file, WriteAt::Offset(0), &[1; 16384], false).unwrap();
         // What a read notes, it has noted then.
-        fs.read(file, 0, 4096).unwrap();
+        fs.files().read(file, 0, 4096).unwrap();
         Place { dir, file }
     };
     let places = (0..THREADS).map(place).collect();
@@ -69,20 +71,23 @@ fn for_each(operation: impl Fn(&Filesystem, &Place, u64) + Sync) -> Vec<(&'stati
 
 #[test]
 fn looking_at_what_is_in_memory_takes_no_shared_lock() {
-    assert_eq!(for_each(|fs, place, _| assert_eq!(fs.lookup(place.dir, b"file").unwrap(), place.file)), []);
-    assert_eq!(for_each(|fs, place, _| drop(fs.lookup(place.dir, b"absent").unwrap_err())), []);
-    assert_eq!(for_each(|fs, place, _| assert!(fs.attributes(place.file).unwrap().size > 0)), []);
-    assert_eq!(for_each(|fs, place, _| drop(fs.read(place.file, 4096, 4096).unwrap())), []);
+    assert_eq!(
+        for_each(|fs, place, _| assert_eq!(fs.directories().lookup(place.dir, b"file").unwrap(), place.file)),
+        []
+    );
+    assert_eq!(for_each(|fs, place, _| drop(fs.directories().lookup(place.dir, b"absent").unwrap_err())), []);
+    assert_eq!(for_each(|fs, place, _| assert!(fs.inodes().attributes(place.file).unwrap().size > 0)), []);
+    assert_eq!(for_each(|fs, place, _| drop(fs.files().read(place.file, 4096, 4096).unwrap())), []);
 }
 
 #[test]
 fn a_write_takes_the_shared_locks_of_its_reservation_and_its_transaction() {
     let over = for_each(|fs, place, _| {
-        assert_eq!(fs.write(place.file, WriteAt::Offset(4096), &[2; 4096], false).unwrap(), 4096);
+        assert_eq!(fs.files().write(place.file, WriteAt::Offset(4096), &[2; 4096], false).unwrap(), 4096);
     });
     assert_eq!(over, [("gate", 2), ("space", 3)]);
     let end = for_each(|fs, place, time| {
-        fs.write(place.file, WriteAt::Offset(16384 + time * 4096), &[2; 4096], false).unwrap();
+        fs.files().write(place.file, WriteAt::Offset(16384 + time * 4096), &[2; 4096], false).unwrap();
     });
     assert_eq!(end, [("gate", 2), ("space", 3)]);
 }
@@ -91,13 +96,13 @@ fn a_write_takes_the_shared_locks_of_its_reservation_and_its_transaction() {
 fn names_take_the_shared_locks_of_their_reservation_and_their_transaction() {
     let create = for_each(|fs, place, time| {
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        fs.create(place.dir, format!("new{time}").as_bytes(), &new).unwrap();
+        fs.directories().create(place.dir, format!("new{time}").as_bytes(), &new).unwrap();
     });
     assert_eq!(create, [("gate", 1), ("space", 2)]);
     let rename = for_each(|fs, place, time| {
         let name = |time: u64| if time == 0 { "file".to_owned() } else { format!("file{time}") };
         let (old, new) = (name(time), name(time + 1));
-        fs.rename(place.dir, old.as_bytes(), place.dir, new.as_bytes(), RenameFlags::default()).unwrap();
+        fs.directories().rename(place.dir, old.as_bytes(), place.dir, new.as_bytes(), RenameFlags::default()).unwrap();
     });
     assert_eq!(rename, [("gate", 1), ("space", 2)]);
 }

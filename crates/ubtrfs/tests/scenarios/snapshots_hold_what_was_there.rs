@@ -20,8 +20,8 @@ fn root_of(id: TreeId) -> InodeId {
 }
 
 fn read(fs: &Filesystem, dir: InodeId, name: &str) -> Vec<u8> {
-    let id = fs.lookup(dir, name.as_bytes()).unwrap();
-    fs.read(id, 0, 1 << 20).unwrap()
+    let id = fs.directories().lookup(dir, name.as_bytes()).unwrap();
+    fs.files().read(id, 0, 1 << 20).unwrap()
 }
 
 fn check(fs: Arc<Filesystem>, path: &Path) -> Arc<Filesystem> {
@@ -43,13 +43,13 @@ fn a_snapshot_inside_its_source_holds_all_but_itself() {
     }
     let deep = mkdir(&fs, fs.root(), "deep");
     file(&fs, deep, "below", b"below");
-    let snapshot = fs.snapshot(TreeId::FS, deep, b"snapshot", false).unwrap();
+    let snapshot = fs.subvolumes().snapshot(TreeId::FS, deep, b"snapshot", false).unwrap();
     let root = root_of(snapshot);
-    assert_eq!(fs.lookup(deep, b"snapshot").unwrap(), root);
+    assert_eq!(fs.directories().lookup(deep, b"snapshot").unwrap(), root);
     assert_eq!(read(&fs, root, "file7"), vec![7; 20_000]);
-    let inner = fs.lookup(root, b"deep").unwrap();
+    let inner = fs.directories().lookup(root, b"deep").unwrap();
     assert_eq!(read(&fs, inner, "below"), b"below");
-    assert!(fs.lookup(inner, b"snapshot").is_err(), "a snapshot holds its own entry");
+    assert!(fs.directories().lookup(inner, b"snapshot").is_err(), "a snapshot holds its own entry");
 
     let fs = check(fs, &path);
     // Either side changes without the other.
@@ -57,11 +57,11 @@ fn a_snapshot_inside_its_source_holds_all_but_itself() {
     for number in 0..300 {
         let name = format!("file{number}");
         if number % 3 == 0 {
-            fs.unlink(fs.root(), name.as_bytes()).unwrap();
+            fs.directories().unlink(fs.root(), name.as_bytes()).unwrap();
         }
         if number % 5 == 0 {
-            let id = fs.lookup(root, name.as_bytes()).unwrap();
-            fs.write(id, WriteAt::Offset(4096), &[0xee; 4096], false).unwrap();
+            let id = fs.directories().lookup(root, name.as_bytes()).unwrap();
+            fs.files().write(id, WriteAt::Offset(4096), &[0xee; 4096], false).unwrap();
         }
     }
     let fs = check(fs, &path);
@@ -69,15 +69,15 @@ fn a_snapshot_inside_its_source_holds_all_but_itself() {
     assert_eq!(read(&fs, fs.root(), "file5"), vec![5; 20_000]);
     assert_eq!(read(&fs, root, "file5")[4096..8192], [0xee; 4096]);
 
-    let info = fs.subvolume_info(snapshot).unwrap();
-    assert_eq!(info.parent_uuid, fs.subvolume_info(TreeId::FS).unwrap().uuid);
+    let info = fs.subvolumes().subvolume_info(snapshot).unwrap();
+    assert_eq!(info.parent_uuid, fs.subvolumes().subvolume_info(TreeId::FS).unwrap().uuid);
     assert!(!info.read_only);
-    assert_eq!(fs.subvolumes(), [TreeId::FS, snapshot]);
+    assert_eq!(fs.subvolumes().ids(), [TreeId::FS, snapshot]);
 
-    assert_eq!(fs.snapshot(TreeId::FS, fs.root(), b"deep", true).unwrap_err().errno(), Errno::EXIST);
-    let fixed = fs.snapshot(snapshot, fs.root(), b"fixed", true).unwrap();
-    assert!(fs.subvolume_info(fixed).unwrap().read_only);
-    let refused = fs.create(root_of(fixed), b"new", &NewInode { mode: 0o100_644, ..NewInode::default() });
+    assert_eq!(fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"deep", true).unwrap_err().errno(), Errno::EXIST);
+    let fixed = fs.subvolumes().snapshot(snapshot, fs.root(), b"fixed", true).unwrap();
+    assert!(fs.subvolumes().subvolume_info(fixed).unwrap().read_only);
+    let refused = fs.directories().create(root_of(fixed), b"new", &NewInode { mode: 0o100_644, ..NewInode::default() });
     assert_eq!(refused.unwrap_err().errno(), Errno::ROFS);
     let fs = check(fs, &path);
     assert_eq!(tree_of(&fs).entries.len(), tree_of(&fs).entries.len());
@@ -93,29 +93,29 @@ fn deleted_subvolumes_are_dropped_in_steps() {
         ..Options::default()
     };
     let fs = image::open(&path, few());
-    let id = fs.create_subvolume(fs.root(), b"work", 0o755, (0, 0)).unwrap();
+    let id = fs.subvolumes().create_subvolume(fs.root(), b"work", 0o755, (0, 0)).unwrap();
     for number in 0..2000 {
         file(&fs, root_of(id), &format!("file{number}"), &vec![number as u8; 5000]);
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let free = fs.statfs();
     let copies: Vec<_> = (0..3)
         .map(|number| {
-            let copy = fs.snapshot(id, fs.root(), format!("copy{number}").as_bytes(), false).unwrap();
+            let copy = fs.subvolumes().snapshot(id, fs.root(), format!("copy{number}").as_bytes(), false).unwrap();
             for other in 0..200 {
                 let name = format!("file{}", other * 7 + number);
-                fs.unlink(root_of(copy), name.as_bytes()).unwrap();
+                fs.directories().unlink(root_of(copy), name.as_bytes()).unwrap();
             }
             file(&fs, root_of(copy), "own", &vec![number as u8; 100_000]);
             copy
         })
         .collect();
     let fs = check(fs, &path);
-    assert_eq!(fs.delete_subvolume(fs.root(), b"absent").unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(fs.subvolumes().delete_subvolume(fs.root(), b"absent").unwrap_err().errno(), Errno::NOENT);
     // The source first: what the copies share was made by it.
     for name in ["work", "copy1", "copy0"] {
-        fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
-        assert_eq!(fs.lookup(fs.root(), name.as_bytes()).unwrap_err().errno(), Errno::NOENT);
+        fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+        assert_eq!(fs.directories().lookup(fs.root(), name.as_bytes()).unwrap_err().errno(), Errno::NOENT);
     }
     fs.close().unwrap();
     drop(fs);
@@ -124,10 +124,10 @@ fn deleted_subvolumes_are_dropped_in_steps() {
         assert_ubtrfs_check_clean(&path);
         assert_btrfs_check_clean(&path);
         let fs = image::open(&path, few());
-        let left = fs.deleted_subvolumes();
+        let left = fs.subvolumes().deleted_subvolumes();
         assert_eq!(read(&fs, root_of(copies[2]), "file1"), vec![1; 5000]);
         for _ in 0..8 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
         fs.close().unwrap();
         drop(fs);
@@ -139,7 +139,7 @@ fn deleted_subvolumes_are_dropped_in_steps() {
     }
     assert!(rounds > 2, "all was dropped at once");
     let fs = image::open(&path, few());
-    assert_eq!(fs.subvolumes(), [TreeId::FS, copies[2]]);
+    assert_eq!(fs.subvolumes().ids(), [TreeId::FS, copies[2]]);
     let now = fs.statfs();
     println!("{free:?} {now:?} {rounds}");
 }
@@ -157,25 +157,25 @@ fn shared_trees_outlive_their_maker_whenever_its_drop_is_interrupted() {
         ..Options::default()
     };
     let fs = image::open(&path, by_single_nodes());
-    let maker = fs.create_subvolume(fs.root(), b"maker", 0o755, (0, 0)).unwrap();
+    let maker = fs.subvolumes().create_subvolume(fs.root(), b"maker", 0o755, (0, 0)).unwrap();
     for number in 0..FILES {
         file(&fs, root_of(maker), &format!("file{number}"), &[number as u8; 100]);
     }
-    fs.sync().unwrap();
-    let kept = fs.snapshot(maker, fs.root(), b"kept", false).unwrap();
-    fs.delete_subvolume(fs.root(), b"maker").unwrap();
+    fs.durability().sync().unwrap();
+    let kept = fs.subvolumes().snapshot(maker, fs.root(), b"kept", false).unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"maker").unwrap();
     let mut fs = check(fs, &path);
     let (mut steps, mut changed) = (0, 0);
-    while !fs.deleted_subvolumes().is_empty() {
+    while !fs.subvolumes().deleted_subvolumes().is_empty() {
         fs.close().unwrap();
         drop(fs);
         fs = image::open(&path, by_single_nodes());
         for _ in 0..20 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             steps += 1;
             // All over the tree, where the drop has been and where it has not.
             changed = (changed + 811) % FILES;
-            fs.unlink(root_of(kept), format!("file{changed}").as_bytes()).ok();
+            fs.directories().unlink(root_of(kept), format!("file{changed}").as_bytes()).ok();
         }
         if steps % 100 == 0 {
             fs = check(fs, &path);
@@ -184,5 +184,5 @@ fn shared_trees_outlive_their_maker_whenever_its_drop_is_interrupted() {
     }
     assert!(steps > 100, "all was dropped in {steps} steps");
     let fs = check(fs, &path);
-    assert_eq!(fs.subvolumes(), [TreeId::FS, kept]);
+    assert_eq!(fs.subvolumes().ids(), [TreeId::FS, kept]);
 }

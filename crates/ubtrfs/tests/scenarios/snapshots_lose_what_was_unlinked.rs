@@ -37,7 +37,7 @@ fn used(fs: &Filesystem) -> u64 {
 
 fn settle(fs: &Filesystem) {
     for _ in 0..8 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     let waiting = fs.stats().inactivation;
     assert!(!waiting.orphans_left && waiting.inodes == 0, "{waiting:?}");
@@ -64,54 +64,55 @@ impl Source {
     fn new() -> Self {
         let device = Arc::new(new_volume(SIZE));
         let fs = open(&device);
-        let id = fs.create_subvolume(fs.root(), b"source", 0o755, (0, 0)).unwrap();
+        let id = fs.subvolumes().create_subvolume(fs.root(), b"source", 0o755, (0, 0)).unwrap();
         let root = InodeId::root_of(id);
         file(&fs, root, "kept", b"kept");
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let regular = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let open: Vec<_> = (0..4).map(|_| fs.create_unnamed(root, &regular).unwrap()).collect();
+        let open: Vec<_> = (0..4).map(|_| fs.directories().create_unnamed(root, &regular).unwrap()).collect();
         for at in (0..CONTENT).step_by(1 << 20) {
-            fs.write(open[0], WriteAt::Offset(at), &vec![at as u8; 1 << 20], false).unwrap();
+            fs.files().write(open[0], WriteAt::Offset(at), &vec![at as u8; 1 << 20], false).unwrap();
         }
-        fs.write(open[1], WriteAt::Offset(0), &vec![1; 100_000], false).unwrap();
+        fs.files().write(open[1], WriteAt::Offset(0), &vec![1; 100_000], false).unwrap();
         Self { device, fs, id, open }
     }
 
     fn snapshot(&self, name: &[u8], read_only: bool) -> TreeId {
-        self.fs.snapshot(self.id, self.fs.root(), name, read_only).unwrap()
+        self.fs.subvolumes().snapshot(self.id, self.fs.root(), name, read_only).unwrap()
     }
 
     /// The programs end that had the files open.
     fn close_files(&self) {
         for id in &self.open {
-            self.fs.forget(*id, 1);
+            self.fs.references().forget(*id, 1);
         }
     }
 }
 
 fn assert_shows_what_was_there(fs: &Filesystem, id: TreeId) {
     let root = InodeId::root_of(id);
-    let kept = fs.lookup(root, b"kept").unwrap();
-    assert_eq!(fs.read(kept, 0, 100).unwrap(), b"kept");
-    assert!(fs.subvolume_info(id).unwrap().read_only);
-    let refused = fs.write(kept, WriteAt::Offset(0), b"other", false).unwrap_err();
+    let kept = fs.directories().lookup(root, b"kept").unwrap();
+    assert_eq!(fs.files().read(kept, 0, 100).unwrap(), b"kept");
+    assert!(fs.subvolumes().subvolume_info(id).unwrap().read_only);
+    let refused = fs.files().write(kept, WriteAt::Offset(0), b"other", false).unwrap_err();
     assert_eq!(refused.errno(), Errno::ROFS);
-    let refused = fs.create(root, b"new", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap_err();
+    let refused =
+        fs.directories().create(root, b"new", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap_err();
     assert_eq!(refused.errno(), Errno::ROFS);
-    fs.forget(kept, 1);
+    fs.references().forget(kept, 1);
 }
 
 #[test]
 fn read_only_snapshots_do_not_keep_unlinked_files() {
     let source = Source::new();
     let before = source.snapshot(b"first", true);
-    let made = source.fs.subvolume_info(before).unwrap();
+    let made = source.fs.subvolumes().subvolume_info(before).unwrap();
     let others = [source.snapshot(b"second", true), source.snapshot(b"third", false)];
     settle(&source.fs);
     // Who has them open goes on, and the snapshots are rid of them.
-    assert_eq!(source.fs.read(source.open[0], CONTENT - 1, 1).unwrap(), [(CONTENT - (1 << 20)) as u8]);
+    assert_eq!(source.fs.files().read(source.open[0], CONTENT - 1, 1).unwrap(), [(CONTENT - (1 << 20)) as u8]);
     let left = InodeId::new(before, source.open[0].ino);
-    assert!(source.fs.attributes(left).is_err(), "a snapshot has an inode without a name");
+    assert!(source.fs.inodes().attributes(left).is_err(), "a snapshot has an inode without a name");
     assert_eq!(inodes(&source.device), 4 * 2 + 4);
 
     source.close_files();
@@ -120,7 +121,7 @@ fn read_only_snapshots_do_not_keep_unlinked_files() {
     assert_shows_what_was_there(&source.fs, before);
     assert_shows_what_was_there(&source.fs, others[0]);
     // As with the kernel's driver, that was no change of the subvolume.
-    let now = source.fs.subvolume_info(before).unwrap();
+    let now = source.fs.subvolumes().subvolume_info(before).unwrap();
     assert_eq!((now.transids, now.times, now.flags), (made.transids, made.times, made.flags));
     source.fs.close().unwrap();
     assert_eq!(inodes(&source.device), 4 * 2);
@@ -146,7 +147,7 @@ fn a_mount_frees_what_a_crash_left_in_read_only_snapshots() {
     let mut device = copy(&source.device);
     for _ in 0..4 {
         let fs = open(&device);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         device = copy(&device);
         inodes(&device);
         drop(fs);
@@ -158,7 +159,7 @@ fn a_mount_frees_what_a_crash_left_in_read_only_snapshots() {
 #[test]
 fn a_subvolume_that_became_read_only_is_rid_of_them_too() {
     let source = Source::new();
-    source.fs.set_subvolume_read_only(source.id, true).unwrap();
+    source.fs.subvolumes().set_subvolume_read_only(source.id, true).unwrap();
     let device = copy(&source.device);
     let fs = open(&device);
     settle(&fs);

@@ -39,18 +39,18 @@ trait Place {
 impl Place for Arc<Filesystem> {
     fn write(&self, name: &str, offset: u64, content: &[u8]) {
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let found = self.lookup(root(), name.as_bytes());
-        let file = found.or_else(|_| self.create(root(), name.as_bytes(), &new)).unwrap();
-        assert_eq!(Filesystem::write(self, file, WriteAt::Offset(offset), content, false).unwrap(), content.len());
-        self.forget(file, 1);
+        let found = self.directories().lookup(root(), name.as_bytes());
+        let file = found.or_else(|_| self.directories().create(root(), name.as_bytes(), &new)).unwrap();
+        assert_eq!(self.files().write(file, WriteAt::Offset(offset), content, false).unwrap(), content.len());
+        self.references().forget(file, 1);
     }
 
     fn remove(&self, name: &str) {
-        self.unlink(root(), name.as_bytes()).unwrap();
+        self.directories().unlink(root(), name.as_bytes()).unwrap();
     }
 
     fn snapshot(&self, name: &str) {
-        Filesystem::snapshot(self, TreeId::FS, root(), name.as_bytes(), true).unwrap();
+        self.subvolumes().snapshot(TreeId::FS, root(), name.as_bytes(), true).unwrap();
     }
 }
 
@@ -172,7 +172,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
         flags: BalanceFlags::DATA | BalanceFlags::METADATA | BalanceFlags::SYSTEM,
         ..BalanceItem::default()
     };
-    fs.start_balance(&everything, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fs.balancer().start(&everything, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
     let balanced = start.elapsed();
     fs.close().unwrap();
     drop(fs);
@@ -183,7 +183,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
     let chunks = fs.volume().chunks();
     let (_, of_data) = chunks.iter().find(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::DATA)).unwrap();
     let gone = of_data.stripes[0].devid;
-    fs.remove_device(gone, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    fs.relocator().remove_device(gone, &|_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
     let removed = start.elapsed();
     fs.close().unwrap();
     drop(fs);

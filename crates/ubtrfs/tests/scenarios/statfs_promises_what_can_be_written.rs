@@ -35,7 +35,7 @@ fn kinds() -> [Kind; 8] {
 fn append(fs: &Filesystem, file: InodeId, mut end: u64, step: usize) -> u64 {
     let data = vec![0; step];
     loop {
-        match fs.write(file, WriteAt::Offset(end), &data, false) {
+        match fs.files().write(file, WriteAt::Offset(end), &data, false) {
             Ok(_) => end += step as u64,
             Err(error) => {
                 assert_eq!(error.errno(), Errno::NOSPC, "{error}");
@@ -53,10 +53,11 @@ fn one_file_gets_all_that_was_promised() {
         make(&image, size * MIB, change);
         let fs = open(&image, |_| ());
         let promised = available(&fs);
-        let file = fs.create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
+        let file =
+            fs.directories().create(fs.root(), b"file", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();
         let most = append(&fs, file, 0, 64 << 10);
         let written = append(&fs, file, most, SECTOR);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let left = available(&fs);
         let difference = promised.cast_signed() - written.cast_signed();
         eprintln!("{what}: {promised} promised, {written} written, {difference} too many, {left} left");

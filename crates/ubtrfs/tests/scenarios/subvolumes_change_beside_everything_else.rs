@@ -34,8 +34,8 @@ fn root_of(id: TreeId) -> InodeId {
 }
 
 fn read(fs: &Filesystem, dir: InodeId, name: &str) -> Vec<u8> {
-    let id = fs.lookup(dir, name.as_bytes()).unwrap();
-    fs.read(id, 0, 8 << 20).unwrap()
+    let id = fs.directories().lookup(dir, name.as_bytes()).unwrap();
+    fs.files().read(id, 0, 8 << 20).unwrap()
 }
 
 fn new_image(dir: &Path, change: impl FnOnce(&mut MkfsOptions)) -> PathBuf {
@@ -58,24 +58,24 @@ fn close_and_check(fs: Arc<Filesystem>, path: &Path, check: impl Fn(&Path)) {
 
 /// Nothing of a subvolume is open any more.
 fn let_go(fs: &Filesystem, subvolume: TreeId) {
-    for id in fs.referenced().into_iter().filter(|id| id.subvolume == subvolume) {
-        fs.forget(id, u64::MAX);
+    for id in fs.references().referenced().into_iter().filter(|id| id.subvolume == subvolume) {
+        fs.references().forget(id, u64::MAX);
     }
 }
 
 fn drop_all(fs: &Filesystem) {
     let start = Instant::now();
-    for id in fs.deleted_subvolumes() {
+    for id in fs.subvolumes().deleted_subvolumes() {
         let_go(fs, id);
     }
     while start.elapsed() < Duration::from_secs(300) {
-        if fs.deleted_subvolumes().is_empty() {
+        if fs.subvolumes().deleted_subvolumes().is_empty() {
             return;
         }
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{:?} are never dropped", fs.deleted_subvolumes());
+    panic!("{:?} are never dropped", fs.subvolumes().deleted_subvolumes());
 }
 
 /// Opens a volume, and has `act` done once while the `commits`-th next commit is at this step.
@@ -116,17 +116,17 @@ fn writes_in_place_during_the_commit_of_a_snapshot_do_not_reach_it() {
         let fs = open_with(&path, step, act.clone());
         let plain = file(&fs, fs.root(), "plain", &vec![1; LEN]);
         let nocow = file(&fs, fs.root(), "nocow", b"");
-        fs.set_flags(nocow, InodeFlags::NODATACOW).unwrap();
-        fs.write(nocow, WriteAt::Offset(0), &vec![2; LEN], false).unwrap();
+        fs.inodes().set_flags(nocow, InodeFlags::NODATACOW).unwrap();
+        fs.files().write(nocow, WriteAt::Offset(0), &vec![2; LEN], false).unwrap();
         let reserved = file(&fs, fs.root(), "reserved", b"");
-        fs.allocate(reserved, 0, LEN as u64, false).unwrap();
-        fs.sync().unwrap();
+        fs.files().allocate(reserved, 0, LEN as u64, false).unwrap();
+        fs.durability().sync().unwrap();
         *act.lock() = Some(Box::new(move |fs| {
             for id in [plain, nocow, reserved] {
-                fs.write(id, WriteAt::Offset(0), &vec![0xee; LEN], false).unwrap();
+                fs.files().write(id, WriteAt::Offset(0), &vec![0xee; LEN], false).unwrap();
             }
         }));
-        let copy = fs.snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
+        let copy = fs.subvolumes().snapshot(TreeId::FS, fs.root(), b"copy", false).unwrap();
         assert!(act.lock().is_none());
         let holds = |fs: &Filesystem| {
             assert!(read(fs, root_of(copy), "plain") == vec![1; LEN]);
@@ -137,9 +137,9 @@ fn writes_in_place_during_the_commit_of_a_snapshot_do_not_reach_it() {
             }
         };
         holds(&fs);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         for id in [plain, nocow, reserved] {
-            fs.write(id, WriteAt::Offset(0), &vec![0xee; LEN], false).unwrap();
+            fs.files().write(id, WriteAt::Offset(0), &vec![0xee; LEN], false).unwrap();
         }
         close(fs, &path);
         holds(&image::open(&path, Options::default()));
@@ -153,36 +153,39 @@ fn a_name_is_kept_for_what_is_being_made() {
         let path = new_image(dir.path(), |_| ());
         let act: Arc<Mutex<Option<Act>>> = Arc::default();
         let fs = open_with(&path, step, act.clone());
-        let home = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+        let home = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
         let inner = mkdir(&fs, root_of(home), "inner");
         let other = mkdir(&fs, fs.root(), "other");
         let name = file(&fs, fs.root(), "file", b"");
         *act.lock() = Some(Box::new(move |fs| {
             let new = NewInode { mode: 0o100_644, ..NewInode::default() };
             let plain = RenameFlags::default();
-            assert_eq!(errno(fs.lookup(inner, b"copy")), Errno::NOENT);
-            assert_eq!(errno(fs.create(inner, b"copy", &new)), Errno::EXIST);
-            assert_eq!(errno(fs.rename(fs.root(), b"file", inner, b"copy", plain)), Errno::XDEV);
-            assert_eq!(errno(fs.rmdir(root_of(home), b"inner")), Errno::NOTEMPTY);
+            assert_eq!(errno(fs.directories().lookup(inner, b"copy")), Errno::NOENT);
+            assert_eq!(errno(fs.directories().create(inner, b"copy", &new)), Errno::EXIST);
+            assert_eq!(errno(fs.directories().rename(fs.root(), b"file", inner, b"copy", plain)), Errno::XDEV);
+            assert_eq!(errno(fs.directories().rmdir(root_of(home), b"inner")), Errno::NOTEMPTY);
             let directory = mkdir(fs, root_of(home), "directory");
-            assert_eq!(errno(fs.rename(root_of(home), b"directory", root_of(home), b"inner", plain)), Errno::NOTEMPTY);
-            fs.rmdir(root_of(home), b"directory").unwrap();
-            fs.forget(directory, 1);
-            assert_eq!(errno(fs.delete_subvolume(fs.root(), b"home")), Errno::NOTEMPTY);
-            fs.unlink(fs.root(), b"file").unwrap();
+            assert_eq!(
+                errno(fs.directories().rename(root_of(home), b"directory", root_of(home), b"inner", plain)),
+                Errno::NOTEMPTY
+            );
+            fs.directories().rmdir(root_of(home), b"directory").unwrap();
+            fs.references().forget(directory, 1);
+            assert_eq!(errno(fs.subvolumes().delete_subvolume(fs.root(), b"home")), Errno::NOTEMPTY);
+            fs.directories().unlink(fs.root(), b"file").unwrap();
             file(fs, inner, "beside", b"beside");
         }));
-        let copy = fs.snapshot(TreeId::FS, inner, b"copy", false).unwrap();
+        let copy = fs.subvolumes().snapshot(TreeId::FS, inner, b"copy", false).unwrap();
         assert!(act.lock().is_none());
-        fs.forget(name, 1);
-        assert_eq!(fs.lookup(inner, b"copy").unwrap(), root_of(copy));
-        assert_eq!(fs.lookup(root_of(copy), b"file").unwrap().ino, name.ino);
-        assert_eq!(fs.attributes(inner).unwrap().size, 2 * ("copy".len() + "beside".len()) as u64);
-        assert_eq!(errno(fs.delete_subvolume(fs.root(), b"home")), Errno::NOTEMPTY);
-        fs.rename(inner, b"copy", other, b"moved", RenameFlags::default()).unwrap();
-        fs.delete_subvolume(fs.root(), b"home").unwrap();
-        fs.sync().unwrap();
-        assert_eq!(fs.lookup(other, b"moved").unwrap(), root_of(copy));
+        fs.references().forget(name, 1);
+        assert_eq!(fs.directories().lookup(inner, b"copy").unwrap(), root_of(copy));
+        assert_eq!(fs.directories().lookup(root_of(copy), b"file").unwrap().ino, name.ino);
+        assert_eq!(fs.inodes().attributes(inner).unwrap().size, 2 * ("copy".len() + "beside".len()) as u64);
+        assert_eq!(errno(fs.subvolumes().delete_subvolume(fs.root(), b"home")), Errno::NOTEMPTY);
+        fs.directories().rename(inner, b"copy", other, b"moved", RenameFlags::default()).unwrap();
+        fs.subvolumes().delete_subvolume(fs.root(), b"home").unwrap();
+        fs.durability().sync().unwrap();
+        assert_eq!(fs.directories().lookup(other, b"moved").unwrap(), root_of(copy));
         close(fs, &path);
     }
 }
@@ -192,22 +195,25 @@ fn a_subvolume_into_which_another_was_moved_just_now_is_not_deleted() {
     let dir = scratch_dir();
     let path = new_image(dir.path(), |_| ());
     let fs = image::open(&path, Options::default());
-    let outer = fs.create_subvolume(fs.root(), b"outer", 0o755, (0, 0)).unwrap();
-    let inner = fs.create_subvolume(fs.root(), b"inner", 0o755, (0, 0)).unwrap();
-    fs.rename(fs.root(), b"inner", root_of(outer), b"inner", RenameFlags::default()).unwrap();
-    assert_eq!(errno(fs.delete_subvolume(fs.root(), b"outer")), Errno::NOTEMPTY);
-    fs.rename(root_of(outer), b"inner", fs.root(), b"inner", RenameFlags::default()).unwrap();
-    fs.delete_subvolume(fs.root(), b"outer").unwrap();
-    assert_eq!(errno(fs.rename(fs.root(), b"inner", root_of(outer), b"inner", RenameFlags::default())), Errno::STALE);
-    assert_eq!(errno(fs.snapshot(outer, fs.root(), b"copy", false)), Errno::NOENT);
-    assert_eq!(errno(fs.snapshot(inner, root_of(outer), b"copy", false)), Errno::STALE);
-    assert_eq!(errno(fs.set_default_subvolume(outer)), Errno::NOENT);
-    fs.set_default_subvolume(inner).unwrap();
-    assert_eq!(errno(fs.delete_subvolume(fs.root(), b"inner")), Errno::PERM);
-    fs.set_default_subvolume(TreeId::FS).unwrap();
-    assert_eq!(errno(fs.delete_subvolume(fs.root(), b"nothing")), Errno::NOENT);
+    let outer = fs.subvolumes().create_subvolume(fs.root(), b"outer", 0o755, (0, 0)).unwrap();
+    let inner = fs.subvolumes().create_subvolume(fs.root(), b"inner", 0o755, (0, 0)).unwrap();
+    fs.directories().rename(fs.root(), b"inner", root_of(outer), b"inner", RenameFlags::default()).unwrap();
+    assert_eq!(errno(fs.subvolumes().delete_subvolume(fs.root(), b"outer")), Errno::NOTEMPTY);
+    fs.directories().rename(root_of(outer), b"inner", fs.root(), b"inner", RenameFlags::default()).unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"outer").unwrap();
+    assert_eq!(
+        errno(fs.directories().rename(fs.root(), b"inner", root_of(outer), b"inner", RenameFlags::default())),
+        Errno::STALE
+    );
+    assert_eq!(errno(fs.subvolumes().snapshot(outer, fs.root(), b"copy", false)), Errno::NOENT);
+    assert_eq!(errno(fs.subvolumes().snapshot(inner, root_of(outer), b"copy", false)), Errno::STALE);
+    assert_eq!(errno(fs.subvolumes().set_default_subvolume(outer)), Errno::NOENT);
+    fs.subvolumes().set_default_subvolume(inner).unwrap();
+    assert_eq!(errno(fs.subvolumes().delete_subvolume(fs.root(), b"inner")), Errno::PERM);
+    fs.subvolumes().set_default_subvolume(TreeId::FS).unwrap();
+    assert_eq!(errno(fs.subvolumes().delete_subvolume(fs.root(), b"nothing")), Errno::NOENT);
     mkdir(&fs, fs.root(), "directory");
-    assert_eq!(errno(fs.delete_subvolume(fs.root(), b"directory")), Errno::INVAL);
+    assert_eq!(errno(fs.subvolumes().delete_subvolume(fs.root(), b"directory")), Errno::INVAL);
     close(fs, &path);
 }
 
@@ -218,19 +224,19 @@ fn numbers_of_inodes_are_given_once_while_a_subvolume_is_made_writable() {
     let path = new_image(dir.path(), |_| ());
     let act: Arc<Mutex<Option<Act>>> = Arc::default();
     let fs = open_with(&path, CommitStep::Frozen, act.clone());
-    let id = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    let id = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
     *act.lock() = Some(Box::new(move |fs| {
         file(fs, root_of(id), "during", b"during");
     }));
-    fs.set_subvolume_read_only(id, false).unwrap();
+    fs.subvolumes().set_subvolume_read_only(id, false).unwrap();
     file(&fs, root_of(id), "after", b"after");
     assert_eq!(read(&fs, root_of(id), "during"), b"during");
     assert_eq!(read(&fs, root_of(id), "after"), b"after");
     *act.lock() = Some(Box::new(move |fs| {
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        assert_eq!(errno(fs.create(root_of(id), b"late", &new)), Errno::ROFS);
+        assert_eq!(errno(fs.directories().create(root_of(id), b"late", &new)), Errno::ROFS);
     }));
-    fs.set_subvolume_read_only(id, true).unwrap();
+    fs.subvolumes().set_subvolume_read_only(id, true).unwrap();
     assert!(act.lock().is_none());
     close(fs, &path);
 }
@@ -242,21 +248,21 @@ fn is_changed_though_it_was_made_read_only(fault: Option<CommitFault>) -> bool {
     let path = new_image(dir.path(), |_| ());
     let act: Arc<Mutex<Option<Act>>> = Arc::default();
     let fs = open_faulty(&path, CommitStep::Frozen, act.clone(), fault);
-    let id = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
-    fs.set_subvolume_read_only(id, true).unwrap();
+    let id = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    fs.subvolumes().set_subvolume_read_only(id, true).unwrap();
     let (mounted, (sender, receiver)) = (Arc::downgrade(&fs), channel());
     *act.lock() = Some(Box::new(move |_| {
         let fs = mounted.upgrade().unwrap();
-        let other = std::thread::spawn(move || fs.set_subvolume_read_only(id, true).unwrap());
+        let other = std::thread::spawn(move || fs.subvolumes().set_subvolume_read_only(id, true).unwrap());
         // It waits for the next commit soon.
         std::thread::sleep(Duration::from_millis(100));
         sender.send(other).unwrap();
     }));
-    fs.set_subvolume_read_only(id, false).unwrap();
+    fs.subvolumes().set_subvolume_read_only(id, false).unwrap();
     receiver.recv().unwrap().join().unwrap();
-    assert!(fs.subvolume_info(id).unwrap().read_only);
+    assert!(fs.subvolumes().subvolume_info(id).unwrap().read_only);
     let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-    let made = fs.create(root_of(id), b"file", &new).map_err(|error| error.errno());
+    let made = fs.directories().create(root_of(id), b"file", &new).map_err(|error| error.errno());
     close(fs, &path);
     assert!(made.is_ok() || made == Err(Errno::ROFS));
     made.is_ok()
@@ -275,17 +281,17 @@ fn subvolumes_that_are_made_read_only_and_writable_at_once_are_as_the_volume_say
     let dir = scratch_dir();
     let path = new_image(dir.path(), |_| ());
     let fs = image::open(&path, Options::default());
-    let id = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    let id = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
     for round in 0..100 {
         std::thread::scope(|scope| {
             for to in [true, false] {
                 let fs = &fs;
-                scope.spawn(move || fs.set_subvolume_read_only(id, to).unwrap());
+                scope.spawn(move || fs.subvolumes().set_subvolume_read_only(id, to).unwrap());
             }
         });
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let made = fs.create(root_of(id), format!("{round}").as_bytes(), &new);
-        let expected = if fs.subvolume_info(id).unwrap().read_only { Err(Errno::ROFS) } else { Ok(()) };
+        let made = fs.directories().create(root_of(id), format!("{round}").as_bytes(), &new);
+        let expected = if fs.subvolumes().subvolume_info(id).unwrap().read_only { Err(Errno::ROFS) } else { Ok(()) };
         assert_eq!(made.map(drop).map_err(|error| error.errno()), expected, "round {round}");
     }
     close(fs, &path);
@@ -297,15 +303,15 @@ fn subvolumes_are_moved_into_others_and_leave_whiteouts() {
     let dir = scratch_dir();
     let path = new_image(dir.path(), |_| ());
     let fs = image::open(&path, Options::default());
-    let outer = fs.create_subvolume(fs.root(), b"outer", 0o755, (0, 0)).unwrap();
-    let inner = fs.create_subvolume(fs.root(), b"inner", 0o755, (0, 0)).unwrap();
+    let outer = fs.subvolumes().create_subvolume(fs.root(), b"outer", 0o755, (0, 0)).unwrap();
+    let inner = fs.subvolumes().create_subvolume(fs.root(), b"inner", 0o755, (0, 0)).unwrap();
     let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
-    fs.rename(fs.root(), b"inner", root_of(outer), b"moved", flags).unwrap();
-    assert_eq!(fs.lookup(root_of(outer), b"moved").unwrap(), root_of(inner));
-    let left = fs.lookup(fs.root(), b"inner").unwrap();
-    assert_eq!(fs.attributes(left).unwrap().file_type, FileType::CharDevice);
-    fs.rename(root_of(outer), b"moved", fs.root(), b"again", flags).unwrap();
-    fs.forget(left, 1);
+    fs.directories().rename(fs.root(), b"inner", root_of(outer), b"moved", flags).unwrap();
+    assert_eq!(fs.directories().lookup(root_of(outer), b"moved").unwrap(), root_of(inner));
+    let left = fs.directories().lookup(fs.root(), b"inner").unwrap();
+    assert_eq!(fs.inodes().attributes(left).unwrap().file_type, FileType::CharDevice);
+    fs.directories().rename(root_of(outer), b"moved", fs.root(), b"again", flags).unwrap();
+    fs.references().forget(left, 1);
     close(fs, &path);
 }
 
@@ -315,18 +321,18 @@ fn files_without_names_are_freed_in_snapshots() {
     let path = new_image(dir.path(), |_| ());
     let fs = image::open(&path, Options::default());
     let open = file(&fs, fs.root(), "open", &vec![5; 3 << 20]);
-    fs.unlink(fs.root(), b"open").unwrap();
+    fs.directories().unlink(fs.root(), b"open").unwrap();
     let copies = [("writable", false), ("fixed", true)]
-        .map(|(name, read_only)| fs.snapshot(TreeId::FS, fs.root(), name.as_bytes(), read_only).unwrap());
+        .map(|(name, read_only)| fs.subvolumes().snapshot(TreeId::FS, fs.root(), name.as_bytes(), read_only).unwrap());
     let mut fs = fs;
-    let commit = |fs: &Filesystem| (0..5).for_each(|_| fs.sync().unwrap());
-    let has_it = |fs: &Filesystem, id: TreeId| fs.attributes(InodeId::new(id, open.ino)).is_ok();
+    let commit = |fs: &Filesystem| (0..5).for_each(|_| fs.durability().sync().unwrap());
+    let has_it = |fs: &Filesystem, id: TreeId| fs.inodes().attributes(InodeId::new(id, open.ino)).is_ok();
     commit(&fs);
     // Nobody can have it open there.
     assert_eq!(copies.map(|id| has_it(&fs, id)), [false, false]);
     assert!(has_it(&fs, TreeId::FS));
-    fs.write(open, WriteAt::Offset(0), &[6; 5000], false).unwrap();
-    fs.forget(open, 1);
+    fs.files().write(open, WriteAt::Offset(0), &[6; 5000], false).unwrap();
+    fs.references().forget(open, 1);
     for _ in 0..2 {
         commit(&fs);
         assert_eq!(copies.map(|id| has_it(&fs, id)), [false, false]);
@@ -334,7 +340,7 @@ fn files_without_names_are_freed_in_snapshots() {
         close(fs, &path);
         fs = image::open(&path, Options::default());
     }
-    fs.set_subvolume_read_only(copies[1], false).unwrap();
+    fs.subvolumes().set_subvolume_read_only(copies[1], false).unwrap();
     commit(&fs);
     assert!(!has_it(&fs, copies[1]));
     close(fs, &path);
@@ -346,30 +352,30 @@ fn nothing_of_a_deleted_subvolume_is_changed_and_its_space_comes_back() {
     let path = new_image(dir.path(), |_| ());
     let freeing = FreeingLimits { per_transaction: 20, at_the_end: 20, ..FreeingLimits::default() };
     let fs = image::open(&path, Options { freeing, ..Options::default() });
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = fs.statfs().blocks_free;
-    let id = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    let id = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
     for number in 0..700 {
         file(&fs, root_of(id), &format!("file{number}"), &vec![number as u8; 9000]);
     }
     let nocow = file(&fs, root_of(id), "nocow", b"");
-    fs.set_flags(nocow, InodeFlags::NODATACOW).unwrap();
-    fs.write(nocow, WriteAt::Offset(0), &vec![1; 2 << 20], false).unwrap();
+    fs.inodes().set_flags(nocow, InodeFlags::NODATACOW).unwrap();
+    fs.files().write(nocow, WriteAt::Offset(0), &vec![1; 2 << 20], false).unwrap();
     let unlinked = file(&fs, root_of(id), "unlinked", &vec![2; 3 << 20]);
-    fs.sync().unwrap();
-    fs.unlink(root_of(id), b"unlinked").unwrap();
+    fs.durability().sync().unwrap();
+    fs.directories().unlink(root_of(id), b"unlinked").unwrap();
     // Dirty when it goes.
-    fs.write(nocow, WriteAt::Offset(0), &vec![3; 1 << 20], false).unwrap();
-    fs.write(unlinked, WriteAt::Offset(0), &vec![3; 1 << 20], false).unwrap();
-    fs.delete_subvolume(fs.root(), b"home").unwrap();
+    fs.files().write(nocow, WriteAt::Offset(0), &vec![3; 1 << 20], false).unwrap();
+    fs.files().write(unlinked, WriteAt::Offset(0), &vec![3; 1 << 20], false).unwrap();
+    fs.subvolumes().delete_subvolume(fs.root(), b"home").unwrap();
     let_go(&fs, id);
-    assert_eq!(errno(fs.write(nocow, WriteAt::Offset(0), b"late", false)), Errno::STALE);
-    assert_eq!(errno(fs.read(nocow, 0, 10)), Errno::STALE);
-    assert_eq!(errno(fs.fsync(nocow)), Errno::STALE);
-    fs.sync().unwrap();
+    assert_eq!(errno(fs.files().write(nocow, WriteAt::Offset(0), b"late", false)), Errno::STALE);
+    assert_eq!(errno(fs.files().read(nocow, 0, 10)), Errno::STALE);
+    assert_eq!(errno(fs.durability().fsync(nocow)), Errno::STALE);
+    fs.durability().sync().unwrap();
     drop_all(&fs);
-    fs.sync().unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(fs.stats().inactivation.inodes, 0);
     assert!(fs.statfs().blocks_free + 64 >= before, "{before} blocks were free, {} are", fs.statfs().blocks_free);
     close(fs, &path);
@@ -396,7 +402,7 @@ fn on_volumes_of_every_kind() {
         let freeing = FreeingLimits { per_transaction: 300, at_the_end: 300, ..FreeingLimits::default() };
         let fs = image::open(&path, Options { freeing, ..Options::default() });
         let mut rng = Rng::new(7);
-        let home = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+        let home = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
         let mut tops = vec![("home".to_string(), home)];
         let mut number = 0;
         for round in 0..4 {
@@ -410,34 +416,34 @@ fn on_volumes_of_every_kind() {
                 let id = file(&fs, root_of(top), &name, &vec![number as u8; len]);
                 if rng.one_in(6) {
                     let copy = file(&fs, root_of(top), &format!("clone{number}"), b"");
-                    fs.clone_range(id, 0, copy, 0, len as u64).ok();
+                    fs.files().clone_range(id, 0, copy, 0, len as u64).ok();
                 }
                 if rng.one_in(4) {
-                    fs.unlink(root_of(top), name.as_bytes()).unwrap();
+                    fs.directories().unlink(root_of(top), name.as_bytes()).unwrap();
                 }
             }
             for copy in 0..3 {
                 let (_, source) = rng.pick(&tops).clone();
                 let name = format!("copy{round}.{copy}");
-                let id = fs.snapshot(source, fs.root(), name.as_bytes(), false).unwrap();
+                let id = fs.subvolumes().snapshot(source, fs.root(), name.as_bytes(), false).unwrap();
                 tops.push((name, id));
             }
             let (name, _) = tops.remove(rng.index(tops.len()));
-            fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
-            fs.sync().unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+            fs.durability().sync().unwrap();
         }
         close(fs, &path);
         let fs = image::open(&path, Options { freeing, ..Options::default() });
         while !tops.is_empty() {
             let (name, _) = tops.remove(rng.index(tops.len()));
-            fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+            fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
             if rng.one_in(2) {
-                fs.sync().unwrap();
+                fs.durability().sync().unwrap();
             }
         }
         drop_all(&fs);
-        fs.sync().unwrap();
-        assert_eq!(fs.subvolumes(), [TreeId::FS], "{kind}");
+        fs.durability().sync().unwrap();
+        assert_eq!(fs.subvolumes().ids(), [TreeId::FS], "{kind}");
         let (blocks, free) = (fs.statfs().blocks, fs.statfs().blocks_free);
         assert!(free + 2000 > blocks, "{kind}: {free} of {blocks} blocks are free");
         close(fs, &path);
@@ -451,20 +457,22 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
         let path = dir.path().join("image");
         image::make(&path, 128 << 20, |options| options.mixed = mixed);
         let fs = image::open(&path, Options::default());
-        let home = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+        let home = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
         let mut number = 0;
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
         // Data first, then metadata.
         for len in [1 << 20, 5000, 1500, 0] {
-            while let Ok(id) = fs.create(root_of(home), format!("{number:0200}").as_bytes(), &new) {
+            while let Ok(id) = fs.directories().create(root_of(home), format!("{number:0200}").as_bytes(), &new) {
                 number += 1;
                 let content = vec![number as u8; len];
-                let written = fs.write(id, WriteAt::Offset(0), &content, false);
-                fs.forget(id, 1);
+                let written = fs.files().write(id, WriteAt::Offset(0), &content, false);
+                fs.references().forget(id, 1);
                 if written.is_err() {
                     break;
                 }
-                if number % 40 == 0 && fs.snapshot(home, fs.root(), format!("s{number}").as_bytes(), false).is_err() {
+                if number % 40 == 0
+                    && fs.subvolumes().snapshot(home, fs.root(), format!("s{number}").as_bytes(), false).is_err()
+                {
                     break;
                 }
             }
@@ -472,7 +480,7 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
         let mut made = Vec::new();
         let refused = (0..20_000).find_map(|number| {
             let name = format!("more{number}");
-            match fs.snapshot(home, fs.root(), name.as_bytes(), true) {
+            match fs.subvolumes().snapshot(home, fs.root(), name.as_bytes(), true) {
                 Ok(id) => {
                     made.push((name, id));
                     None
@@ -482,20 +490,20 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
         });
         let (name, errno) = refused.unwrap();
         assert_eq!((errno, fs.abort_reason()), (Errno::NOSPC, None));
-        assert_eq!(fs.lookup(fs.root(), name.as_bytes()).unwrap_err().errno(), Errno::NOENT);
+        assert_eq!(fs.directories().lookup(fs.root(), name.as_bytes()).unwrap_err().errno(), Errno::NOENT);
         eprintln!("{number} files, {} snapshots", made.len());
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         // By the mode of low memory hundreds of snapshots take minutes.
         close_and_check(fs, &path, |path| assert_btrfs_check_clean(path));
         let fs = image::open(&path, Options::default());
-        fs.delete_subvolume(fs.root(), b"home").unwrap();
-        for id in fs.subvolumes() {
-            if let Some((dir, name)) = fs.subvolume_info(id).unwrap().entry {
-                fs.delete_subvolume(dir, &name).unwrap();
+        fs.subvolumes().delete_subvolume(fs.root(), b"home").unwrap();
+        for id in fs.subvolumes().ids() {
+            if let Some((dir, name)) = fs.subvolumes().subvolume_info(id).unwrap().entry {
+                fs.subvolumes().delete_subvolume(dir, &name).unwrap();
             }
         }
         drop_all(&fs);
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         file(&fs, fs.root(), "again", &vec![1; 40 << 20]);
         close(fs, &path);
     }
@@ -509,7 +517,7 @@ fn many_snapshots_beside_writers_and_deletions() {
     let path = dir.path().join("image");
     image::make(&path, 2 << 30, |_| ());
     let fs = Filesystem::open_path(&path, Options { memory: 32 << 20, ..Options::default() }).unwrap();
-    let home = fs.create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
+    let home = fs.subvolumes().create_subvolume(fs.root(), b"home", 0o755, (0, 0)).unwrap();
     let root = root_of(home);
     for number in 0..200 {
         file(&fs, root, &format!("{number}"), &vec![0; 6000]);
@@ -525,14 +533,14 @@ fn many_snapshots_beside_writers_and_deletions() {
                     let mut count = 0_u64;
                     while !is_done() {
                         let name = format!("{}", rng.below(100) * 2 + writer);
-                        let id = fs.lookup(root, name.as_bytes()).unwrap();
+                        let id = fs.directories().lookup(root, name.as_bytes()).unwrap();
                         count += 1;
                         // All of a file is of one write.
-                        fs.write(id, WriteAt::Offset(0), &vec![count as u8; 6000], false).unwrap();
+                        fs.files().write(id, WriteAt::Offset(0), &vec![count as u8; 6000], false).unwrap();
                         if rng.one_in(20) {
-                            fs.fsync(id).unwrap();
+                            fs.durability().fsync(id).unwrap();
                         }
-                        fs.forget(id, 1);
+                        fs.references().forget(id, 1);
                     }
                 })
             })
@@ -545,7 +553,7 @@ fn many_snapshots_beside_writers_and_deletions() {
                     let mut copies = Vec::new();
                     for round in 0..rounds / 2 {
                         let name = format!("copy {thread} {round}");
-                        let id = fs.snapshot(home, fs.root(), name.as_bytes(), rng.one_in(2)).unwrap();
+                        let id = fs.subvolumes().snapshot(home, fs.root(), name.as_bytes(), rng.one_in(2)).unwrap();
                         for _ in 0..20 {
                             let content = read(fs, root_of(id), &format!("{}", rng.below(200)));
                             assert!(content.len() == 6000 && content.windows(2).all(|two| two[0] == two[1]));
@@ -553,7 +561,7 @@ fn many_snapshots_beside_writers_and_deletions() {
                         copies.push(name);
                         if copies.len() > 12 || rng.one_in(3) {
                             let name = copies.swap_remove(rng.index(copies.len()));
-                            fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
+                            fs.subvolumes().delete_subvolume(fs.root(), name.as_bytes()).unwrap();
                         }
                     }
                 })

@@ -42,7 +42,7 @@ struct Ours(Arc<Filesystem>);
 
 impl Ours {
     fn top(&self, name: &str) -> InodeId {
-        let top = self.0.lookup(self.0.root(), name.as_bytes()).unwrap();
+        let top = self.0.directories().lookup(self.0.root(), name.as_bytes()).unwrap();
         assert_eq!(top.ino, Ino::ROOT_DIR);
         top
     }
@@ -50,32 +50,37 @@ impl Ours {
 
 impl Side for Ours {
     fn create(&self, name: &str) {
-        self.0.create_subvolume(self.0.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
+        self.0.subvolumes().create_subvolume(self.0.root(), name.as_bytes(), 0o755, (0, 0)).unwrap();
     }
 
     fn snapshot(&self, source: &str, name: &str, read_only: bool) {
         let source = self.top(source).subvolume;
-        self.0.snapshot(source, self.0.root(), name.as_bytes(), read_only).unwrap();
+        self.0.subvolumes().snapshot(source, self.0.root(), name.as_bytes(), read_only).unwrap();
     }
 
     fn delete(&self, name: &str) {
-        self.0.delete_subvolume(self.0.root(), name.as_bytes()).unwrap();
+        self.0.subvolumes().delete_subvolume(self.0.root(), name.as_bytes()).unwrap();
     }
 
     fn reset(&self, name: &str, source: &str) {
         let source = self.top(source).subvolume;
-        self.0.reset_subvolume(self.0.root(), name.as_bytes(), source).unwrap();
+        self.0.subvolumes().reset_subvolume(self.0.root(), name.as_bytes(), source).unwrap();
     }
 
     fn write(&self, subvolume: &str, name: &str, content: &[u8]) {
         let top = self.top(subvolume);
         let new = NewInode { mode: 0o100_644, ..NewInode::default() };
-        let id = self.0.lookup(top, name.as_bytes()).or_else(|_| self.0.create(top, name.as_bytes(), &new)).unwrap();
-        self.0.write(id, WriteAt::Offset(0), content, false).unwrap();
+        let id = self
+            .0
+            .directories()
+            .lookup(top, name.as_bytes())
+            .or_else(|_| self.0.directories().create(top, name.as_bytes(), &new))
+            .unwrap();
+        self.0.files().write(id, WriteAt::Offset(0), content, false).unwrap();
     }
 
     fn unlink(&self, subvolume: &str, name: &str) {
-        self.0.unlink(self.top(subvolume), name.as_bytes()).unwrap();
+        self.0.directories().unlink(self.top(subvolume), name.as_bytes()).unwrap();
     }
 }
 
@@ -226,10 +231,10 @@ fn round_by_round() {
             let fs = image::open(&path, few());
             work(&Ours(fs.clone()), &mut expected, &mut fixed, &mut rng, round);
             // Deletions are begun, and left to the kernel.
-            fs.sync().unwrap();
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
+            fs.durability().sync().unwrap();
             let ours = tree_of(&fs);
-            begun += usize::from(!fs.deleted_subvolumes().is_empty());
+            begun += usize::from(!fs.subvolumes().deleted_subvolumes().is_empty());
             fs.close().unwrap();
             assert_eq!(fs.abort_reason(), None);
             drop(fs);
@@ -248,12 +253,12 @@ fn round_by_round() {
             assert_same(&format!("{mkfs:?}, after {round}"), &seen, &tree_of(&fs), diff::Options::SAME_VOLUME);
             if !finish {
                 for _ in 0..4000 {
-                    if fs.deleted_subvolumes().is_empty() {
+                    if fs.subvolumes().deleted_subvolumes().is_empty() {
                         break;
                     }
-                    fs.sync().unwrap();
+                    fs.durability().sync().unwrap();
                 }
-                assert_eq!(fs.deleted_subvolumes(), []);
+                assert_eq!(fs.subvolumes().deleted_subvolumes(), []);
             }
             fs.close().unwrap();
             assert_eq!(fs.abort_reason(), None);

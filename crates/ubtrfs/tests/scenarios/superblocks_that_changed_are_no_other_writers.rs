@@ -41,11 +41,11 @@ fn overwrite(device: &OverlayDevice, at: Physical, bytes: &[u8]) {
 
 fn write_and_sync(fs: &Filesystem, number: u64) {
     write(fs, &format!("file {number}"), number, 50_000).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
 }
 
 fn scrub(fs: &Filesystem) {
-    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert_eq!(found.uncorrectable(), 0, "{found:?}");
     assert!(fs.volume().lagging_devices().is_empty());
 }
@@ -78,14 +78,14 @@ fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
         let before = superblock_of(&devices[1]);
         if by_a_log {
             let file = write(&fs, "file 2", 2, 50_000).unwrap();
-            fs.fsync(file).unwrap();
+            fs.durability().fsync(file).unwrap();
         } else {
             write_and_sync(&fs, 2);
         }
         overwrite(&devices[1], SUPERBLOCK_COPIES[0], &before);
         write_and_sync(&fs, 3);
         assert_eq!(fs.volume().lagging_devices(), [SECOND], "it is not believed any more");
-        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+        assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
         write_and_sync(&fs, 4);
         fs.close().unwrap();
         drop(fs);
@@ -109,7 +109,7 @@ fn a_superblock_that_was_never_there_is_another_writers() {
         let theirs = theirs.to_bytes().unwrap();
         overwrite(&devices[1], SUPERBLOCK_COPIES[0], &theirs[..]);
         write(&fs, "file 5", 5, 50_000).unwrap();
-        fs.sync().unwrap_err();
+        fs.durability().sync().unwrap_err();
         assert!(fs.is_read_only() && superblock_of(&devices[1]) == theirs[..], "{commits} commits older");
         assert!(fs.volume().lagging_devices().is_empty());
     }
@@ -124,9 +124,9 @@ fn superblocks_that_all_devices_have_lost_are_another_writers() {
     let before: Vec<Vec<u8>> = devices.iter().map(|device| superblock_of(device)).collect();
     write_and_sync(&fs, 2);
     devices.iter().zip(before).for_each(|(device, before)| overwrite(device, SUPERBLOCK_COPIES[0], &before));
-    assert!(fs.sync().is_ok(), "nothing has changed");
+    assert!(fs.durability().sync().is_ok(), "nothing has changed");
     write(&fs, "file 3", 3, 50_000).unwrap();
-    fs.sync().unwrap_err();
+    fs.durability().sync().unwrap_err();
     assert!(fs.is_read_only());
 }
 
@@ -189,7 +189,7 @@ fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
     const LEN: usize = 24 << 20;
     let write_and_sync = |fs: &Filesystem, number| {
         write(fs, &format!("file {number}"), number, LEN).unwrap();
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     };
     let devices = pair();
     let fs = open(shared(&devices)).unwrap();
@@ -199,7 +199,7 @@ fn a_device_that_went_back_by_some_commits_is_brought_up_from_there() {
     go_back_to(&devices[1], &old);
     write_and_sync(&fs, 6);
     assert_eq!(fs.volume().lagging_devices(), [SECOND]);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
     fs.close().unwrap();
     drop(fs);
     assert_clean(&shared(&devices), "brought up");
@@ -214,7 +214,7 @@ fn a_device_that_has_lost_a_superblock_is_looked_at_more_often() {
     let fs = open(shared(&devices)).unwrap();
     let write_and_fsync = |number: u64| {
         let file = write(&fs, &format!("file {number}"), number, 50_000).unwrap();
-        fs.fsync(file).unwrap();
+        fs.durability().fsync(file).unwrap();
     };
     write_and_sync(&fs, 1);
     for round in 1..4 {
@@ -227,7 +227,7 @@ fn a_device_that_has_lost_a_superblock_is_looked_at_more_often() {
             write_and_fsync(2 * round + 1);
         }
         assert_eq!(fs.volume().lagging_devices(), [SECOND], "round {round}");
-        assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+        assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
     }
     fs.close().unwrap();
     drop(fs);
@@ -244,7 +244,7 @@ fn however_many_superblocks_a_device_has_lost_the_others_go_on() {
     let old = superblock_of(&devices[1]);
     for number in 2..40 {
         let file = write(&fs, &format!("file {number}"), number, 50_000).unwrap();
-        fs.fsync(file).unwrap();
+        fs.durability().fsync(file).unwrap();
     }
     overwrite(&devices[1], SUPERBLOCK_COPIES[0], &old);
     write_and_sync(&fs, 40);
@@ -271,7 +271,7 @@ fn what_a_distant_device_has_lost_is_found_though_it_was_just_written() {
     let superblock = superblock_of(&devices[1]);
     go_back_to(&devices[1], &old);
     overwrite(&devices[1], SUPERBLOCK_COPIES[0], &superblock);
-    let found = fs.scrub(ScrubOptions::default(), &mut |_| true).unwrap();
+    let found = fs.scrubber().run(ScrubOptions::default(), &mut |_| true).unwrap();
     assert!(found.data.corrected > 0 && found.trees.corrected > 0, "{found:?}");
     // With superblocks, again and again.
     for number in 3..6 {
@@ -279,7 +279,7 @@ fn what_a_distant_device_has_lost_is_found_though_it_was_just_written() {
         go_back_to(&devices[1], &old);
     }
     write_and_sync(&fs, 6);
-    assert_eq!(fs.catch_up(&mut |_| true).unwrap(), [SECOND]);
+    assert_eq!(fs.scrubber().catch_up(&mut |_| true).unwrap(), [SECOND]);
     fs.close().unwrap();
     drop(fs);
     let fs = alone(&devices[1]);

@@ -43,17 +43,17 @@ fn regular() -> NewInode {
 /// Writes every other sector of a file: as many extents.
 fn scatter(fs: &Filesystem, file: InodeId, extents: u64) {
     for number in 0..extents {
-        fs.write(file, WriteAt::Offset(number * 2 * SECTOR), &[number as u8; SECTOR as usize], false).unwrap();
+        fs.files().write(file, WriteAt::Offset(number * 2 * SECTOR), &[number as u8; SECTOR as usize], false).unwrap();
     }
 }
 
 /// A committed file of many extents, open and without a name.
 fn large_unlinked(fs: &Filesystem, extents: u64) -> InodeId {
-    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    let file = fs.directories().create(fs.root(), b"large", &regular()).unwrap();
     scatter(fs, file, extents);
-    fs.sync().unwrap();
-    fs.unlink(fs.root(), b"large").unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
+    fs.directories().unlink(fs.root(), b"large").unwrap();
+    fs.durability().sync().unwrap();
     file
 }
 
@@ -68,14 +68,14 @@ fn a_file_of_many_extents_is_freed_over_several_commits() {
     let before = free_data(&fs);
     let file = large_unlinked(&fs, 1000);
     let commits = fs.stats().commits;
-    fs.forget(file, 1);
+    fs.references().forget(file, 1);
     let waiting = fs.stats().inactivation;
     assert_eq!((waiting.inodes, waiting.bytes), (1, 1000 * SECTOR));
     assert_eq!(fs.stats().commits, commits, "closing a file committed");
 
     let mut last = free_data(&fs);
     for step in 1..=9 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let free = free_data(&fs);
         assert_eq!(free - last, 100 * SECTOR, "in step {step}");
         assert_eq!(fs.stats().inactivation.bytes, (1000 - step * 100) * SECTOR);
@@ -87,19 +87,19 @@ fn a_file_of_many_extents_is_freed_over_several_commits() {
         let fs = open(&copy, options());
         let mut commits = 0;
         while fs.stats().inactivation.orphans_left || fs.stats().inactivation.inodes > 0 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             assert_clean(&copy);
             commits += 1;
         }
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         assert!(commits <= 12 - step, "{commits} commits after step {step}");
         assert_eq!(free_data(&fs), before);
         assert_eq!(fs.stats().orphans_cleaned, 1);
         fs.close().unwrap();
         assert_clean(&copy);
     }
-    fs.sync().unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!((free_data(&fs), fs.stats().inactivation.inodes), (before, 0));
     fs.close().unwrap();
     assert_clean(&device);
@@ -110,23 +110,23 @@ fn closing_commits_nothing_however_much_there_is_to_free() {
     let device = new_device();
     let fs = open(&device, options());
     let large = large_unlinked(&fs, 500);
-    let small: Vec<_> = (0..1000).map(|_| fs.create_unnamed(fs.root(), &regular()).unwrap()).collect();
+    let small: Vec<_> = (0..1000).map(|_| fs.directories().create_unnamed(fs.root(), &regular()).unwrap()).collect();
     scatter(&fs, small[7], 500);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     // What was written since is lost with the file.
     scatter(&fs, small[8], 300);
     scatter(&fs, large, 700);
     let (commits, dirty) = (fs.stats().commits, fs.stats().dirty_bytes);
     assert!(dirty > 0);
-    fs.forget(large, 1);
+    fs.references().forget(large, 1);
     for file in &small {
-        fs.forget(*file, 1);
+        fs.references().forget(*file, 1);
     }
     let stats = fs.stats();
     assert_eq!((stats.commits, stats.dirty_bytes), (commits, 0));
     assert_eq!(stats.inactivation.inodes, 2, "large ones wait");
     for _ in 0..20 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         assert_clean(&device);
     }
     assert_eq!((fs.stats().inactivation.inodes, fs.stats().inodes), (0, 1));
@@ -137,11 +137,11 @@ fn waiting_inodes_are_freed_when_space_is_short() {
     let device = new_device();
     let fs = open(&device, options());
     let file = large_unlinked(&fs, 2000);
-    let other = fs.create(fs.root(), b"other", &regular()).unwrap();
+    let other = fs.directories().create(fs.root(), b"other", &regular()).unwrap();
     let mut end = 0;
     let fill = |end: &mut u64| {
         loop {
-            match fs.write(other, WriteAt::Offset(*end), &vec![3; 64 << 10], false) {
+            match fs.files().write(other, WriteAt::Offset(*end), &vec![3; 64 << 10], false) {
                 Ok(len) => *end += len as u64,
                 Err(error) => break assert_eq!(error.errno(), Errno::NOSPC),
             }
@@ -149,7 +149,7 @@ fn waiting_inodes_are_freed_when_space_is_short() {
     };
     fill(&mut end);
     let full = end;
-    fs.forget(file, 1);
+    fs.references().forget(file, 1);
     fill(&mut end);
     assert!(end - full > 1900 * SECTOR, "{} bytes came back", end - full);
     assert_eq!(fs.stats().inactivation.inodes, 0);
@@ -162,16 +162,16 @@ fn unmounting_frees_small_inodes_and_leaves_the_rest() {
     let device = new_device();
     let fs = open(&device, options());
     let large = large_unlinked(&fs, 1000);
-    let medium = fs.create_unnamed(fs.root(), &regular()).unwrap();
+    let medium = fs.directories().create_unnamed(fs.root(), &regular()).unwrap();
     scatter(&fs, medium, 20);
-    fs.sync().unwrap();
-    fs.forget(large, 1);
-    fs.forget(medium, 1);
+    fs.durability().sync().unwrap();
+    fs.references().forget(large, 1);
+    fs.references().forget(medium, 1);
     assert_eq!(fs.stats().inactivation.inodes, 2);
     fs.close().unwrap();
     assert_clean(&device);
     let fs = open(&device, options());
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!((fs.stats().orphans_cleaned, fs.stats().inactivation.inodes), (1, 1));
     fs.close().unwrap();
 }
@@ -182,13 +182,13 @@ fn too_many_waiting_inodes_throttle_unlinks() {
     let freeing = FreeingLimits { at_once: 0, per_transaction: 100, at_the_end: 100, queue: 10 };
     let fs = open(&device, Options { freeing, ..options() });
     for number in 0..50 {
-        let file = fs.create(fs.root(), format!("{number}").as_bytes(), &regular()).unwrap();
+        let file = fs.directories().create(fs.root(), format!("{number}").as_bytes(), &regular()).unwrap();
         scatter(&fs, file, 10);
-        fs.forget(file, 1);
+        fs.references().forget(file, 1);
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for number in 0..50 {
-        fs.unlink(fs.root(), format!("{number}").as_bytes()).unwrap();
+        fs.directories().unlink(fs.root(), format!("{number}").as_bytes()).unwrap();
         assert!(fs.stats().inactivation.inodes <= 11);
     }
     assert!(fs.stats().inactivation.waits > 0);
@@ -201,28 +201,31 @@ fn orphans_are_freed_in_batches_while_files_are_made_and_removed() {
     let device = new_device();
     let fs = open(&device, options());
     for _ in 0..2500 {
-        fs.create_unnamed(fs.root(), &regular()).unwrap();
+        fs.directories().create_unnamed(fs.root(), &regular()).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     drop(fs);
     let fs = open(&device, options());
     assert_eq!(fs.stats().inodes, 1, "orphans are in memory before they are freed");
-    let mine = fs.create_unnamed(fs.root(), &regular()).unwrap();
+    let mine = fs.directories().create_unnamed(fs.root(), &regular()).unwrap();
     scatter(&fs, mine, 10);
     let mut commits = 0;
     while fs.stats().inactivation.orphans_left {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         commits += 1;
         assert!(fs.stats().inodes < 200);
     }
     assert!((25..=27).contains(&commits), "{commits} commits");
     assert_eq!(fs.stats().orphans_cleaned, 2500);
-    assert_eq!(fs.read(mine, 18 * SECTOR, 1).unwrap(), [9]);
-    fs.link(mine, fs.root(), b"mine").unwrap();
-    fs.forget(mine, 1);
+    assert_eq!(fs.files().read(mine, 18 * SECTOR, 1).unwrap(), [9]);
+    fs.directories().link(mine, fs.root(), b"mine").unwrap();
+    fs.references().forget(mine, 1);
     fs.close().unwrap();
     assert_clean(&device);
-    assert_eq!(open(&device, options()).lookup(InodeId::root_of(ubtrfs_format::TreeId::FS), b"mine").unwrap(), mine);
+    assert_eq!(
+        open(&device, options()).directories().lookup(InodeId::root_of(ubtrfs_format::TreeId::FS), b"mine").unwrap(),
+        mine
+    );
 }
 
 #[test]
@@ -231,13 +234,13 @@ fn the_background_frees_without_being_asked() {
     let fs = open(&device, Options { background_commits: true, ..options() });
     let before = free_data(&fs);
     let file = large_unlinked(&fs, 1000);
-    fs.forget(file, 1);
+    fs.references().forget(file, 1);
     let start = std::time::Instant::now();
     while fs.stats().inactivation.inodes > 0 {
         assert!(start.elapsed().as_secs() < 60);
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(free_data(&fs), before);
     assert!(fs.stats().inactivation.steps >= 10);
     fs.close().unwrap();
@@ -246,17 +249,17 @@ fn the_background_frees_without_being_asked() {
 
 /// What a file holds, from `scatter`, up to `size` bytes.
 fn assert_scattered(fs: &Filesystem, file: InodeId, size: u64) {
-    assert_eq!(fs.attributes(file).unwrap().size, size);
+    assert_eq!(fs.inodes().attributes(file).unwrap().size, size);
     for number in 0..size.div_ceil(2 * SECTOR) {
         let at = number * 2 * SECTOR;
         let len = SECTOR.min(size - at) as usize;
-        assert_eq!(fs.read(file, at, len).unwrap(), vec![number as u8; len], "at {at}");
+        assert_eq!(fs.files().read(file, at, len).unwrap(), vec![number as u8; len], "at {at}");
     }
 }
 
 fn resize(fs: &Filesystem, file: InodeId, size: u64) {
     let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-    assert_eq!(fs.set_attributes(file, &changes).unwrap().size, size);
+    assert_eq!(fs.inodes().set_attributes(file, &changes).unwrap().size, size);
 }
 
 #[test]
@@ -264,12 +267,12 @@ fn a_file_of_many_extents_is_truncated_over_several_commits() {
     let device = new_device();
     let fs = open(&device, options());
     let before = free_data(&fs);
-    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    let file = fs.directories().create(fs.root(), b"large", &regular()).unwrap();
     scatter(&fs, file, 1000);
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     // Uncommitted data is truncated with the rest.
     scatter(&fs, file, 3);
-    fs.write(file, WriteAt::End, &[7; 3 * SECTOR as usize], false).unwrap();
+    fs.files().write(file, WriteAt::End, &[7; 3 * SECTOR as usize], false).unwrap();
     let commits = fs.stats().commits;
     let size = 450 * 2 * SECTOR + 100;
     resize(&fs, file, size);
@@ -281,27 +284,27 @@ fn a_file_of_many_extents_is_truncated_over_several_commits() {
         let copy = copy(&device);
         assert_clean(&copy);
         let fs = open(&copy, options());
-        let file = fs.lookup(fs.root(), b"large").unwrap();
-        let reached = fs.attributes(file).unwrap().size;
+        let file = fs.directories().lookup(fs.root(), b"large").unwrap();
+        let reached = fs.inodes().attributes(file).unwrap().size;
         assert!((size..=size + 100 * 2 * SECTOR).contains(&reached), "{reached}");
         assert_scattered(&fs, file, reached);
         fs.close().unwrap();
     }
-    fs.fsync(file).unwrap();
+    fs.durability().fsync(file).unwrap();
     {
         let copy = copy(&device);
         let fs = open(&copy, options());
-        assert_scattered(&fs, fs.lookup(fs.root(), b"large").unwrap(), size);
+        assert_scattered(&fs, fs.directories().lookup(fs.root(), b"large").unwrap(), size);
         fs.close().unwrap();
         assert_clean(&copy);
     }
     // What it grows by is zeroes.
     resize(&fs, file, size + 10 * SECTOR);
-    assert!(fs.read(file, size, 10 * SECTOR as usize).unwrap().iter().all(|byte| *byte == 0));
+    assert!(fs.files().read(file, size, 10 * SECTOR as usize).unwrap().iter().all(|byte| *byte == 0));
     resize(&fs, file, 0);
-    assert_eq!(fs.attributes(file).unwrap().blocks, 0);
-    fs.sync().unwrap();
-    fs.sync().unwrap();
+    assert_eq!(fs.inodes().attributes(file).unwrap().blocks, 0);
+    fs.durability().sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!(free_data(&fs), before);
     fs.close().unwrap();
     assert_clean(&device);
@@ -311,20 +314,20 @@ fn a_file_of_many_extents_is_truncated_over_several_commits() {
 fn a_file_can_be_truncated_on_a_full_volume() {
     let device = new_device();
     let fs = open(&device, options());
-    let file = fs.create(fs.root(), b"large", &regular()).unwrap();
+    let file = fs.directories().create(fs.root(), b"large", &regular()).unwrap();
     scatter(&fs, file, 2000);
-    fs.sync().unwrap();
-    let other = fs.create(fs.root(), b"other", &regular()).unwrap();
-    while fs.write(other, WriteAt::End, &vec![1; 64 * SECTOR as usize], false).is_ok() {}
+    fs.durability().sync().unwrap();
+    let other = fs.directories().create(fs.root(), b"other", &regular()).unwrap();
+    while fs.files().write(other, WriteAt::End, &vec![1; 64 * SECTOR as usize], false).is_ok() {}
     for number in 0..100_000 {
-        if fs.create(fs.root(), format!("{number:0200}").as_bytes(), &regular()).is_err() {
+        if fs.directories().create(fs.root(), format!("{number:0200}").as_bytes(), &regular()).is_err() {
             break;
         }
     }
     resize(&fs, file, SECTOR);
     assert_scattered(&fs, file, SECTOR);
-    fs.sync().unwrap();
-    fs.write(other, WriteAt::End, &vec![1; 1000 * SECTOR as usize], false).unwrap();
+    fs.durability().sync().unwrap();
+    fs.files().write(other, WriteAt::End, &vec![1; 1000 * SECTOR as usize], false).unwrap();
     fs.close().unwrap();
     assert_clean(&device);
 }
@@ -333,21 +336,22 @@ fn a_file_can_be_truncated_on_a_full_volume() {
 fn truncations_without_a_need_of_space_work_on_full_volumes() {
     let device = new_device();
     let fs = open(&device, options());
-    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
-    fs.write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
+    let file = fs.directories().create(fs.root(), b"file", &regular()).unwrap();
+    fs.files().write(file, WriteAt::End, &[1; 3 * SECTOR as usize], false).unwrap();
     // An extent each, of which a truncation inside a sector frees nothing and takes another sector.
-    let others: Vec<_> = (0..10).map(|number| fs.create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
+    let others: Vec<_> =
+        (0..10).map(|number| fs.directories().create(fs.root(), &[b'a' + number], &regular()).unwrap()).collect();
     for other in &others {
-        fs.write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
+        fs.files().write(*other, WriteAt::End, &[2; 3 * SECTOR as usize], false).unwrap();
     }
-    fs.sync().unwrap();
-    let filler = fs.create(fs.root(), b"filler", &regular()).unwrap();
+    fs.durability().sync().unwrap();
+    let filler = fs.directories().create(fs.root(), b"filler", &regular()).unwrap();
     for sectors in [64, 1] {
-        while fs.write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
+        while fs.files().write(filler, WriteAt::End, &vec![1; sectors * SECTOR as usize], false).is_ok() {}
     }
     let truncate = |file, size| {
         let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        fs.set_attributes(file, &changes).map_err(|error| error.errno())
+        fs.inodes().set_attributes(file, &changes).map_err(|error| error.errno())
     };
     let full = others.iter().find_map(|other| truncate(*other, SECTOR + 1).err());
     assert_eq!(full, Some(Errno::NOSPC), "there is space left");
@@ -364,7 +368,7 @@ fn cuts_from_many_threads_leave_no_space_behind() {
     let freeing = FreeingLimits { at_once: 2 * SECTOR, per_transaction: 7, at_the_end: 7, queue: 1000 };
     let fs = open(&device, Options { freeing, background_commits: true, ..options() });
     let before = free_data(&fs);
-    let file = fs.create(fs.root(), b"file", &regular()).unwrap();
+    let file = fs.directories().create(fs.root(), b"file", &regular()).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
             let fs = &fs;
@@ -374,26 +378,26 @@ fn cuts_from_many_threads_leave_no_space_behind() {
                     let changes = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
                     match mix % 6 {
                         0 => scatter(fs, file, mix % 60),
-                        1 => drop(fs.write(file, WriteAt::End, &[5; 3000], false).unwrap()),
-                        2 => drop(fs.set_attributes(file, &changes(mix % 60 * SECTOR)).unwrap()),
-                        3 => drop(fs.set_attributes(file, &changes(mix % 400_000)).unwrap()),
-                        4 => fs.sync().unwrap(),
-                        _ => fs.fsync(file).unwrap(),
+                        1 => drop(fs.files().write(file, WriteAt::End, &[5; 3000], false).unwrap()),
+                        2 => drop(fs.inodes().set_attributes(file, &changes(mix % 60 * SECTOR)).unwrap()),
+                        3 => drop(fs.inodes().set_attributes(file, &changes(mix % 400_000)).unwrap()),
+                        4 => fs.durability().sync().unwrap(),
+                        _ => fs.durability().fsync(file).unwrap(),
                     }
                 }
             });
         }
     });
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_clean(&device);
-    fs.unlink(fs.root(), b"file").unwrap();
-    fs.forget(file, 1);
-    fs.sync().unwrap();
+    fs.directories().unlink(fs.root(), b"file").unwrap();
+    fs.references().forget(file, 1);
+    fs.durability().sync().unwrap();
     while fs.stats().inactivation.inodes > 0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    fs.sync().unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
+    fs.durability().sync().unwrap();
     assert_eq!((fs.stats().dirty_bytes, free_data(&fs)), (0, before));
     fs.close().unwrap();
     assert_clean(&device);
@@ -404,18 +408,18 @@ fn cuts_from_many_threads_leave_no_space_behind() {
 fn inodes_deleted_while_writing_is_stopped_are_freed_when_it_continues() {
     let device = new_device();
     let fs = open(&device, options());
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let before = free_data(&fs);
     for (name, extents) in [(b"small", 2), (b"large", 300)] {
-        let file = fs.create(fs.root(), name, &regular()).unwrap();
+        let file = fs.directories().create(fs.root(), name, &regular()).unwrap();
         scatter(&fs, file, extents);
-        fs.sync().unwrap();
-        fs.unlink(fs.root(), name).unwrap();
-        fs.stop_writing().unwrap();
-        fs.forget(file, 1);
-        fs.write_again().unwrap();
+        fs.durability().sync().unwrap();
+        fs.directories().unlink(fs.root(), name).unwrap();
+        fs.durability().stop_writing().unwrap();
+        fs.references().forget(file, 1);
+        fs.durability().write_again().unwrap();
         for _ in 0..8 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
         assert_eq!(fs.stats().inactivation.inodes, 0);
     }

@@ -28,7 +28,7 @@ fn rounds(size: u64, change: impl FnOnce(&mut MkfsOptions), contents: &[Content]
         let content = contents[which];
         let filled = fill(&fs, content);
         eprintln!("{size} bytes, round {round}, {content:?}: {filled:?}, then {} free", available(&fs));
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
         let most = *first[which].get_or_insert(filled.files);
         assert!(filled.files * 20 >= most * 19, "{} files, {most} at first", filled.files);
         if let Content::Files { len, .. } = content
@@ -91,11 +91,11 @@ fn without_a_free_space_tree_empty_chunks_stay_and_cost_no_commits() {
     let filled = fill(&fs, Content::Files { len: 100 * MIB, step: 1 << 20 });
     empty(&fs, &filled);
     for _ in 0..4 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     let commits = fs.stats().commits;
     for _ in 0..4 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     assert_eq!(fs.stats().commits, commits, "nothing has changed");
     fs.shrink_devices().unwrap();

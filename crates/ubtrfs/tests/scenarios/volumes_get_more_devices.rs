@@ -36,7 +36,7 @@ fn a_new_device_takes_what_the_others_have_no_room_for() {
         let mut seed = 2;
         while fs.volume().devices().iter().any(|item| item.bytes_used == 0) {
             write(&fs, &format!("file {seed}"), seed, 8 << 20).unwrap_or_else(|error| panic!("{what}: {error}"));
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
             seed += 1;
         }
         fs.close().unwrap();
@@ -72,15 +72,15 @@ fn crashes(old: &[OverlayDevice], after: u64, lost: u32) -> bool {
     let (new, old) = (&devices[old.len()], &devices[..old.len()]);
     let fs = open(old.iter().map(|device| device.clone() as _).collect()).unwrap();
     write(&fs, "durable", 1, 3 << 20).unwrap();
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     power.end_after(after);
     let logged = |name: &str| -> ubtrfs::Result<()> {
         let file = write(&fs, name, 2, 1 << 20)?;
-        fs.fsync(file)
+        fs.durability().fsync(file)
     };
     let before = logged("before").is_ok();
     let added = fs.add_device(new.clone()).is_ok();
-    let later = added && logged("later").is_ok() && fs.sync().is_ok();
+    let later = added && logged("later").is_ok() && fs.durability().sync().is_ok();
     let has_ended = power.has_ended();
     drop(fs);
     let left = || -> Vec<Arc<dyn Device>> {

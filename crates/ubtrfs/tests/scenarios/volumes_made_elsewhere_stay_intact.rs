@@ -26,47 +26,49 @@ fn open(path: &Path) -> Arc<Filesystem> {
 fn work(fs: &Filesystem, megabytes: u64) -> BTreeMap<String, Vec<u8>> {
     let mut expected = BTreeMap::new();
     let make = |dir: InodeId, name: &str, mode| {
-        fs.create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
+        fs.directories().create(dir, name.as_bytes(), &NewInode { mode, ..NewInode::default() }).unwrap()
     };
     let top = make(fs.root(), "work", DIR);
     for index in 0..300_u64 {
         let name = format!("a rather long file name, so that leaves fill up quickly {index}");
         let id = make(top, &name, FILE);
         let data = pattern(index, (index * 61) as usize);
-        fs.write(id, WriteAt::Offset(0), &data, false).unwrap();
-        fs.set_xattr(id, b"user.index", index.to_string().as_bytes(), XattrMode::Create).unwrap();
+        fs.files().write(id, WriteAt::Offset(0), &data, false).unwrap();
+        fs.inodes().set_xattr(id, b"user.index", index.to_string().as_bytes(), XattrMode::Create).unwrap();
         if index % 2 == 0 {
-            fs.unlink(top, name.as_bytes()).unwrap();
+            fs.directories().unlink(top, name.as_bytes()).unwrap();
         } else {
             expected.insert(format!("work/{name}"), data);
         }
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
         if index % 50 == 0 {
-            fs.sync().unwrap();
+            fs.durability().sync().unwrap();
         }
     }
     let big = make(top, "big", FILE);
     for megabyte in 0..megabytes {
-        fs.write(big, WriteAt::Offset(megabyte << 20), &pattern(megabyte, 1 << 20), false).unwrap();
+        fs.files().write(big, WriteAt::Offset(megabyte << 20), &pattern(megabyte, 1 << 20), false).unwrap();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     let mut content: Vec<u8> = (0..megabytes).flat_map(|megabyte| pattern(megabyte, 1 << 20)).collect();
-    fs.write(big, WriteAt::Offset(700_001), &pattern(9, 300_000), false).unwrap();
+    fs.files().write(big, WriteAt::Offset(700_001), &pattern(9, 300_000), false).unwrap();
     content[700_001..1_000_001].copy_from_slice(&pattern(9, 300_000));
     let size = (megabytes << 20) - 123_457;
-    fs.set_attributes(big, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+    fs.inodes().set_attributes(big, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
     content.truncate(size as usize);
-    fs.set_attributes(big, &SetAttributes { size: Some(size + 5_000_000), ..SetAttributes::default() }).unwrap();
+    fs.inodes()
+        .set_attributes(big, &SetAttributes { size: Some(size + 5_000_000), ..SetAttributes::default() })
+        .unwrap();
     content.resize(size as usize + 5_000_000, 0);
-    fs.rename(top, b"big", fs.root(), b"big", RenameFlags::default()).unwrap();
+    fs.directories().rename(top, b"big", fs.root(), b"big", RenameFlags::default()).unwrap();
     expected.insert("big".into(), content);
     let linked = make(top, "linked", FILE);
     for index in 0..200 {
-        fs.link(linked, top, format!("link number {index} with a name of some length").as_bytes()).ok();
+        fs.directories().link(linked, top, format!("link number {index} with a name of some length").as_bytes()).ok();
     }
-    fs.sync().unwrap();
+    fs.durability().sync().unwrap();
     for index in 0..100 {
-        fs.unlink(top, format!("link number {index} with a name of some length").as_bytes()).ok();
+        fs.directories().unlink(top, format!("link number {index} with a name of some length").as_bytes()).ok();
     }
     expected
 }
@@ -200,13 +202,14 @@ fn files_with_space_reserved_beyond_their_end_are_truncated() {
     let truncating = fs.clone();
     std::thread::spawn(move || {
         for (name, size) in sizes {
-            let file = truncating.lookup(truncating.root(), name.as_bytes()).unwrap();
+            let file = truncating.directories().lookup(truncating.root(), name.as_bytes()).unwrap();
             for size in [100_000, size] {
                 truncating
+                    .inodes()
                     .set_attributes(file, &SetAttributes { size: Some(size), ..SetAttributes::default() })
                     .unwrap();
             }
-            let blocks = truncating.attributes(file).unwrap().blocks;
+            let blocks = truncating.inodes().attributes(file).unwrap().blocks;
             done.send((name, size, blocks)).unwrap();
         }
     });

@@ -97,11 +97,11 @@ impl Removals for Unmounted {
         };
         let volume = open_without(&paths, window, goes)?;
         let (fs, signals) = (&volume.fs, Signals::listen()?);
-        fs.limit_relocation(limit);
+        fs.relocator().limit(limit);
         for name in names.iter().copied() {
             let number = of_volume(fs.volume(), name, window).ok_or_else(|| no_such_device(name))?;
             let line = Progress::new();
-            let done = fs.remove_device(number, &|progress: &VacateProgress| {
+            let done = fs.relocator().remove_device(number, &|progress: &VacateProgress| {
                 line.say(&moved(progress.total_bytes, progress.left_bytes));
                 !signals.has_come()
             });

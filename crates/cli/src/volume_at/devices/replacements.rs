@@ -130,13 +130,13 @@ impl Replacements for Unmounted {
         let fs = &volume.fs;
         let source = of_volume(fs.volume(), wanted.source, self.window);
         let source = source.ok_or_else(|| no_such_device(wanted.source))?;
-        if is_begun(&fs.replacement()) {
+        if is_begun(&fs.replacer().progress()) {
             return Err(self.about(Errno::INPROGRESS));
         }
         let target = open_new(wanted.target, wanted.force)?;
         let options = ReplaceOptions { avoid_source: wanted.avoid_source, bytes_per_second: wanted.limit };
         let failed = |error: ubtrfs::Error| Failure::about(wanted.target.display(), &error);
-        fs.begin_replacement(source, target, options).map_err(failed)?;
+        fs.replacer().begin(source, target, options).map_err(failed)?;
         finish(fs, show)
     }
 
@@ -146,7 +146,7 @@ impl Replacements for Unmounted {
 
     fn cancel_replacement(&self) -> Result<()> {
         let volume = open_without(&self.paths, self.window, |_, _| true)?;
-        volume.fs.cancel_replacement().map_err(|error| match error.errno() {
+        volume.fs.replacer().cancel().map_err(|error| match error.errno() {
             Errno::NOTCONN => self.about(Errno::NOTCONN),
             _ => Failure::of(&error),
         })?;
@@ -170,7 +170,7 @@ impl Unmounted {
 
 /// Does what has been begun.
 fn finish(fs: &Filesystem, show: &dyn Fn(&Replaced)) -> Result<Replaced> {
-    let done = fs.continue_replacement(&mut |found| {
+    let done = fs.replacer().run(&mut |found| {
         show(&Replaced::of(*found));
         true
     });
@@ -180,7 +180,7 @@ fn finish(fs: &Filesystem, show: &dyn Fn(&Replaced)) -> Result<Replaced> {
         _ => Failure::of(&error),
     })?;
     closed.map_err(|error| Failure::of(&error))?;
-    Ok(Replaced::of(fs.replacement()))
+    Ok(Replaced::of(fs.replacer().progress()))
 }
 
 impl Replaced {

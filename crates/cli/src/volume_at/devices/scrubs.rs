@@ -131,7 +131,7 @@ impl Scrubs for Unmounted {
         let options = ScrubOptions { read_only, bytes_per_second: wanted.limit, ..ScrubOptions::default() };
         let (record, began) = (Record::new(), Instant::now());
         record.keep(id);
-        let found = fs.scrub(options, &mut show);
+        let found = fs.scrubber().run(options, &mut show);
         drop(progress);
         let (state, found) = match found {
             Ok(found) => (ScrubState::Finished, Ok(Found::of_volume(&found).within(began.elapsed()))),

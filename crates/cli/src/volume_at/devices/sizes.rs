@@ -96,9 +96,9 @@ impl Sizes for Unmounted {
         if let Some(file) = file.as_ref().filter(|_| bytes > there) {
             set_length(file, bytes)?;
         }
-        fs.limit_relocation(limit);
+        fs.relocator().limit(limit);
         let line = Progress::new();
-        let done = fs.resize_device(device, bytes, &|progress: &VacateProgress| {
+        let done = fs.relocator().resize_device(device, bytes, &|progress: &VacateProgress| {
             line.say(&format!("{} of {} left", show_size(progress.left_bytes), show_size(progress.total_bytes)));
             !signals.has_come()
         });

@@ -9,14 +9,14 @@ pub fn new_file() -> NewInode {
 
 /// Makes a file, to which there is a reference from then on.
 pub fn file(fs: &Filesystem, dir: InodeId, name: &str, content: &[u8]) -> InodeId {
-    let id = fs.create(dir, name.as_bytes(), &new_file()).unwrap();
-    fs.write(id, WriteAt::Offset(0), content, false).unwrap();
+    let id = fs.directories().create(dir, name.as_bytes(), &new_file()).unwrap();
+    fs.files().write(id, WriteAt::Offset(0), content, false).unwrap();
     id
 }
 
 /// Makes a directory, to which there is a reference from then on.
 pub fn mkdir(fs: &Filesystem, dir: InodeId, name: &str) -> InodeId {
-    fs.create(dir, name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
+    fs.directories().create(dir, name.as_bytes(), &NewInode { mode: 0o040_755, ..NewInode::default() }).unwrap()
 }
 
 /// Why something fails.

@@ -116,7 +116,7 @@ pub fn fill(fs: &Filesystem, content: Content) -> Filled {
     let mut filled = Filled { said_free: available(fs), ..Filled::default() };
     let mut mark = (Instant::now(), 0);
     'full: loop {
-        let id = match fs.create(fs.root(), &name(filled.files), &new) {
+        let id = match fs.directories().create(fs.root(), &name(filled.files), &new) {
             Ok(id) => id,
             Err(error) => {
                 is_full::<()>(Err(error));
@@ -132,14 +132,14 @@ pub fn fill(fs: &Filesystem, content: Content) -> Filled {
         let mut at = 0;
         while at < len {
             let part = step.min((len - at) as usize);
-            if is_full(fs.write(id, WriteAt::Offset(at), &data[..part], false)) {
-                fs.forget(id, 1);
+            if is_full(fs.files().write(id, WriteAt::Offset(at), &data[..part], false)) {
+                fs.references().forget(id, 1);
                 break 'full;
             }
             at += part as u64;
             filled.bytes += part as u64;
         }
-        fs.forget(id, 1);
+        fs.references().forget(id, 1);
         if filled.bytes - mark.1 > filled.said_free / 1000 {
             filled.slowest = filled.slowest.max(mark.0.elapsed());
             mark = (Instant::now(), filled.bytes);
@@ -153,15 +153,15 @@ pub fn fill(fs: &Filesystem, content: Content) -> Filled {
 /// Removes what [`fill`] made.
 pub fn empty(fs: &Filesystem, filled: &Filled) {
     for number in 0..filled.files {
-        fs.unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("unlink {number}: {error}"));
+        fs.directories().unlink(fs.root(), &name(number)).unwrap_or_else(|error| panic!("unlink {number}: {error}"));
     }
     while fs.stats().inactivation.inodes > 0 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
     // Freed space becomes available with the next commit; after some more, empty chunks are
     // removed.
     for _ in 0..8 {
-        fs.sync().unwrap();
+        fs.durability().sync().unwrap();
     }
 }
 

@@ -40,17 +40,17 @@ impl Found {
 }
 
 fn facets(fs: &Filesystem, is: &Attributes) -> Facets {
-    let names = fs.list_xattrs(is.id).unwrap().into_iter();
+    let names = fs.inodes().list_xattrs(is.id).unwrap().into_iter();
     let content = match is.file_type {
-        FileType::Regular => fs.read(is.id, 0, is.size as usize).unwrap(),
-        FileType::Symlink => fs.read_link(is.id).unwrap(),
+        FileType::Regular => fs.files().read(is.id, 0, is.size as usize).unwrap(),
+        FileType::Symlink => fs.files().read_link(is.id).unwrap(),
         _ => Vec::new(),
     };
     Facets {
         mode: is.mode,
         owner: (is.uid, is.gid),
         flags: is.flags & !InodeFlags::PREALLOC,
-        xattrs: names.map(|name| (name.clone(), fs.get_xattr(is.id, &name).unwrap())).collect(),
+        xattrs: names.map(|name| (name.clone(), fs.inodes().get_xattr(is.id, &name).unwrap())).collect(),
         content,
     }
 }
@@ -62,14 +62,14 @@ pub fn walk(fs: &Filesystem, subvolume: TreeId) -> BTreeMap<Ino, Found> {
     let mut waiting = vec![(root, None, String::new())];
     while let Some((id, name, path)) = waiting.pop() {
         let found = all.entry(id.ino).or_insert_with(|| {
-            let is = fs.attributes(id).unwrap();
+            let is = fs.inodes().attributes(id).unwrap();
             let (names, paths) = (BTreeSet::new(), BTreeSet::new());
             Found { id, facets: facets(fs, &is), born: is.btime, names, paths }
         });
         found.names.extend(name);
         found.paths.insert(path.clone());
         if found.is_dir() {
-            for entry in fs.list(id, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
+            for entry in fs.directories().list(id, DirIndex(0), DirIndex(u64::MAX), usize::MAX).unwrap() {
                 let name = String::from_utf8(entry.name).unwrap();
                 let separator = if path.is_empty() { "" } else { "/" };
                 waiting.push((entry.inode, Some((id.ino, name.clone())), format!("{path}{separator}{name}")));
@@ -89,8 +89,8 @@ pub fn tree(walked: &BTreeMap<Ino, Found>) -> Tree {
 fn find(fs: &Filesystem, subvolume: TreeId, path: &str) -> InodeId {
     let mut at = InodeId::new(subvolume, Ino::ROOT_DIR);
     for name in path.split('/').filter(|name| !matches!(*name, "." | "")) {
-        at = fs.lookup(at, name.as_bytes()).unwrap_or_else(|error| panic!("{path}: {error}"));
-        fs.forget(at, 1);
+        at = fs.directories().lookup(at, name.as_bytes()).unwrap_or_else(|error| panic!("{path}: {error}"));
+        fs.references().forget(at, 1);
     }
     at
 }
@@ -114,16 +114,18 @@ fn step(fs: &Filesystem, subvolume: TreeId, words: &[&str]) {
     let split = |path| split(fs, subvolume, path);
     let number = |word: &str| word.parse::<u64>().unwrap();
     let set = |path, changes: SetAttributes| {
-        fs.set_attributes(find(path), &changes).unwrap();
+        fs.inodes().set_attributes(find(path), &changes).unwrap();
     };
     let make = |path, new: NewInode| {
         let (dir, name) = split(path);
-        let made = fs.create(dir, name, &new).unwrap();
-        fs.forget(made, 1);
+        let made = fs.directories().create(dir, name, &new).unwrap();
+        fs.references().forget(made, 1);
     };
     let rename = |from, to, exchange| {
         let ((dir, name), (other, other_name)) = (split(from), split(to));
-        fs.rename(dir, name, other, other_name, RenameFlags { exchange, ..RenameFlags::default() }).unwrap();
+        fs.directories()
+            .rename(dir, name, other, other_name, RenameFlags { exchange, ..RenameFlags::default() })
+            .unwrap();
     };
     match words {
         ["make", path, ..] => make(path, NewInode { mode: 0o100_644, ..NewInode::default() }),
@@ -136,26 +138,29 @@ fn step(fs: &Filesystem, subvolume: TreeId, words: &[&str]) {
         // The content of a seed, at an offset.
         ["write", path, seed, offset, len] => {
             let bytes = Rng::new(number(seed)).noise(number(len) as usize);
-            assert_eq!(fs.write(find(path), WriteAt::Offset(number(offset)), &bytes, false).unwrap(), bytes.len());
+            assert_eq!(
+                fs.files().write(find(path), WriteAt::Offset(number(offset)), &bytes, false).unwrap(),
+                bytes.len()
+            );
         }
         ["truncate", path, size] => {
             set(path, SetAttributes { size: Some(number(size)), ..SetAttributes::default() });
         }
-        ["punch", path, offset, len] => fs.punch_hole(find(path), number(offset), number(len)).unwrap(),
-        ["reserve", path, offset, len] => fs.allocate(find(path), number(offset), number(len), true).unwrap(),
+        ["punch", path, offset, len] => fs.files().punch_hole(find(path), number(offset), number(len)).unwrap(),
+        ["reserve", path, offset, len] => fs.files().allocate(find(path), number(offset), number(len), true).unwrap(),
         ["rm", path] => {
             let (dir, name) = split(path);
-            fs.unlink(dir, name).unwrap();
+            fs.directories().unlink(dir, name).unwrap();
         }
         ["rmdir", path] => {
             let (dir, name) = split(path);
-            fs.rmdir(dir, name).unwrap();
+            fs.directories().rmdir(dir, name).unwrap();
         }
         ["mv", from, to] => rename(from, to, false),
         ["swap", from, to] => rename(from, to, true),
         ["ln", from, to] => {
             let (dir, name) = split(to);
-            fs.link(find(from), dir, name).unwrap();
+            fs.directories().link(find(from), dir, name).unwrap();
         }
         ["chmod", path, mode] => {
             let mode = Some(u32::from_str_radix(mode, 8).unwrap());
@@ -166,11 +171,11 @@ fn step(fs: &Filesystem, subvolume: TreeId, words: &[&str]) {
             set(path, SetAttributes { uid: id, gid: id, ..SetAttributes::default() });
         }
         ["xattr", path, name, value] => {
-            fs.set_xattr(find(path), name.as_bytes(), value.as_bytes(), XattrMode::Set).unwrap();
+            fs.inodes().set_xattr(find(path), name.as_bytes(), value.as_bytes(), XattrMode::Set).unwrap();
         }
-        ["unxattr", path, name] => fs.remove_xattr(find(path), name.as_bytes()).unwrap(),
-        ["noatime", path] => fs.set_flags(find(path), InodeFlags::NOATIME).unwrap(),
-        ["nodump", path] => fs.set_flags(find(path), InodeFlags::NODUMP).unwrap(),
+        ["unxattr", path, name] => fs.inodes().remove_xattr(find(path), name.as_bytes()).unwrap(),
+        ["noatime", path] => fs.inodes().set_flags(find(path), InodeFlags::NOATIME).unwrap(),
+        ["nodump", path] => fs.inodes().set_flags(find(path), InodeFlags::NODUMP).unwrap(),
         words => panic!("{words:?}"),
     }
 }

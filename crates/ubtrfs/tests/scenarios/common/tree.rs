@@ -16,11 +16,11 @@ pub fn tree_of(fs: &Filesystem) -> Tree {
     while let Some((path, id)) = waiting.pop() {
         let entry = entry_of(fs, id);
         if entry.kind == Kind::Dir {
-            let last = fs.last_index(id).unwrap();
-            for child in fs.list(id, DirIndex(0), last, usize::MAX).unwrap() {
+            let last = fs.directories().last_index(id).unwrap();
+            for child in fs.directories().list(id, DirIndex(0), last, usize::MAX).unwrap() {
                 let separator: &[u8] = if path.is_empty() { b"" } else { b"/" };
-                let found = fs.lookup(id, &child.name).unwrap();
-                fs.forget(found, 1);
+                let found = fs.directories().lookup(id, &child.name).unwrap();
+                fs.references().forget(found, 1);
                 if found != child.inode {
                     tree.anomalies.push(format!("{}: listed as {:?}", path.escape_ascii(), child.inode));
                 }
@@ -38,7 +38,7 @@ pub fn tree_of(fs: &Filesystem) -> Tree {
 }
 
 fn entry_of(fs: &Filesystem, id: InodeId) -> Entry {
-    let attributes = fs.attributes(id).unwrap();
+    let attributes = fs.inodes().attributes(id).unwrap();
     let kind = match attributes.file_type {
         FileType::Directory => Kind::Dir,
         FileType::Symlink => Kind::Symlink,
@@ -50,7 +50,7 @@ fn entry_of(fs: &Filesystem, id: InodeId) -> Entry {
     };
     let time = |time: Timespec| (time.sec as i64, time.nsec);
     let device = matches!(kind, Kind::Char | Kind::Block);
-    let value = |name: &Vec<u8>| fs.get_xattr(id, name).unwrap();
+    let value = |name: &Vec<u8>| fs.inodes().get_xattr(id, name).unwrap();
     let (digest, data) = if kind == Kind::File { content_of(fs, id, attributes.size) } else { (None, None) };
     Entry {
         kind,
@@ -65,8 +65,8 @@ fn entry_of(fs: &Filesystem, id: InodeId) -> Entry {
         btime: Some(time(attributes.btime)),
         ino: Some(id.ino.0),
         rdev: device.then_some(((attributes.rdev >> 20) as u32, (attributes.rdev & 0xf_ffff) as u32)),
-        target: (kind == Kind::Symlink).then(|| fs.read_link(id).unwrap()),
-        xattrs: fs.list_xattrs(id).unwrap().iter().map(|name| (name.clone(), value(name))).collect(),
+        target: (kind == Kind::Symlink).then(|| fs.files().read_link(id).unwrap()),
+        xattrs: fs.inodes().list_xattrs(id).unwrap().iter().map(|name| (name.clone(), value(name))).collect(),
         data,
         digest,
         flags: None,
@@ -79,12 +79,12 @@ fn content_of(fs: &Filesystem, id: InodeId, size: u64) -> Content {
     const STEP: usize = 1 << 20;
     let mut digester = Digester::new(size);
     for offset in (0..size).step_by(STEP) {
-        digester.add(offset, &fs.read(id, offset, STEP).unwrap());
+        digester.add(offset, &fs.files().read(id, offset, STEP).unwrap());
     }
     let mut ranges = Vec::new();
     let mut at = 0;
-    while let Ok(start) = fs.seek_data(id, at) {
-        at = fs.seek_hole(id, start).unwrap();
+    while let Ok(start) = fs.files().seek_data(id, at) {
+        at = fs.files().seek_hole(id, start).unwrap();
         ranges.push((start, at - start));
     }
     (Some(digester.finish()), Some(ranges))
@@ -95,8 +95,10 @@ pub fn blocks_of(fs: &Filesystem, tree: &Tree) -> BTreeMap<Vec<u8>, u64> {
     let files = tree.entries.iter().filter(|(_, entry)| entry.kind == Kind::File);
     files
         .map(|(path, _)| {
-            let id = path.split(|byte| *byte == b'/').fold(fs.root(), |dir, name| fs.lookup(dir, name).unwrap());
-            (path.clone(), fs.attributes(id).unwrap().blocks)
+            let id = path
+                .split(|byte| *byte == b'/')
+                .fold(fs.root(), |dir, name| fs.directories().lookup(dir, name).unwrap());
+            (path.clone(), fs.inodes().attributes(id).unwrap().blocks)
         })
         .collect()
 }

@@ -45,15 +45,16 @@ pub fn root() -> InodeId {
 }
 
 pub fn write(fs: &Filesystem, name: &str, seed: u64, len: usize) -> ubtrfs::Result<InodeId> {
-    let file = fs.create(root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
-    fs.write(file, WriteAt::Offset(0), &pattern(seed, len), false)?;
+    let file =
+        fs.directories().create(root(), name.as_bytes(), &NewInode { mode: 0o100_644, ..NewInode::default() })?;
+    fs.files().write(file, WriteAt::Offset(0), &pattern(seed, len), false)?;
     Ok(file)
 }
 
 pub fn assert_holds(fs: &Filesystem, name: &str, seed: u64, len: usize) {
-    let file = fs.lookup(root(), name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert!(fs.read(file, 0, len + 1).unwrap() == pattern(seed, len), "{name}");
-    fs.forget(file, 1);
+    let file = fs.directories().lookup(root(), name.as_bytes()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(fs.files().read(file, 0, len + 1).unwrap() == pattern(seed, len), "{name}");
+    fs.references().forget(file, 1);
 }
 
 pub fn assert_clean(devices: &[Arc<dyn Device>], what: &str) {

@@ -3,7 +3,7 @@
 use ubtrfs_format::items::{InodeItem, inode_backrefs};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
 
-use super::operations::Operations;
+use super::Filesystem;
 use crate::error::Result;
 
 /// An inode as its own items describe it.
@@ -26,10 +26,10 @@ pub struct FoundSubvolume {
     pub is_snapshot: bool,
 }
 
-impl Operations {
+impl Filesystem {
     /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
     /// has them; items that can't be understood are left out.
-    pub(crate) fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
+    pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
         let tree = self.info.committed().tree(subvolume)?;
         let mut found: Vec<FoundInode> = Vec::new();
         let first = from.max(Ino::ROOT_DIR);
@@ -55,7 +55,7 @@ impl Operations {
     }
 
     /// All subvolumes that were not deleted, by number.
-    pub(crate) fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
+    pub fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
         let committed = self.info.committed();
         let alive = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);
         alive

@@ -1,5 +1,7 @@
 //! How full the volume is.
 
+use super::Filesystem;
+
 /// What statfs shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemStats {
@@ -15,14 +17,12 @@ pub struct FilesystemStats {
     pub name_len: u32,
 }
 
-use super::operations::Operations;
-
-impl Operations {
+impl Filesystem {
     /// How full the volume is, in units of data (one with two copies counts half of its devices).
     /// Free space includes free metadata; available space is what data can get, and zero once no
     /// file can be made or grow for lack of metadata. Inodes are not counted, since the format has
     /// no limit.
-    pub(crate) fn statfs(&self) -> FilesystemStats {
+    pub fn statfs(&self) -> FilesystemStats {
         let totals = self.info.space.totals();
         let block_size = self.info.volume.sector_size();
         let copies = totals.data_copies.max(1);

@@ -3,7 +3,7 @@
 use ubtrfs_format::{Generation, Header, Key, TreeId};
 use ubtrfs_tree::{Item, Snapshot};
 
-use super::operations::Operations;
+use super::Filesystem;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 
@@ -18,10 +18,10 @@ pub struct FoundItem {
     pub data: Vec<u8>,
 }
 
-impl Operations {
+impl Filesystem {
     /// Calls `visit` with the items of a tree from `first` to `last`, until it returns false.
     /// Changes since the last commit are not visible. `ENOENT` if there is no such tree.
-    pub(crate) fn search_tree(
+    pub fn search_tree(
         &self,
         tree: TreeId,
         first: Key,
@@ -34,7 +34,7 @@ impl Operations {
 
     /// The same of items in leaves that the commit `oldest` or a later one wrote; others are not
     /// read.
-    pub(crate) fn search_tree_since(
+    pub fn search_tree_since(
         &self,
         tree: TreeId,
         oldest: Generation,

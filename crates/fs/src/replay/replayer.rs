@@ -1,0 +1,14 @@
+//! What applies a log, and what it needs for that.
+
+use std::sync::Arc;
+
+use crate::fs_info::FsInfo;
+use crate::names::Names;
+use crate::reserve::Reserver;
+
+/// Applies the log that a mount found, with what that needs.
+pub(crate) struct Replayer {
+    pub(crate) info: Arc<FsInfo>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) reserver: Arc<Reserver>,
+}
