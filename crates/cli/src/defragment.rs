@@ -1,11 +1,12 @@
 //! `ubtrfs filesystem defragment`.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ubtrfs::{Defragmentation, Recompression};
-use ubtrfs_image::add_name;
+use ubtrfs_image::{Error, add_name};
 
 use crate::args::filesystem::Defragment;
 use crate::failure::{Failure, Result, each};
@@ -46,36 +47,58 @@ fn one(arguments: &Defragment, volume: &dyn VolumeAt, path: &Path) -> Result<()>
         Kind::Directory { .. } if !arguments.recursive => {
             Err(Failure::new(format!("{} is a directory: -r defragments the files in it", path.display())))
         }
-        Kind::Directory { .. } => all_below(arguments, &how, top, name),
+        Kind::Directory { inode, .. } => all_below(arguments, &how, (&*top, inode), name),
         Kind::File { .. } | Kind::Other => file(arguments, &how, &*top, name),
     }
 }
 
+/// A directory whose entries have their turn.
+struct Frame<'a> {
+    /// Where its path ends in that of what has its turn.
+    end: usize,
+    left: std::vec::IntoIter<(Vec<u8>, BoxedNode<'a>)>,
+}
+
 /// Defragments the regular files below a directory that are in its subvolume. One that fails keeps
-/// no other from its turn.
-fn all_below<'a>(arguments: &Defragment, how: &Defragmentation, top: BoxedNode<'a>, name: &[u8]) -> Result<()> {
-    let mut left = vec![(name.to_vec(), top)];
-    let mut is_top = true;
-    let mut step = |left: &mut Vec<(Vec<u8>, BoxedNode<'a>)>| {
-        let Some((path, mut node)) = left.pop() else { return Ok(false) };
+/// no other from its turn. A directory that has another path, too, which only damaged volumes have,
+/// is passed over, as it may be within itself.
+fn all_below<'a>(
+    arguments: &Defragment,
+    how: &Defragmentation,
+    (top, inode): (&(dyn Node<'a> + 'a), Option<(u64, u64)>),
+    name: &[u8],
+) -> Result<()> {
+    let frame = |end, mut entries: Vec<(Vec<u8>, BoxedNode<'a>)>| {
+        entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        Frame { end, left: entries.into_iter() }
+    };
+    let mut path = name.to_vec();
+    let mut frames = vec![frame(path.len(), top.entries()?)];
+    let mut seen: HashSet<(u64, u64)> = inode.into_iter().collect();
+    let mut step = || {
+        let Some(dir) = frames.last_mut() else { return Ok(false) };
+        path.truncate(dir.end);
+        let Some((name, mut node)) = dir.left.next() else {
+            frames.pop();
+            return Ok(true);
+        };
+        add_name(&mut path, &name);
         match node.kind()? {
-            Kind::Directory { is_of_other_subvolume, .. } if std::mem::take(&mut is_top) || !is_of_other_subvolume => {
-                let mut entries = node.entries()?;
-                entries.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));
-                left.extend(entries.into_iter().map(|(name, node)| {
-                    let mut path: Vec<u8> = path.clone();
-                    add_name(&mut path, &name);
-                    (path, node)
-                }));
+            Kind::Directory { is_of_other_subvolume: false, inode } => {
+                if inode.is_some_and(|inode| !seen.insert(inode)) {
+                    let path = Path::new(OsStr::from_bytes(&path));
+                    return Err(Failure::of(&Error::has_another_path(path)));
+                }
+                frames.push(frame(path.len(), node.entries()?));
             }
             Kind::File { .. } => file(arguments, how, &*node, &path)?,
-            _ => {}
+            Kind::Directory { .. } | Kind::Other => {}
         }
         Ok(true)
     };
     // The next step, until there is none.
     each(
-        std::iter::from_fn(|| match step(&mut left) {
+        std::iter::from_fn(|| match step() {
             Ok(false) => None,
             done => Some(done.map(drop)),
         }),

@@ -28,14 +28,9 @@ pub fn holding(path: &Path) -> Option<Mounted> {
 
 /// Fails because a place is on another file system, which is named.
 pub fn not_on_btrfs(place: &str) -> Failure {
-    let path = Path::new(place);
-    let hint = if path.is_file() {
-        format!("if it is an image, '{place}:/' is its top level, and '{place}:/PATH' a place in it")
-    } else {
-        "name a directory on the mount of one, or IMAGE:PATH in one that is not mounted".into()
-    };
-    let found =
-        holding(path).map(|mounted| format!(", but on {} (mounted on {})", mounted.kind, mounted.point.display()));
+    let hint = "name a directory on the mount of one, or IMAGE:PATH in one that is not mounted";
+    let found = holding(Path::new(place))
+        .map(|mounted| format!(", but on {} (mounted on {})", mounted.kind, mounted.point.display()));
     Failure::new(format!("{place} is not on a btrfs volume{}; {hint}", found.unwrap_or_default()))
 }
 

@@ -11,7 +11,7 @@ use crate::json::{self, as_json};
 use crate::output::say;
 use crate::report::Progress;
 use crate::show;
-use crate::volume_at::devices::{Replaced, WantedReplacement, devices};
+use crate::volume_at::devices::{Replaced, WantedReplacement, devices, replacement_on};
 
 /// How far a replacement is.
 #[derive(Debug, Serialize)]
@@ -42,9 +42,7 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
             let found = with_progress(|show| volume(&arguments.places).resume_replacement(show))?;
             say_replaced(&found, arguments.json)
         }
-        ReplaceCommand::Status(arguments) => {
-            say_replaced(&volume(std::slice::from_ref(&arguments.directory)).replacement()?, arguments.json)
-        }
+        ReplaceCommand::Status(arguments) => say_replaced(&replacement_on(&arguments.directory)?, arguments.json),
         ReplaceCommand::Cancel(arguments) => volume(&arguments.places).cancel_replacement(),
     }
 }

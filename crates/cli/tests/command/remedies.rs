@@ -37,9 +37,10 @@ fn errors_say_which_place_is_not_what_it_should_be() {
     fails(&ubtrfs(&["mount", &image]), 2, "ubtrfs mount DEVICE DIR");
     fails(&ubtrfs(&["restore", &image]), 2, "ubtrfs restore DEVICE DIR");
     fails(&ubtrfs(&["tree", "-t", "nonsense", &image]), 1, "name its number, or root, extent, chunk");
-    let create = ubtrfs(&["property", "get", &image, "ro"]);
-    fails(&create, 1, &format!("'{image}:/' is its top level"));
-    success(&ubtrfs(&["property", "get", &format!("{image}:/"), "ro"]));
+    fails(&ubtrfs(&["scrub", "status", &image]), 1, "name a directory on the mount of one");
+    // An image alone is its top level.
+    let alone = success(&ubtrfs(&["property", "get", &image, "ro"]));
+    assert_eq!(alone, success(&ubtrfs(&["property", "get", &format!("{image}:/"), "ro"])));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub use self::additions::Additions;
 pub use self::labels::Labels;
 pub use self::removals::Removals;
-pub use self::replacements::{Replaced, Replacements, WantedReplacement};
+pub use self::replacements::{Replaced, Replacements, WantedReplacement, replacement_on};
 pub use self::scrubs::{Scrubs, WantedScrub, about_scrub, device_ids, running};
 pub use self::sizes::Sizes;
 use self::unmounted::Unmounted;

@@ -14,7 +14,7 @@ use super::unmounted::Unmounted;
 use crate::device::open_new;
 use crate::failure::{Failure, Result};
 use crate::ioctls::{Mounted, about_mount};
-use crate::remedy::{only_on_mounts, only_on_ours};
+use crate::remedy::only_on_ours;
 use crate::which_device::{no_such_device, of_volume, on_mount, open_without};
 
 /// How often progress is shown.
@@ -51,9 +51,6 @@ pub trait Replacements {
 
     /// Gives a replacement up.
     fn cancel_replacement(&self) -> Result<()>;
-
-    /// How far the replacement is, or how the last one has ended.
-    fn replacement(&self) -> Result<Replaced>;
 
     /// The failure of a replacement that was given up, or goes on later.
     fn not_replaced(&self) -> Failure;
@@ -103,13 +100,14 @@ impl Replacements for OnMount {
         if is_good(&answer) { Ok(()) } else { Err(about(self.place(), Errno::NOTCONN)) }
     }
 
-    fn replacement(&self) -> Result<Replaced> {
-        status(self.opened()?).map_err(|errno| about(self.place(), errno))
-    }
-
     fn not_replaced(&self) -> Failure {
         about(self.place(), Errno::CANCELED)
     }
+}
+
+/// How far the replacement on a mount is, or how the last one has ended.
+pub fn replacement_on(directory: &Path) -> Result<Replaced> {
+    status(&Mounted::open(directory)?).map_err(|errno| about(directory, errno))
 }
 
 fn status(mounted: &Mounted) -> std::result::Result<Replaced, Errno> {
@@ -151,10 +149,6 @@ impl Replacements for Unmounted {
             _ => Failure::of(&error),
         })?;
         volume.fs.close().map_err(|error| Failure::of(&error))
-    }
-
-    fn replacement(&self) -> Result<Replaced> {
-        Err(only_on_mounts("'replace status'"))
     }
 
     fn not_replaced(&self) -> Failure {
