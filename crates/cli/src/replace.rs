@@ -39,7 +39,7 @@ pub fn run(arguments: &ReplaceArguments) -> Result<()> {
     match &arguments.what {
         ReplaceCommand::Start(arguments) => start(arguments),
         ReplaceCommand::Resume(arguments) => {
-            let found = with_progress(|show| volume(&arguments.places).resume_replacement(show))?;
+            let found = with_progress(|show| volume(&arguments.places).resume_replacement(arguments.limit, show))?;
             say_replaced(&found, arguments.json)
         }
         ReplaceCommand::Status(arguments) => say_replaced(&replacement_on(&arguments.directory)?, arguments.json),

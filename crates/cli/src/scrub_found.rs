@@ -84,16 +84,21 @@ impl Found {
         }
     }
 
+    /// A device of which nothing was compared.
+    pub fn nothing(device: DeviceId) -> Self {
+        Self { device: Some(device.0), ..Self::default() }
+    }
+
     /// A device that is not there.
     pub fn missing(device: DeviceId) -> Self {
-        Self { device: Some(device.0), missing: true, ..Self::default() }
+        Self { missing: true, ..Self::nothing(device) }
     }
 
     /// The same, which took so long.
     pub fn within(self, time: Duration) -> Self {
         let rate = u128::from(self.bytes()) * 1_000_000 / time.as_micros().max(1);
         let bytes_per_second = Some(u64::try_from(rate).unwrap_or(u64::MAX));
-        Self { seconds: Some(time.as_secs()), bytes_per_second, ..self }
+        Self { seconds: Some(time.as_secs()), bytes_per_second, seconds_left: None, ..self }
     }
 
     /// Bytes that were compared.

@@ -155,9 +155,14 @@ impl Replacer {
         // Who copied for the last one has ended.
         let Some(_idle) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
         let _exclusive = self.info.exclusive_op.begin()?;
-        self.bytes_per_second.store(options.bytes_per_second.unwrap_or(0), Ordering::Release);
+        self.limit(options.bytes_per_second);
         self.replacement.begin(source, target, options.avoid_source)?;
         self.committer.commit_anyway()
+    }
+
+    /// From now on so many bytes are copied in a second at the most, by what is under way, too.
+    pub fn limit(&self, bytes_per_second: Option<u64>) {
+        self.bytes_per_second.store(bytes_per_second.unwrap_or(0), Ordering::Release);
     }
 
     /// How far the replacement of a device is, or how the last one ended.

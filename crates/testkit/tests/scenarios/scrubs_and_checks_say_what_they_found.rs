@@ -206,6 +206,11 @@ fn a_scrub_says_how_long_it_takes_and_which_device_is_missing() {
     assert!(!slow.wait().unwrap().success());
     let text = mirror.ubtrfs(&["scrub", "status"], &[mount.path()]).ok().stdout;
     assert!(text.contains("was cancelled"), "{text}");
+    // What it had found until then is known.
+    let status = mirror.status(mount.path());
+    let [one, other] = &status.as_array().unwrap()[..] else { panic!("{status}") };
+    assert_eq!((&one["state"], &other["state"]), (&"cancelled".into(), &"cancelled".into()), "{status}");
+    assert!(other["data_bytes"].as_u64().unwrap() > 0 && other["seconds_left"].is_null(), "{status}");
     mount.unmount();
     let mount = Subject::ubtrfs().mount(&mirror.paths()[..1], "degraded");
     let text = mirror.ubtrfs(&["scrub", "start"], &[mount.path()]);

@@ -270,6 +270,30 @@ fn a_new_device_that_fails_is_given_up_and_the_volume_is_as_before() {
 }
 
 #[test]
+fn a_replacement_goes_on_at_the_limit_that_it_is_given_now() {
+    let devices = shared(&MIRRORED);
+    let fs = open(as_devices(&devices)).unwrap();
+    let new: Arc<dyn Device> = Arc::new(blank());
+    fs.replacer().begin(SOURCE, new, ReplaceOptions::default()).unwrap();
+    // The rest is not copied within any time that a test takes.
+    fs.replacer().limit(Some(1));
+    let mut asked = 0;
+    let mut few_times = |_: &_| {
+        asked += 1;
+        asked <= 3
+    };
+    let stopped = fs.replacer().run(&mut few_times).unwrap_err();
+    assert_eq!(stopped.errno(), Errno::CANCELED);
+    let progress = fs.replacer().progress();
+    assert!(progress.done_bytes < progress.total_bytes, "{progress:?}");
+    fs.replacer().limit(None);
+    fs.replacer().run(&mut |_| true).unwrap();
+    assert_eq!(fs.replacer().progress().state, ReplaceState::Finished);
+    assert_filled(&fs, 7);
+    fs.close().unwrap();
+}
+
+#[test]
 fn a_replacement_that_is_cancelled_leaves_the_volume_as_it_was() {
     let devices = shared(&SINGLE);
     let fs = open(as_devices(&devices)).unwrap();

@@ -47,7 +47,7 @@ pub trait Replacements {
     fn replace(&self, wanted: &WantedReplacement<'_>, show: &dyn Fn(&Replaced)) -> Result<Replaced>;
 
     /// Goes on with a replacement that was begun.
-    fn resume_replacement(&self, show: &dyn Fn(&Replaced)) -> Result<Replaced>;
+    fn resume_replacement(&self, limit: Option<u64>, show: &dyn Fn(&Replaced)) -> Result<Replaced>;
 
     /// Gives a replacement up.
     fn cancel_replacement(&self) -> Result<()>;
@@ -91,7 +91,7 @@ impl Replacements for OnMount {
         }
     }
 
-    fn resume_replacement(&self, _: &dyn Fn(&Replaced)) -> Result<Replaced> {
+    fn resume_replacement(&self, _: Option<u64>, _: &dyn Fn(&Replaced)) -> Result<Replaced> {
         Err(Failure::new(format!("{}: a mount goes on with a replacement by itself", self.place().display())))
     }
 
@@ -138,8 +138,10 @@ impl Replacements for Unmounted {
         finish(fs, show)
     }
 
-    fn resume_replacement(&self, show: &dyn Fn(&Replaced)) -> Result<Replaced> {
-        finish(&open_without(&self.paths, self.window, |_, _| true)?.fs, show)
+    fn resume_replacement(&self, limit: Option<u64>, show: &dyn Fn(&Replaced)) -> Result<Replaced> {
+        let volume = open_without(&self.paths, self.window, |_, _| true)?;
+        volume.fs.replacer().limit(limit);
+        finish(&volume.fs, show)
     }
 
     fn cancel_replacement(&self) -> Result<()> {

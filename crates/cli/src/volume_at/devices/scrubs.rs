@@ -1,5 +1,7 @@
 //! Scrubs: on a mount by the ioctls, a thread for each device; of devices by the engine.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,8 +76,12 @@ impl Scrubs for OnMount {
             })
         };
         let progress = Progress::new();
+        // The ioctl of one that is cancelled returns nothing.
+        let last_seen: RefCell<BTreeMap<DeviceId, Found>> = RefCell::default();
         let look = || {
             let so_far = running(mounted, &devices).unwrap_or_default();
+            let seen = so_far.iter().filter_map(|found| Some((DeviceId(found.device?), found.clone())));
+            last_seen.borrow_mut().extend(seen);
             let bytes = so_far.iter().map(Found::bytes).sum();
             let left = so_far.iter().filter_map(|found| found.seconds_left).max();
             let left = left.map_or_else(String::new, |left| format!(", about {} left", hours(left)));
@@ -83,14 +89,18 @@ impl Scrubs for OnMount {
         };
         let results = meanwhile(scrub_all, look);
         drop(progress);
-        let ended = results.into_iter().map(|(device, done, time)| match done {
-            Ok(argument) => Ok(Found::of(device, &argument).within(time)),
-            Err(Errno::NODEV) => Ok(Found::missing(device)),
-            Err(errno) => Err(errno),
-        });
-        let (found, errors): (Vec<_>, Vec<_>) = ended.partition(std::result::Result::is_ok);
-        let found: Vec<Found> = found.into_iter().flatten().collect();
-        let error = errors.into_iter().find_map(std::result::Result::err);
+        let mut last_seen = last_seen.into_inner();
+        let (mut found, mut error) = (Vec::new(), None);
+        for (device, done, time) in results {
+            found.push(match done {
+                Ok(argument) => Found::of(device, &argument).within(time),
+                Err(Errno::NODEV) => Found::missing(device),
+                Err(errno) => {
+                    error.get_or_insert(errno);
+                    last_seen.remove(&device).unwrap_or_else(|| Found::nothing(device)).within(time)
+                }
+            });
+        }
         let state = match error {
             None => ScrubState::Finished,
             Some(Errno::CANCELED | Errno::INTR) => ScrubState::Cancelled,
