@@ -11,8 +11,8 @@ use ubtrfs_format::{Generation, ItemType, Key, Leaf, Logical, TreeId};
 use crate::fault::{FaultKind, Location};
 use crate::groups::Groups;
 use crate::ranges::RangeSet;
-use crate::references::{Use, User, UserKind, Uses};
 use crate::report::Faults;
+use crate::uses::{Use, User, UserKind, Uses};
 use crate::walk::{Block, Visitor};
 
 fn is_extent(key: &Key) -> bool {

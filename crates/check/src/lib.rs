@@ -22,11 +22,11 @@ mod options;
 mod parity;
 mod phases;
 mod ranges;
-mod references;
 mod report;
 mod roots;
 mod subvolume;
 mod superblock;
+mod uses;
 mod walk;
 
 use std::sync::Arc;

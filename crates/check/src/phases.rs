@@ -19,11 +19,11 @@ use crate::media::Media;
 use crate::options::Options;
 use crate::parity::ParityCheck;
 use crate::ranges::RangeSet;
-use crate::references::User;
 use crate::report::{Faults, LogStats, Report};
 use crate::roots::{Roots, Uuids};
 use crate::subvolume::{Finished, Rules, SubvolumeCheck, path_of};
 use crate::superblock::{Copies, judge_fields};
+use crate::uses::User;
 use crate::walk::{BlocksOnly, Geometry, Items, TreeRoot, Visitor, Walker};
 
 /// What all phases share.

@@ -13,8 +13,8 @@ use ubtrfs_volume::Buffer;
 
 use crate::fault::{FaultKind, Location};
 use crate::media::Media;
-use crate::references::{User, Uses};
 use crate::report::{Faults, Progress};
+use crate::uses::{User, Uses};
 
 /// What all blocks of a volume have in common.
 #[derive(Debug, Clone, Copy)]

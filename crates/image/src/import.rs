@@ -22,11 +22,10 @@ use crate::attributes::{Attributes, give_property};
 use crate::content::Target;
 use crate::decompress::decompressed;
 use crate::error::{Error, Result, inside};
-use crate::inside::{VolumeFile, VolumeFiles, lookup};
+use crate::inside::lookup;
 use crate::job::Job;
 use crate::remove::remove;
 use crate::selection::Selection;
-use crate::source::Source;
 
 /// Bytes that are read at once, up to a multiple of them in a file: blocks within are read whole.
 const PIECE: usize = 1 << 20;
@@ -103,8 +102,8 @@ pub(crate) fn import_plain(
     Ok(())
 }
 
-struct Import<'a, 'b> {
-    fs: &'a Arc<Filesystem>,
+pub(crate) struct Import<'a, 'b> {
+    pub(crate) fs: &'a Arc<Filesystem>,
     job: &'a mut Job<'b>,
     root: InodeId,
     layer: Layer,
@@ -112,7 +111,7 @@ struct Import<'a, 'b> {
     /// The names that entries of this archive have made, by their directories.
     made: HashMap<InodeId, HashSet<Vec<u8>>>,
     /// Directories that have nothing of layers below any more.
-    hidden: HashSet<InodeId>,
+    pub(crate) hidden: HashSet<InodeId>,
     /// The times of directories, and flags, to be set in the end: those of the last entry of each.
     times: BTreeMap<InodeId, SetAttributes>,
     flags: BTreeMap<InodeId, u64>,
@@ -195,7 +194,7 @@ impl Import<'_, '_> {
         }
     }
 
-    fn has_made(&self, dir: InodeId, name: &[u8]) -> bool {
+    pub(crate) fn has_made(&self, dir: InodeId, name: &[u8]) -> bool {
         self.made.get(&dir).is_some_and(|names| names.contains(name))
     }
 
@@ -214,7 +213,7 @@ impl Import<'_, '_> {
     ///
     /// The names of a layer of an OCI image go through symbolic links of layers below, as container
     /// tools have it; the root of each link is the directory that is imported to.
-    fn walk(&mut self, names: &[&[u8]], shown: &Path, how: Walk) -> Result<Option<InodeId>> {
+    pub(crate) fn walk(&mut self, names: &[&[u8]], shown: &Path, how: Walk) -> Result<Option<InodeId>> {
         let mut dir = self.root;
         let mut above = Vec::new();
         let mut left: Vec<Vec<u8>> = names.iter().rev().map(|name| name.to_vec()).collect();
@@ -295,55 +294,6 @@ impl Import<'_, '_> {
         self.fs.directories().link(target, dir, name).map_err(inside(shown))
     }
 
-    /// Removes what layers below have under a name, or, where that is `.wh..opq`, all that they
-    /// have in the directory. What this layer has stays, whether it comes before or after that
-    /// (the image specification: whiteouts are about layers below).
-    fn whiteout(&mut self, above: &[&[u8]], name: &[u8], shown: &Path) -> Result<()> {
-        if name != b".wh..opq" && name.starts_with(b".wh.") {
-            // What AUFS had for itself: container tools pass over it.
-            return Ok(());
-        }
-        if matches!(name, b"" | b"." | b"..") {
-            return Err(refused(shown, "says that something without a name is removed"));
-        }
-        let Some(dir) = self.walk(above, shown, Walk::Below)? else { return Ok(()) };
-        if name == b".wh..opq" {
-            return self.hide(dir, shown);
-        }
-        match lookup(self.fs, dir, name).map_err(inside(shown))? {
-            Some((id, FileType::Directory)) if self.stays(dir, name, id) => self.hide(id, shown),
-            Some(_) if !self.has_made(dir, name) => remove(self.fs, dir, name, shown),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether a directory stays though layers below have it no more: this layer has it, or it is a
-    /// subvolume, which was asked for by who imports.
-    fn stays(&self, above: InodeId, name: &[u8], id: InodeId) -> bool {
-        self.has_made(above, name) || id.subvolume != above.subvolume
-    }
-
-    /// Removes all below a directory that has no name by this archive.
-    fn hide(&mut self, dir: InodeId, shown: &Path) -> Result<()> {
-        if !self.hidden.insert(dir) {
-            return Ok(());
-        }
-        let source = VolumeFiles::new(self.fs);
-        let mut left = vec![VolumeFile::new(dir, shown)];
-        while let Some(dir) = left.pop() {
-            for (name, file) in source.children(&dir)? {
-                match lookup(self.fs, dir.id, &name).map_err(|error| file.failed(error))? {
-                    Some((id, FileType::Directory)) if self.stays(dir.id, &name, id) => left.push(file),
-                    Some(_) if !self.has_made(dir.id, &name) => {
-                        remove(self.fs, dir.id, &name, &file.path().path())?;
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn content(
         &mut self,
         archive: &mut ArchiveReader<impl Read>,
@@ -387,7 +337,7 @@ impl Import<'_, '_> {
 
 /// What a walk to a directory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Walk {
+pub(crate) enum Walk {
     /// Something is put there: what is missing is made.
     Make,
     /// Something is there.
@@ -401,6 +351,6 @@ fn joined(names: &[&[u8]]) -> PathBuf {
     names.iter().map(|name| OsStr::from_bytes(name)).collect()
 }
 
-fn refused(path: &Path, why: &str) -> Error {
+pub(crate) fn refused(path: &Path, why: &str) -> Error {
     Error::Refused(format!("the archive's entry {} {why}", path.to_string_lossy().escape_debug()))
 }

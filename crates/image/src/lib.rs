@@ -40,6 +40,7 @@ mod source;
 mod sparse;
 mod subvolumes;
 mod verity;
+mod whiteouts;
 
 pub use composefs::dump;
 pub use copy::{CopyOptions, Destination, Reflink, copy_into};

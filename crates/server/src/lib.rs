@@ -41,7 +41,6 @@ mod mapped_pages;
 pub mod merge_ioctl;
 pub mod merge_records;
 mod nodes;
-mod nonblocking;
 mod opens;
 mod ownership;
 mod pages;
@@ -64,6 +63,7 @@ mod subvolumes;
 mod users_pool;
 pub mod vacate_ioctls;
 mod verity;
+mod which_thread;
 mod xattrs;
 
 pub use devices::Opener;

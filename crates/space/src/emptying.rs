@@ -5,7 +5,7 @@
 //!
 //! An operation that would fail for want of the space that such groups hold aside gets it: those in
 //! which nothing is left give space again at once, and one from which something is being moved is
-//! asked back, so that it is left as it is (`give_back`).
+//! asked back, so that it is left as it is (`give_back_groups`).
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;

@@ -48,6 +48,7 @@ mod block_refs;
 mod build;
 mod change_devices;
 mod chunks;
+mod data_edits;
 mod data_refs;
 mod device_stats;
 mod drop_subvolume;

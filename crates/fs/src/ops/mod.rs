@@ -33,6 +33,7 @@ mod reset_subvolume;
 mod resize;
 mod room;
 mod subvolume;
+mod throttle;
 mod write;
 mod write_at;
 mod xattr;

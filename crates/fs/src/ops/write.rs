@@ -12,12 +12,12 @@ use super::checks::check_may_write;
 use super::operations::FileOperations;
 use super::resize::{GrowthPlan, fill_sector};
 use super::write_at::WriteAt;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Result};
 use crate::inode::MAX_FILE_SIZE;
 use crate::inode::{Inode, InodeId, InodeState};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM};
 use crate::transaction::Transaction;
-use crate::writeback::{Cause, Packed, may_be_nocow};
+use crate::writeback::{Cause, may_be_nocow};
 use crate::xattr_names::CAPABILITY;
 use ubtrfs_space::Demand;
 
@@ -228,40 +228,6 @@ impl FileOperations {
         if write.kill_privileges {
             state.item.mode = without_set_id(state.item.mode);
         }
-    }
-
-    /// Starts writeback of an inode's pending dirty data. Returns whether it did: a commit that
-    /// began just now sees to that by itself.
-    pub(super) fn start_writeback(
-        &self,
-        inode: &Arc<Inode>,
-        state: &mut InodeState,
-        cause: Cause,
-        packed: Packed,
-    ) -> Result<bool> {
-        self.writeback.limit_in_flight(state)?;
-        let transaction = self.info.gate.enter();
-        if state.pending.generation != transaction.generation {
-            return Ok(false);
-        }
-        let written = self.writeback.write_back_pending(inode, state, &transaction, cause, packed);
-        // Data that was taken out of memory is lost: nothing after it may become durable.
-        written.map_err(|error| Error::Shared(self.info.abort(error)))?;
-        Ok(true)
-    }
-
-    /// Throttles writers when there is too much dirty data.
-    pub(super) fn throttle(&self) -> Result<()> {
-        self.writeback.limit_all_in_flight()?;
-        let dirty = self.info.dirty_bytes();
-        let budget = (self.info.options.memory / 4) as u64;
-        if dirty > budget {
-            ubtrfs_tree::ensure_may_block()?;
-            self.reserver.commit()?;
-        } else if dirty > budget / 2 {
-            self.info.commit_request.ask();
-        }
-        Ok(())
     }
 }
 
