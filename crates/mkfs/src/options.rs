@@ -132,8 +132,8 @@ pub struct MkfsOptions {
     pub skinny_metadata: bool,
     /// The superblock has the flag of RAID5 and RAID6 chunks, though a new volume has none.
     pub raid56: bool,
-    /// The superblock has the flag of RAID1C3 and RAID1C4 chunks. Without this option it has it if
-    /// there are such chunks.
+    /// The superblock has the flag of RAID1C3 and RAID1C4 chunks. It also has the flag without this
+    /// option if there are such chunks.
     pub raid1c34: bool,
     /// Quotas are enabled, and count the only subvolume.
     pub quotas: Option<Quotas>,

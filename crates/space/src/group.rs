@@ -43,10 +43,10 @@ impl FreeSpaceDelta {
     }
 }
 
-/// Whether the free space of a group is allocated.
+/// Whether space in a group may be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Giving {
-    /// It is allocated.
+    /// It may be allocated.
     Open,
     /// It is never allocated: the group is on devices of a seed, to which nothing is written.
     Closed,
@@ -82,7 +82,7 @@ pub(crate) struct BlockGroup {
     pub(crate) form: FreeSpaceForm,
     /// All of the group's free-space items must be rewritten.
     pub(crate) rewrite_free_space: bool,
-    /// Whether its free space is allocated at all.
+    /// Whether space in it may be allocated at all.
     pub(crate) giving: Giving,
     /// The chunk is not in the trees yet; the next commit adds it.
     pub(crate) new: bool,

@@ -192,7 +192,7 @@ pub enum Rank {
     NodeReadAhead,
     /// A shard of the cache of nodes.
     NodeCache,
-    /// What could not be read.
+    /// Notes about what could not be read.
     Damage,
     /// The target of a replacement that was found at the mount.
     FoundTarget,
@@ -240,7 +240,7 @@ pub enum Rank {
     RecordingDevice,
     /// The state of a device that is protected by a writer's mark.
     ProtectedDevice,
-    /// What a writer knows of its mark.
+    /// The state of a writer's mark and lease.
     WriterLease,
     /// The ticket of writes that are submitted later.
     DeferredWrite,

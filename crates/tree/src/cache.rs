@@ -15,8 +15,8 @@ use crate::{Block, BoxError, Damage, Error, Geometry, NodeRef, Result, SeededHas
 
 /// The source of nodes that are not in the cache.
 pub trait NodeSource: Send + Sync {
-    /// Reads a node of the node size, verifies its checksum, and checks by
-    /// [`Node::check`](ubtrfs_format::Node::check) that it is as `expected`.
+    /// Reads a node. Returns its bytes, as many as the node size, after its checksum has been
+    /// verified and [`Node::check`](ubtrfs_format::Node::check) has found it to be as `expected`.
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError>;
 
     /// Returns how many nodes are best read at a time before they are needed, or 0 if reading one

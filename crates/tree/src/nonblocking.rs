@@ -1,9 +1,9 @@
 //! The non-blocking mode of threads.
 //!
 //! A thread that serves many requests can serve those that need only memory, and has to leave the
-//! others to other threads. Of which kind a request is becomes known only while it is served. So
-//! such a thread turns non-blocking mode on, and an operation that would block on a device or a
-//! commit fails with [`Error::WouldBlock`](crate::Error::WouldBlock) instead, before it has changed
+//! others to other threads. It learns which kind a request is only while it serves it. So such a
+//! thread turns non-blocking mode on, and an operation that would block on a device or a commit
+//! fails with [`Error::WouldBlock`](crate::Error::WouldBlock) instead, before it has changed
 //! anything.
 
 use std::cell::Cell;

@@ -34,9 +34,10 @@ pub fn keep_from_use(file: &File, shown: &Path) -> Result<()> {
     }
 }
 
-/// Returns whether a locked file may be an image. It is one if it has a writer, or remains of a
-/// superblock: at its beginning, at that of a partition, or at that of a range that somebody has
-/// locked, who may have opened a part by its offset. A file that can't be read may be one.
+/// Returns whether a locked file may be an image. It is one if it has a writer, or if there are
+/// remains of a superblock at the beginning of the file, of a partition, or of a range that another
+/// process has locked, since that may have opened a part of the file by its offset. A file that
+/// can't be read may be one.
 fn may_be_image(file: &File, path: &Path) -> bool {
     if is_written(file) {
         return true;

@@ -40,9 +40,9 @@ pub(crate) struct Member {
     has_blocks_of: AtomicU64,
     /// It is given up, but its superblock does not say so yet.
     is_given_up: AtomicBool,
-    /// Reads that are under way.
+    /// How many reads are in flight.
     reads: Arc<AtomicUsize>,
-    /// How often it has missed a write.
+    /// How often it has failed to keep what it should have got.
     missed: AtomicU64,
     errors: [AtomicU64; 5],
     /// The counters that the volume's `DEV_STATS` item has.
@@ -307,7 +307,7 @@ impl Member {
         Reading(Arc::clone(&self.reads))
     }
 
-    /// Reads that are under way.
+    /// Returns how many reads are in flight.
     pub(crate) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }
@@ -318,12 +318,13 @@ impl Member {
         }
     }
 
-    /// Notes that it has missed a write.
+    /// Notes that it has failed to keep what it should have got.
     pub(crate) fn note_missed(&self) {
         self.missed.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns how often it has missed a write. Unlike its counters of errors, this is never reset.
+    /// Returns how often it has failed to keep what it should have got. Unlike its counters of
+    /// errors, this is never reset.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Acquire)
     }

@@ -82,7 +82,7 @@ impl Volume {
         self.member(devid).ok().filter(|member| member.shares_history()).and_then(|member| member.has_all_of())
     }
 
-    /// Returns how many writes a device has missed since it was opened.
+    /// Returns how often a device has failed to keep what was written to it since it was opened.
     pub fn missed_writes(&self, devid: DeviceId) -> u64 {
         self.member(devid).map_or(0, |member| member.missed())
     }

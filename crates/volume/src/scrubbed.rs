@@ -18,7 +18,7 @@ pub struct Scrubbed {
     pub corrected: u64,
     /// Copies that are wrong and stay so.
     pub uncorrectable: u64,
-    /// Those of the uncorrectable copies of which no device has a right one.
+    /// Uncorrectable copies of blocks and sectors of which no device has a right copy.
     pub nowhere: u64,
 }
 

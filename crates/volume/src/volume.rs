@@ -81,7 +81,7 @@ pub struct Volume {
     pub(crate) publishing: Mutex<Vec<DeviceId>>,
     /// Held while it is decided whether the volume can do without a device.
     pub(crate) giving_up: Mutex<()>,
-    /// How far a device that lags has been brought up, and how many writes it had missed then.
+    /// How far a device that lags has been brought up, and how often it had missed writes then.
     pub(crate) resilvered: Mutex<Option<(Resilvered, u64)>>,
     /// When the superblocks on the devices were last compared with ours.
     pub(crate) looks: Mutex<Looks>,

@@ -34,7 +34,7 @@ pub struct ItemFault {
     pub slot: usize,
     /// Its key.
     pub key: Key,
-    /// What is wrong.
+    /// The rule that it breaks.
     #[source]
     pub error: Error,
 }

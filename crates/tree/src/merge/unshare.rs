@@ -7,7 +7,7 @@ use super::allocator::NodeAllocator;
 use crate::block::{Block, NodeRef};
 use crate::error::Result;
 
-/// Those nodes from the root down to the merge's position that other trees may use too.
+/// The nodes from the root down to the merge's position, as far as other trees may use them too.
 ///
 /// Whether a node is shared depends on the references that its ancestors gave it when they were
 /// unshared, so ancestors come first. But a node is unshared only if it really changes, which is
