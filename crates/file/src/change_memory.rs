@@ -1,14 +1,14 @@
-//! What a transaction holds in memory, in bytes (invariant 26: what changed is bounded by
-//! `memory=`, whatever kind it is of).
+//! The memory that a transaction's changes take, in bytes (invariant 26: changes of every kind are
+//! bounded by `memory=`).
 //!
-//! Each inode has an [`Account`] with its transaction. It is settled when the inode's lock for
-//! writing is released, from lengths and sums that each container maintains, so nothing is counted
-//! twice. The transaction itself adds what belongs to no inode (extents with their checksums).
+//! Each inode has an [`Account`] with its transaction. It is settled when the inode's write lock is
+//! released, from lengths and sums that each container maintains, so nothing is counted twice. The
+//! transaction itself adds what belongs to no inode (extents with their checksums).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// An inode that changed, without what its batch lists: it is in the table, in the transaction's
+/// A changed inode, without the contents of its batch: it is in the table, in the transaction's
 /// list and, once more, in the edits of its commit.
 pub const INODE: usize = 1400;
 /// A changed entry of a directory, found by name and by number, without the name.
@@ -17,13 +17,13 @@ pub const ENTRY: usize = 230;
 pub const REFERENCE: usize = 80;
 /// A changed xattr, without name and value.
 pub const XATTR: usize = 130;
-/// A piece of a file's map, with the memory of its commit: an item, and the changed references to
-/// its extent.
+/// A piece of a file's map, with the memory that its commit needs: an item, and the changed
+/// references to its extent.
 pub const PIECE: usize = 450;
-/// An extent with other references that gets or loses one: its commit rewrites its item with all of
-/// them.
+/// An extent with other references that gets or loses one: the commit rewrites the extent's item
+/// with all of them.
 pub const SHARED: usize = 700;
-/// A committed piece that is deleted: its commit removes a reference.
+/// A committed piece that is deleted: the commit removes a reference.
 pub const DISPLACED: usize = SHARED;
 /// A new extent, without its checksums.
 pub const EXTENT: usize = 130;
@@ -40,19 +40,19 @@ pub struct TransactionMemory {
 }
 
 impl TransactionMemory {
-    /// What changed, but for dirty data.
+    /// Returns the bytes of changes without dirty data.
     #[inline]
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Dirty data.
+    /// Returns the bytes of dirty data.
     #[inline]
     pub fn dirty(&self) -> u64 {
         self.dirty.load(Ordering::Relaxed)
     }
 
-    /// Adds what belongs to no inode.
+    /// Adds bytes that belong to no inode.
     #[inline]
     pub fn add(&self, bytes: usize) {
         self.changes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -109,8 +109,8 @@ fn settle(total: &AtomicU64, before: u64, now: u64) {
 mod tests {
     use super::*;
 
-    /// Invariant 26: the settled bytes are those that are held, and none are left when the inodes
-    /// are dropped.
+    /// Invariant 26: the settled bytes are those that are held, and all are subtracted when the
+    /// inodes are dropped.
     #[test]
     fn accounts_add_up_and_subtract_their_bytes_on_drop() {
         let memory = Arc::new(TransactionMemory::default());

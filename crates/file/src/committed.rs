@@ -12,12 +12,12 @@ use crate::piece::{ExtentPiece, InlinePiece, MAX_PACKED, Mapped, Piece};
 
 /// The lowest layer of a file's map.
 pub trait PieceSource {
-    /// The pieces of the file in `range`, in order and without gaps (nothing is a hole). Ends after
-    /// an error.
+    /// Returns the pieces of the file in `range`, in order and without gaps (a gap in the items is
+    /// a hole). Ends after an error.
     fn pieces_in(&self, range: Range<u64>) -> Box<dyn Iterator<Item = Result<Mapped>> + '_>;
 }
 
-/// For a file that is in no tree yet.
+/// The source of a file that is in no tree yet: all of it is a hole.
 #[derive(Clone, Copy, Debug)]
 pub struct Unborn;
 
@@ -37,12 +37,12 @@ pub struct CommittedExtents<R> {
 }
 
 impl<R: Reader + Clone> CommittedExtents<R> {
-    /// Those of inode `ino` in `tree`.
+    /// The file extent items of inode `ino` in `tree`.
     pub fn new(tree: Tree<R>, ino: Ino, sector_size: u32) -> Self {
         Self { tree, ino, sector_size }
     }
 
-    /// The pieces in `range`, in order and without gaps.
+    /// Returns the pieces in `range`, in order and without gaps.
     #[cfg(test)]
     pub(crate) fn pieces(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
         self.pieces_in(range).collect()
@@ -52,8 +52,8 @@ impl<R: Reader + Clone> CommittedExtents<R> {
         Key::new(self.ino.0, ItemType::EXTENT_DATA, offset)
     }
 
-    /// The pieces of the items, each whole, that start in `range`, and before them the last one
-    /// that starts earlier, which may reach into it.
+    /// Returns the whole pieces of the items that start in `range`, preceded by that of the last
+    /// item that starts earlier, which may reach into it.
     pub fn items(&self, range: &Range<u64>) -> impl Iterator<Item = Result<Mapped>> + use<R> {
         let this = self.clone();
         let items = self.tree.range_with_previous(self.key(range.start)..=self.key(range.end.saturating_sub(1)));
@@ -125,7 +125,7 @@ impl<R: Reader + Clone> PieceSource for CommittedExtents<R> {
     }
 }
 
-/// The piece of the file extent item at `start`, if the item is valid.
+/// Checks the file extent item at `start`, and returns its piece.
 #[inline]
 pub fn checked_piece(start: u64, extent: &FileExtent<'_>, sector: u64) -> std::result::Result<Mapped, ExtentProblem> {
     if !start.is_multiple_of(sector) {
@@ -209,7 +209,7 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    /// Inode 257 with these pieces, between items of others.
+    /// Returns inode 257 with these pieces, between items of other inodes.
     fn committed(pieces: &[(u64, u64, Piece)]) -> CommittedExtents<Arc<ubtrfs_tree::NodeCache>> {
         let key = |ino, offset| Key::new(ino, ItemType::EXTENT_DATA, offset);
         let item = |len, piece: &Piece| piece.to_item(len, Generation(7));

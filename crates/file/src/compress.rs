@@ -1,8 +1,8 @@
-//! Packing of content for compressed extents, as the kernel's btrfs reads it: of zlib and zstd one
-//! stream for all of it, of LZO a segment for each sector.
+//! Packing content for compressed extents, as the kernel's btrfs reads it: zlib and zstd make one
+//! stream of all content, LZO a segment for each sector.
 //!
-//! A [`Packer`] keeps its contexts for the next piece, since making one takes as long as packing a
-//! small piece.
+//! A [`Packer`] keeps its contexts for the next piece, since creating one takes as long as packing
+//! a small piece.
 
 use flate2::{FlushCompress, Status};
 use ubtrfs_format::items::Compression;
@@ -13,7 +13,7 @@ use crate::decompress::{LZO_LENGTH, ZSTD_WINDOW_LOG};
 use crate::lzo;
 use crate::piece::MAX_PACKED;
 
-/// An algorithm and how hard it tries.
+/// An algorithm and its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionMethod {
     /// The algorithm.
@@ -22,7 +22,7 @@ pub struct CompressionMethod {
 }
 
 impl CompressionMethod {
-    /// At the nearest level that the algorithm has; 0 stands for its default.
+    /// Uses the nearest level that the algorithm has; 0 stands for its default.
     pub fn new(algorithm: Compression, level: i32) -> Self {
         Self { algorithm, level: nearest_level(algorithm, level) }
     }
@@ -43,7 +43,8 @@ impl Packer {
         Self { sector_size, packed: vec![0; MAX_PACKED as usize], zlib: None, zstd: None, lzo: None }
     }
 
-    /// Packs `content` into at most `most` bytes; `None` if it takes more, or if packing fails.
+    /// Packs `content` into at most `most` bytes. Returns `None` if it takes more, or if packing
+    /// fails.
     pub fn pack(&mut self, method: CompressionMethod, content: &[u8], most: usize) -> Option<&[u8]> {
         let most = most.min(self.packed.len());
         let len = match method.algorithm {
@@ -56,8 +57,8 @@ impl Packer {
     }
 
     fn zlib(&mut self, level: i32, content: &[u8], most: usize) -> Option<usize> {
-        // One that did not end its stream is not used again: zlib-rs begins the next one in the
-        // middle.
+        // An encoder that did not end its stream is not used again: zlib-rs would begin the next
+        // stream in the middle.
         let kept = self.zlib.take().filter(|(of, _)| *of == level);
         let new = || flate2::Compress::new(flate2::Compression::new(level as u32), true);
         let mut encoder = kept.map_or_else(new, |(_, encoder)| encoder);
@@ -84,7 +85,7 @@ impl Packer {
         self.zstd.take_if(|(of, _)| *of != level);
         if self.zstd.is_none() {
             let mut encoder = zstd::bulk::Compressor::new(level).ok()?;
-            // No reader has a larger window than an extent has content.
+            // No reader has a larger window than the most content of an extent.
             encoder.set_parameter(CParameter::WindowLog(ZSTD_WINDOW_LOG)).ok()?;
             self.zstd = Some((level, encoder));
         }
@@ -92,7 +93,7 @@ impl Packer {
         encoder.compress_to_buffer(content, &mut self.packed[..most]).ok()
     }
 
-    /// See [`crate::decompress::unpack`] for what a stream looks like.
+    /// Packs by LZO. [`crate::decompress::unpack`] describes the stream.
     fn lzo(&mut self, content: &[u8], most: usize) -> Option<usize> {
         let table = self.lzo.get_or_insert_with(lzo::Table::new);
         let mut at = LZO_LENGTH;
@@ -115,12 +116,12 @@ impl Packer {
 /// Bytes of a sample, and how far apart samples are.
 const SAMPLE: usize = 16;
 const STRIDE: usize = 256;
-/// So little content is packed without asking.
+/// Content of at most this many bytes is packed without sampling it.
 const LITTLE: usize = 4096;
 
-/// Whether samples of some content give hope that it can be packed: bytes that are not as frequent
-/// as each other, or samples that occur more than once. It takes a hundredth of the time of a
-/// vain attempt.
+/// Returns whether samples of content suggest that it can be packed: some byte values are more
+/// frequent than others, or samples occur more than once. This takes a hundredth of the time of a
+/// failed attempt.
 pub fn seems_compressible(content: &[u8]) -> bool {
     if content.len() <= LITTLE {
         return true;
@@ -135,7 +136,7 @@ pub fn seems_compressible(content: &[u8]) -> bool {
     }
     let samples = words.len() as u64;
     let bytes = samples * SAMPLE as u64;
-    // How many pairs of bytes are equal: one in 256 if all are as frequent.
+    // The number of equal pairs of bytes: one in 256 if all values are equally frequent.
     let equal: u64 = counts.iter().map(|count| u64::from(*count) * u64::from(count.saturating_sub(1))).sum();
     if equal * 256 * 10 > bytes * (bytes - 1) * 12 {
         return true;
@@ -154,7 +155,7 @@ mod tests {
     use crate::decompress::unpack;
 
     const SECTOR: usize = 4096;
-    /// What one extent holds at most.
+    /// The most content of an extent.
     const MAX_CONTENT: usize = MAX_PACKED as usize;
 
     fn noise(len: usize) -> Vec<u8> {

@@ -1,14 +1,14 @@
-//! How data is compressed as it is written, and the mount options that say it.
+//! How data is compressed as it is written, and the mount options that set it.
 
 use ubtrfs_format::items::Compression;
 
-/// How hard zlib and zstd try where nobody says it.
+/// The level of zlib and zstd if none is given.
 const DEFAULT_LEVEL: i32 = 3;
 const ZLIB_LEVELS: std::ops::RangeInclusive<i32> = 1..=9;
 const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = -15..=15;
 
-/// The nearest level that an algorithm has; 0 stands for its default, and for that of one without
-/// levels.
+/// Returns the nearest level that an algorithm has. A `level` of 0 stands for the default; an
+/// algorithm without levels gets 0.
 pub(crate) fn nearest_level(algorithm: Compression, level: i32) -> i32 {
     let level = if level == 0 { DEFAULT_LEVEL } else { level };
     CompressionMode::levels(algorithm).map_or(0, |levels| level.clamp(*levels.start(), *levels.end()))
@@ -17,19 +17,19 @@ pub(crate) fn nearest_level(algorithm: Compression, level: i32) -> i32 {
 /// How data is compressed as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressionMode {
-    /// By which algorithm, if a file's property names no other.
+    /// The algorithm, unless a file's property names another.
     pub algorithm: Compression,
-    /// How hard it tries, as far as it has levels; 0 stands for its default.
+    /// The level, if the algorithm has levels; 0 stands for its default.
     pub level: i32,
-    /// Data of every file, also where samples of it, or what was written before, don't seem to be
-    /// compressible.
+    /// Compresses the data of every file, even if samples of it, or what was written before, do not
+    /// seem compressible.
     pub force: bool,
 }
 
 impl CompressionMode {
-    /// The mode for a value of `compress=` or (`force`) `compress-force=`: `zlib` or `zstd`, with
-    /// or without a level after a colon, or `lzo`; none from `no` or `none`. `None` for any other
-    /// value.
+    /// Parses a value of `compress=` or (`force`) `compress-force=`: `zlib` or `zstd`, with or
+    /// without a level after a colon, or `lzo`. `no` and `none` give `Some(None)`, which means no
+    /// compression. Any other value gives `None`.
     #[allow(clippy::option_option, reason = "a value may say that nothing is compressed")]
     pub fn parse(value: &str, force: bool) -> Option<Option<Self>> {
         if matches!(value, "no" | "none") {
@@ -45,7 +45,7 @@ impl CompressionMode {
         Some(Some(Self { algorithm, level: level.parse().ok()?, force }))
     }
 
-    /// The levels of an algorithm that has some.
+    /// Returns the levels of an algorithm, if it has some.
     pub fn levels(algorithm: Compression) -> Option<std::ops::RangeInclusive<i32>> {
         match algorithm {
             Compression::Zlib => Some(ZLIB_LEVELS),
@@ -54,13 +54,14 @@ impl CompressionMode {
         }
     }
 
-    /// Whether a mount option says how data is compressed, with a value that there is or not.
+    /// Returns whether a mount option sets the compression, whether or not its value is valid.
     pub fn is_option(option: &str) -> bool {
         let name = option.split_once('=').map_or(option, |(name, _)| name);
         matches!(name, "compress" | "compress-force")
     }
 
-    /// The mount option that says so, with the level that is used where the algorithm has levels.
+    /// Returns the mount option for this mode, with the level that is used if the algorithm has
+    /// levels.
     pub fn to_option(self) -> String {
         let level = match nearest_level(self.algorithm, self.level) {
             0 => String::new(),
@@ -69,7 +70,7 @@ impl CompressionMode {
         format!("{}={}{level}", if self.force { "compress-force" } else { "compress" }, Self::property(self.algorithm))
     }
 
-    /// What the property of a file is called that is compressed by an algorithm.
+    /// Returns the name of an algorithm in the property of a file.
     pub fn property(algorithm: Compression) -> &'static str {
         match algorithm {
             Compression::None => "none",
@@ -79,7 +80,7 @@ impl CompressionMode {
         }
     }
 
-    /// The algorithm that a property names; what follows the name means nothing.
+    /// Returns the algorithm that a property names. Anything after the name is ignored.
     pub fn algorithm_of(property: &[u8]) -> Option<Compression> {
         const ALL: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
         ALL.into_iter().find(|algorithm| property.starts_with(Self::property(*algorithm).as_bytes()))

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use ubtrfs_format::{ItemType, Key, Logical, leaf_data_size, objectid};
 use ubtrfs_tree::{EditBatch, Result, Snapshot};
 
-/// Collects what a commit changes of the checksum tree.
+/// Collects the changes that a commit makes to the checksum tree.
 pub struct CsumEdits<'a> {
     tree: &'a Snapshot,
     sum_size: usize,
     sector: u64,
     most_sums: usize,
-    /// Items that changed, by the address of their first sector; `None` is one that is deleted.
+    /// Changed items, by the address of their first sector; `None` for a deleted one.
     items: BTreeMap<u64, Option<Vec<u8>>>,
 }
 
 impl<'a> CsumEdits<'a> {
-    /// No changes of `tree` yet, whose checksums have `sum_size` bytes for each sector of
+    /// An empty set of changes of `tree`, whose checksums have `sum_size` bytes for each sector of
     /// `sector` bytes, and whose nodes have `node_size` bytes.
     pub fn new(tree: &'a Snapshot, sum_size: usize, sector: u64, node_size: usize) -> Self {
         // At least two items fit a leaf, so that a split is always possible.
@@ -28,7 +28,7 @@ impl<'a> CsumEdits<'a> {
         Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, address)
     }
 
-    /// Bytes of data that a number of bytes of checksums cover.
+    /// Returns how many bytes of data `sums` bytes of checksums cover.
     fn covered(&self, sums: usize) -> u64 {
         (sums / self.sum_size) as u64 * self.sector
     }
@@ -45,7 +45,8 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
-    /// The last item that starts before `address`. (There may have been deleted items in between.)
+    /// Returns the last item that starts before `address`. (There may have been deleted items in
+    /// between.)
     fn last_before(&mut self, address: u64) -> Option<(u64, &mut Vec<u8>)> {
         self.items.range_mut(..address).rev().find_map(|(at, item)| Some((*at, item.as_mut()?)))
     }
@@ -79,8 +80,8 @@ impl<'a> CsumEdits<'a> {
         }
     }
 
-    /// Deletes the checksums of extents, which are sorted. Neighbours are deleted together: one by
-    /// one, each deletion would scan the remains of all those before it.
+    /// Deletes the checksums of extents (sorted). Neighbours are deleted together: if they were
+    /// deleted one by one, each deletion would scan the remains of all earlier ones.
     pub fn delete_all(&mut self, extents: &[(Logical, u64)]) -> Result<()> {
         const MAX: u64 = 1 << 30;
         let mut extents = extents.iter().copied().peekable();
@@ -96,7 +97,7 @@ impl<'a> CsumEdits<'a> {
     /// Replaces the checksums of the sectors from `start` on.
     pub fn put(&mut self, start: Logical, sums: &[u8]) -> Result<()> {
         let end = start.plus(self.covered(sums.len())).0;
-        // With the item that ends where these begin.
+        // This includes the item that ends where these begin.
         self.load(start.0.saturating_sub(1), end)?;
         self.delete_loaded(start.0, end);
         let mut at = start.0;
@@ -118,7 +119,7 @@ impl<'a> CsumEdits<'a> {
         Ok(())
     }
 
-    /// The edits.
+    /// Returns the edits.
     pub fn into_edits(self) -> EditBatch {
         let mut edits = EditBatch::default();
         for (address, sums) in self.items {
@@ -131,7 +132,8 @@ impl<'a> CsumEdits<'a> {
     }
 }
 
-/// Checksums of adjacent extents, which become one change: each would look for its neighbours.
+/// Gathers checksums of adjacent extents to one change, since each change has to look for its
+/// neighbours.
 #[derive(Default)]
 pub struct AdjacentSums {
     start: Logical,
@@ -140,10 +142,11 @@ pub struct AdjacentSums {
 }
 
 impl AdjacentSums {
-    /// Bytes of checksums that are gathered.
+    /// How many bytes of checksums are gathered.
     const MAX: usize = 64 << 10;
 
-    /// Adds the checksums of an extent; puts those before it that it is no neighbour of.
+    /// Adds the checksums of an extent. If it is no neighbour of those gathered before, puts these
+    /// first.
     pub fn append(&mut self, start: Logical, len: u64, sums: &[u8], into: &mut CsumEdits<'_>) -> Result<()> {
         if start != self.end || self.sums.len() >= Self::MAX {
             self.put(into)?;
@@ -154,7 +157,7 @@ impl AdjacentSums {
         Ok(())
     }
 
-    /// Puts what was gathered.
+    /// Puts the gathered checksums.
     pub fn put(&mut self, into: &mut CsumEdits<'_>) -> Result<()> {
         let put = if self.sums.is_empty() { Ok(()) } else { into.put(self.start, &self.sums) };
         self.sums.clear();

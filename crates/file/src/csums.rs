@@ -8,12 +8,12 @@ use crate::error::{DataError, Result};
 
 /// Lookup of checksums of data.
 pub trait Checksums {
-    /// The checksums of the sectors from `at` on for `len` bytes (both aligned to sectors), one
-    /// after the other. An error if one is missing.
+    /// Returns the checksums of the sectors from `at` on for `len` bytes (both aligned to sectors),
+    /// in order. Fails if one is missing.
     fn lookup(&self, at: Logical, len: u64) -> Result<Vec<u8>>;
 }
 
-/// Those of a volume that has lost its checksum tree.
+/// The lookup in a volume that has lost its checksum tree.
 #[derive(Clone, Copy, Debug)]
 pub struct NoChecksums;
 
@@ -32,17 +32,17 @@ pub struct ChecksumTree<R> {
 }
 
 impl<R: Reader + Clone> ChecksumTree<R> {
-    /// Those in `tree`, of a volume with this algorithm and sector size.
+    /// The checksums in `tree`, of a volume with this algorithm and sector size.
     pub fn new(tree: Tree<R>, checksum: ChecksumType, sector_size: u32) -> Self {
         Self { tree, checksum, sector_size }
     }
 }
 
-/// Sectors one after the other that have checksums, or have none: address, bytes, checksums.
+/// A run of sectors that all have checksums, or all have none: address, bytes, checksums.
 pub(crate) type SumRun = (Logical, u64, Option<Vec<u8>>);
 
 impl<R: Reader + Clone> ChecksumTree<R> {
-    /// The sectors from `at` on for `len` bytes in runs with and without checksums.
+    /// Divides the sectors from `at` on for `len` bytes into runs with and without checksums.
     pub fn runs(&self, at: Logical, len: u64) -> Result<Vec<SumRun>> {
         let mut runs: Vec<SumRun> = Vec::new();
         let (mut next, end) = (at, at.plus(len));
@@ -109,7 +109,8 @@ fn csum_key(at: Logical) -> Key {
     Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, at.0)
 }
 
-/// The checksums that a checksum tree has of the sectors of `len` bytes from `at` on, in runs.
+/// Returns, in runs, the checksums that a checksum tree has for the sectors of `len` bytes from
+/// `at` on.
 pub fn sum_runs<R: Reader + Clone>(
     tree: &Tree<R>,
     at: Logical,

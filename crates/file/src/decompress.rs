@@ -1,4 +1,4 @@
-//! Unpacking of compressed extents.
+//! Unpacking compressed extents.
 //!
 //! Memory is bounded by the caller's buffer for the result, plus the decoder's window. The bytes
 //! come from a device, so any input must give a result or an error.
@@ -9,16 +9,17 @@ use zstd::stream::raw::{DParameter, Decoder, Operation};
 
 use crate::error::UnpackProblem;
 
-/// Windows of zstd frames are not larger than a packed extent's content: 2^17 bytes.
+/// The largest window of zstd frames, as a logarithm: 2^17 bytes, the most content of a packed
+/// extent.
 pub(crate) const ZSTD_WINDOW_LOG: u32 = 17;
-/// Bytes of the length before an LZO stream, and of that before each segment in it.
+/// The size in bytes of the length before an LZO stream, and of that before each segment in it.
 pub(crate) const LZO_LENGTH: usize = 4;
 
 type Result<T> = std::result::Result<T, UnpackProblem>;
 
-/// Decompresses `packed` into `out`, whose length is the extent's uncompressed length. `packed` may
-/// be followed by padding. Where the stream ends earlier than `out`, the rest is zero; its bytes
-/// beyond `out` are ignored.
+/// Decompresses `packed` into `out`, whose length is the extent's uncompressed length. Padding may
+/// follow `packed`. If the stream ends before `out` does, the rest is zero. Content beyond `out` is
+/// ignored.
 pub(crate) fn unpack(compression: Compression, packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<()> {
     let unpacked = match compression {
         Compression::None => {
@@ -81,9 +82,10 @@ fn unpack_zstd(packed: &[u8], out: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// A stream is a length of all of it, then segments: a length and an LZO1X stream of at most a
-/// sector of content. A segment's length never crosses a sector's bound (counted from the start of
-/// the stream): the rest of a sector that is too short for it is skipped.
+/// Unpacks a stream of LZO. It is the length of the stream, then segments: each is a length and an
+/// LZO1X stream of at most a sector of content. A segment's length never crosses a sector boundary
+/// (counted from the start of the stream): if the rest of a sector is too short for it, it is
+/// skipped.
 fn unpack_lzo(packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<usize> {
     let total = lzo_length(packed, 0)?;
     let packed = packed.get(..total).ok_or(UnpackProblem::CutShort("LZO"))?;
@@ -103,7 +105,7 @@ fn unpack_lzo(packed: &[u8], out: &mut [u8], sector_size: usize) -> Result<usize
         written += if room.len() >= sector_size {
             unpack_segment(segment, &mut room[..sector_size])?
         } else {
-            // The content of the last segment may be longer than the requested part.
+            // The last segment may have more content than was requested.
             last.resize(sector_size, 0);
             let len = unpack_segment(segment, &mut last)?.min(room.len());
             room[..len].copy_from_slice(&last[..len]);
@@ -118,7 +120,7 @@ fn lzo_length(packed: &[u8], at: usize) -> Result<usize> {
     Ok(u32::from_le_bytes(*bytes) as usize)
 }
 
-/// Decompresses one LZO1X stream; an empty one is refused, since it would make no progress.
+/// Decompresses one LZO1X stream. Refuses an empty one, since it would make no progress.
 fn unpack_segment(segment: &[u8], out: &mut [u8]) -> Result<usize> {
     match lzokay::decompress::decompress(segment, out) {
         Ok(len) if len > 0 => Ok(len),
@@ -176,7 +178,8 @@ pub(crate) mod tests {
     const ALL: [(Compression, Packer); 3] =
         [(Compression::Zlib, zlib), (Compression::Zstd, zstd), (Compression::Lzo, lzo)];
 
-    /// Compressible in parts, and not in others, so that LZO segments take all sorts of lengths.
+    /// Returns content that is compressible only in parts, so that LZO segments take all sorts of
+    /// lengths.
     pub(crate) fn content(len: usize, seed: u64) -> Vec<u8> {
         let mut state = seed | 1;
         (0..len)

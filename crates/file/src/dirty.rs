@@ -1,26 +1,26 @@
-//! Dirty bytes of one file: written by programs, and not yet submitted to the devices.
+//! The dirty data of one file: written by programs, but not submitted to the devices yet.
 //!
-//! They are kept by whole sectors, since only those can be written back. A sector of which a
-//! program wrote a part must first be given its old content ([`DirtyData::sectors_to_fill`]),
-//! unless it has none.
+//! It is kept in whole sectors, since only these can be written back. If a program wrote a part of
+//! a sector, the sector must first get its old content ([`DirtyData::sectors_to_fill`]), unless it
+//! has none.
 //!
-//! What it may become is fixed when it is accepted, since that is what metadata was reserved for:
-//! whether it may be compressed, and in how many bytes of inline content it must fit
+//! How the data may be written back is fixed when it is accepted, since metadata is reserved for
+//! that: whether it may be compressed, and how many bytes of inline content it may become at most
 //! (invariant 50).
 //!
-//! Memory holds windows of the file, whose sizes are those of a sector times powers of [`GROWTH`]:
-//! one that is written in order gets larger and larger ones, one that is written at random a sector
-//! each.
+//! The memory is divided into windows of the file, whose sizes are the sector size times powers of
+//! [`GROWTH`]. A file that is written in order gets larger and larger windows, one that is written
+//! at random a window for each sector.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ubtrfs_volume::{Buffer, SharedBuffer};
 
-/// The size of the largest windows. No window reaches over a multiple of it.
+/// The size of the largest windows in bytes. No window crosses a multiple of it.
 const BLOCK: usize = 64 * 1024;
-/// By how much a full window grows where writing continues: a file that is written in small steps
-/// is copied rarely.
+/// The factor by which a full window grows when writing continues behind it, so that a file that is
+/// written in small steps is rarely copied.
 const GROWTH: usize = 4;
 
 /// Dirty sectors of one file.
@@ -28,36 +28,36 @@ const GROWTH: usize = 4;
 pub struct DirtyData {
     /// Bytes of a sector: a power of two from 4 KiB to [`BLOCK`].
     sector: u32,
-    /// By their offset in the file, a multiple of their size: two of them are apart, or one would
-    /// be in the other.
+    /// The windows by their offset in the file, a multiple of their size. No two of them overlap.
     windows: BTreeMap<u64, Window>,
-    /// Memory that the windows take.
+    /// The memory that the windows take, in bytes.
     bytes: usize,
-    /// Some of it must be written as it is.
+    /// Some of the data must be written uncompressed.
     plain: bool,
-    /// Bytes of metadata that are reserved for it, if it becomes inline.
+    /// Bytes of metadata that are reserved for the data in case it becomes inline.
     inline_room: u64,
 }
 
-/// Adjacent dirty sectors, taken out of the dirty data to be written.
+/// Adjacent dirty sectors, taken out of the dirty data for writeback.
 #[derive(Clone, Debug)]
 pub struct DirtyRun {
     /// Offset in the file.
     pub offset: u64,
-    /// The content, each a multiple of the sector size and aligned for direct I/O.
+    /// The content. The length of each buffer is a multiple of the sector size, and its memory is
+    /// aligned for direct I/O.
     pub buffers: Vec<SharedBuffer>,
 }
 
 #[allow(clippy::len_without_is_empty, reason = "a run has at least one sector")]
 impl DirtyRun {
-    /// Bytes of the run.
+    /// Returns the length of the run in bytes.
     #[inline]
     pub fn len(&self) -> u64 {
         self.buffers.iter().map(|buffer| buffer.len() as u64).sum()
     }
 
-    /// Copies the run's bytes of the file from `offset` on over `out`, and leaves the rest of it
-    /// unchanged, so that reads see data in flight.
+    /// Copies those bytes of the run that are in the file at `offset..offset + out.len()` to `out`,
+    /// and leaves the rest of it unchanged, so that reads see data in flight.
     #[cfg(test)]
     pub fn overlay(&self, offset: u64, out: &mut [u8]) {
         let mut at = self.offset;
@@ -69,23 +69,23 @@ impl DirtyRun {
 }
 
 impl DirtyData {
-    /// Bytes of a sector.
+    /// Returns the sector size in bytes.
     pub fn sector(&self) -> u64 {
         self.sector.into()
     }
 
-    /// The same, of memory.
+    /// Returns the sector size in bytes, as a size in memory.
     fn sector_bytes(&self) -> usize {
         self.sector as usize
     }
 
-    /// No dirty data, of a file on a volume with this sector size.
+    /// Empty dirty data of a file on a volume with this sector size.
     pub fn new(sector_size: u32) -> Self {
         let sector = sector_size.clamp(4096, BLOCK as u32).next_power_of_two();
         Self { sector, windows: BTreeMap::new(), bytes: 0, plain: false, inline_room: 0 }
     }
 
-    /// Takes all of it and leaves it empty.
+    /// Takes all dirty data, and leaves `self` empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         Self {
@@ -97,43 +97,44 @@ impl DirtyData {
         }
     }
 
-    /// Whether nothing is dirty.
+    /// Returns whether nothing is dirty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.windows.is_empty()
     }
 
-    /// Notes that some of it must be written as it is: it was written past the page cache, or
-    /// nothing was reserved for the items of compressed extents.
+    /// Notes that some of the data must be written uncompressed: it was written past the page
+    /// cache, or nothing was reserved for the items of compressed extents.
     pub fn forbid_packing(&mut self) {
         self.plain = true;
     }
 
-    /// Whether it may be compressed as it is written.
+    /// Returns whether the data may be compressed in writeback.
     pub fn may_be_packed(&self) -> bool {
         !self.plain
     }
 
-    /// Notes that more bytes of metadata are reserved for it, in its transaction.
+    /// Notes that more bytes of metadata are reserved, in the data's transaction, for inline
+    /// content.
     pub fn add_inline_room(&mut self, bytes: u64) {
         self.inline_room += bytes;
     }
 
-    /// The most bytes that it may have as inline content.
+    /// Returns the most bytes that the data may take as inline content.
     #[inline]
     pub fn inline_room(&self) -> u64 {
         self.inline_room
     }
 
-    /// Memory that the data takes, in bytes.
+    /// Returns how many bytes of memory the data takes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Offsets of the sectors whose old content must be given to [`Self::fill`] before `len` bytes
-    /// are written at `offset` of a file of `old_size` bytes: those that are not dirty and keep
-    /// some of their old bytes.
+    /// Returns the offsets of the sectors whose old content must be given to [`Self::fill`] before
+    /// `len` bytes are written at `offset` of a file of `old_size` bytes: those that are not dirty
+    /// and keep some of their old bytes.
     ///
     /// Before the file is truncated to a size inside a sector, call this with that size as `offset`
     /// and a length of 0.
@@ -152,12 +153,12 @@ impl DirtyData {
         [partial_first.and_then(needs), partial_last.and_then(needs)].into_iter().flatten()
     }
 
-    /// Makes the sector at `sector_offset` dirty with its old content, padded with zeroes. A sector
-    /// that is dirty already stays as it is: its content is newer.
+    /// Makes the sector at `sector_offset` dirty with its old content, padded with zeros. A sector
+    /// that is already dirty stays as it is, since its content is newer.
     ///
     /// # Panics
     ///
-    /// If that is no sector's offset, or more than a sector.
+    /// If `sector_offset` is not aligned, or `content` is longer than a sector.
     pub fn fill(&mut self, sector_offset: u64, content: &[u8]) {
         assert!(sector_offset.is_multiple_of(self.sector()) && content.len() <= self.sector_bytes());
         if self.covers(sector_offset..sector_offset + 1) {
@@ -170,8 +171,8 @@ impl DirtyData {
         }
     }
 
-    /// Bytes that would become dirty if `len` bytes were written at `offset`: what space must be
-    /// found for.
+    /// Returns how many bytes would become dirty if `len` bytes were written at `offset`. Space
+    /// must be reserved for them.
     pub fn newly_dirty(&self, offset: u64, len: u64) -> u64 {
         if len == 0 {
             return 0;
@@ -189,7 +190,8 @@ impl DirtyData {
         end - start - dirty
     }
 
-    /// Writes. Sectors that become dirty by this and are written in part are zero elsewhere.
+    /// Writes `data` at `offset`. If a sector becomes dirty by this and is written only in part,
+    /// the rest of it is zero.
     pub fn write(&mut self, offset: u64, mut data: &[u8]) {
         let mut at = offset;
         while !data.is_empty() {
@@ -200,7 +202,7 @@ impl DirtyData {
         }
     }
 
-    /// Writes what one window can hold.
+    /// Writes data that fits one window.
     fn write_part(&mut self, at: u64, data: &[u8]) {
         let sector = self.sector_bytes();
         let span = at..at + data.len() as u64;
@@ -220,8 +222,8 @@ impl DirtyData {
         }
     }
 
-    /// Copies what is dirty of the file from `offset` on over `out`, and leaves the rest of it
-    /// alone.
+    /// Copies those dirty bytes that are in the file at `offset..offset + out.len()` to `out`, and
+    /// leaves the rest of it unchanged.
     pub fn overlay(&self, offset: u64, out: &mut [u8]) {
         if out.is_empty() {
             return;
@@ -234,7 +236,7 @@ impl DirtyData {
         }
     }
 
-    /// Whether every sector that `range` touches is dirty.
+    /// Returns whether every sector that `range` touches is dirty.
     pub fn covers(&self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return true;
@@ -253,7 +255,7 @@ impl DirtyData {
     }
 
     /// Truncates the file to `size` bytes: sectors beyond are dropped, and the rest of the last one
-    /// becomes zero. (If the last one isn't dirty and has old content, it has to be filled before,
+    /// becomes zero. (If the last one isn't dirty and has old content, it has to be filled first,
     /// or its old tail would reappear.)
     pub fn truncate(&mut self, size: u64) {
         let sector = self.sector();
@@ -269,11 +271,11 @@ impl DirtyData {
         }
     }
 
-    /// Forgets the sectors in `range`, which starts and ends at sectors' bounds.
+    /// Drops the sectors in `range`, which starts and ends at sector boundaries.
     ///
     /// # Panics
     ///
-    /// If it does not start at one.
+    /// If it does not start at a sector boundary.
     pub fn discard(&mut self, range: Range<u64>) {
         assert!(range.start.is_multiple_of(self.sector()));
         if range.is_empty() {
@@ -293,13 +295,13 @@ impl DirtyData {
         }
     }
 
-    /// All dirty ranges in order: offset and length, adjacent ones as one.
+    /// Returns all dirty ranges in order, as offset and length; adjacent ones are joined.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.ranges_from(0)
     }
 
-    /// The first dirty range that ends after `from`, clipped to start at `from` at the earliest and
-    /// to have at most `max_len` bytes: offset and length.
+    /// Returns the first dirty range that ends after `from`, as offset and length. It is clipped to
+    /// start at `from` or later, and to have at most `max_len` bytes.
     pub fn next_run(&self, from: u64, max_len: u64) -> Option<(u64, u64)> {
         let mut run: Option<(u64, u64)> = None;
         for (start, len) in self.block_runs(from) {
@@ -312,9 +314,9 @@ impl DirtyData {
         run.map(|(offset, len)| (offset, len.min(max_len)))
     }
 
-    /// Takes the first dirty range out, but not more than `max_len` bytes (rounded down to sectors;
-    /// one sector at least). The content is not copied: what stays dirty of a window shares its
-    /// memory until it is written again.
+    /// Takes out the first dirty range, but at most `max_len` bytes (rounded down to sectors, at
+    /// least one sector). The content is not copied: the dirty rest of a window shares its memory
+    /// until it is written again.
     pub fn take_run(&mut self, max_len: u64) -> Option<DirtyRun> {
         let sector = self.sector();
         let (offset, len) = self.next_run(0, (max_len - max_len % sector).max(sector))?;
@@ -340,7 +342,7 @@ impl DirtyData {
         Some(DirtyRun { offset, buffers })
     }
 
-    /// Dirty ranges from `from` on, adjacent ones as one.
+    /// Returns the dirty ranges from `from` on; adjacent ones are joined.
     fn ranges_from(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut runs = self.block_runs(from).peekable();
         std::iter::from_fn(move || {
@@ -352,7 +354,7 @@ impl DirtyData {
         })
     }
 
-    /// Dirty ranges from `from` on, none longer than a window.
+    /// Returns the dirty ranges from `from` on, none longer than a window.
     fn block_runs(&self, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let sector = self.sector_bytes();
         self.windows_in(from..u64::MAX).flat_map(move |(base, window)| {
@@ -364,22 +366,22 @@ impl DirtyData {
         })
     }
 
-    /// The window that holds a byte of the file, with its offset.
+    /// Returns the window that holds a byte of the file, with its offset.
     fn held(&self, at: u64) -> Option<(u64, &Window)> {
         let (&start, window) = self.windows.range(..=at).next_back()?;
         (at - start < window.len() as u64).then_some((start, window))
     }
 
-    /// The windows that overlap a range, in order, with their offsets.
+    /// Returns the windows that overlap a range, in order, with their offsets.
     fn windows_in(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Window)> {
         let first = self.held(range.start).map_or(range.start, |(start, _)| start);
         self.windows.range(first..range.end.max(first)).map(|(&start, window)| (start, window))
     }
 
-    /// Where the new window goes that holds `span`, which no window does.
+    /// Returns the range of the new window that is to hold `span`, which no window holds.
     fn new_place(&self, span: &Range<u64>) -> Range<u64> {
         let start = span.start - span.start % self.sector();
-        // The writer that filled the window before this one continues here.
+        // The writer that filled the window before this one probably continues here.
         let before = start.checked_sub(1).and_then(|last| self.held(last));
         match before.filter(|(_, window)| window.is_full(self.sector_bytes())) {
             Some((_, window)) if start.is_multiple_of(BLOCK as u64) && window.len() == BLOCK => {
@@ -392,7 +394,7 @@ impl DirtyData {
         }
     }
 
-    /// Makes a window of `data`, all of it dirty, in place of those that would be in it.
+    /// Makes a window of `data`, all of it dirty, which replaces the windows within its range.
     fn replace(&mut self, start: u64, data: &[u8]) {
         let end = start + data.len() as u64;
         let inner: Vec<u64> = self.windows.range(start..end).map(|(&inner, _)| inner).collect();
@@ -404,7 +406,7 @@ impl DirtyData {
         self.windows.insert(start, window);
     }
 
-    /// Makes a window, into which those go that would be in it.
+    /// Makes a window, and moves into it the windows within its range.
     fn insert(&mut self, start: u64, bytes: Buffer) {
         let mut window = Window { bytes: Bytes::Own(bytes), dirty: 0 };
         let inner: Vec<u64> = self.windows_in(start..start + window.len() as u64).map(|(inner, _)| inner).collect();
@@ -418,8 +420,7 @@ impl DirtyData {
     }
 }
 
-/// Copies `from`, which is at `at` in the file, over `out`, which is at `offset`, as far as they
-/// overlap.
+/// Copies `from`, which is at `at` in the file, to `out`, which is at `offset`, where they overlap.
 fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
     let start = at.max(offset);
     let end = at.saturating_add(from.len() as u64).min(offset.saturating_add(out.len() as u64));
@@ -429,8 +430,8 @@ fn copy_over(at: u64, from: &[u8], offset: u64, out: &mut [u8]) {
     }
 }
 
-/// Where the smallest window is that holds `span`: it has the sector's size times a power of
-/// [`GROWTH`] (or that of the largest), and starts at a multiple of its size.
+/// Returns the range of the smallest window that holds `span`. Its size is the sector size times a
+/// power of [`GROWTH`] (or that of the largest window), and it starts at a multiple of its size.
 fn place_of(sector: usize, span: &Range<u64>) -> Range<u64> {
     let mut len = sector as u64;
     while len < BLOCK as u64 && span.start / len != (span.end - 1) / len {
@@ -440,7 +441,7 @@ fn place_of(sector: usize, span: &Range<u64>) -> Range<u64> {
     start..start + len
 }
 
-/// The bits of these sectors of a window.
+/// Returns the bits of these sectors of a window.
 fn mask(sectors: Range<usize>) -> u32 {
     if sectors.is_empty() { 0 } else { ((1_u32 << sectors.len()) - 1) << sectors.start }
 }
@@ -448,7 +449,7 @@ fn mask(sectors: Range<usize>) -> u32 {
 /// A part of a file, up to 64 KiB.
 #[derive(Debug)]
 struct Window {
-    /// Its content; what is not dirty in it has no meaning.
+    /// Its content. Bytes of clean sectors have no meaning.
     bytes: Bytes,
     /// A bit for each dirty sector.
     dirty: u32,
@@ -456,9 +457,9 @@ struct Window {
 
 #[derive(Debug)]
 enum Bytes {
-    /// Ours alone.
+    /// Memory that only this window uses.
     Own(Buffer),
-    /// A part of it is being written to disk: it must not change.
+    /// Memory of which a part is being written to disk, so it must not change.
     Shared(SharedBuffer),
 }
 
@@ -480,12 +481,12 @@ impl Window {
         self.bytes.len()
     }
 
-    /// Whether all of it is dirty.
+    /// Returns whether all of it is dirty.
     fn is_full(&self, sector: usize) -> bool {
         self.dirty == mask(0..self.len() / sector)
     }
 
-    /// The bytes, to be changed: what is shared with I/O is copied before.
+    /// Returns the bytes to change them. If they are shared with I/O, they are copied first.
     fn own(&mut self, sector: usize) -> &mut [u8] {
         if let Bytes::Shared(shared) = &self.bytes {
             let mut buffer = Buffer::for_reading(shared.len());
@@ -501,7 +502,7 @@ impl Window {
         }
     }
 
-    /// Takes over what is dirty of a smaller window at byte `at` of this one.
+    /// Takes over the dirty sectors of a smaller window at byte `at` of this one.
     fn absorb(&mut self, sector: usize, at: usize, inner: &Self) {
         let bytes = self.own(sector);
         for run in inner.runs() {
@@ -529,7 +530,8 @@ impl Window {
         self.dirty |= mask(first..last + 1);
     }
 
-    /// Takes this part, all of it dirty, out; also returns the window with what remains dirty.
+    /// Takes out this part, all of which is dirty. Also returns the window with the rest that
+    /// remains dirty.
     fn take(mut self, sector: usize, part: Range<usize>) -> (SharedBuffer, Option<Self>) {
         let shared = match self.bytes {
             Bytes::Own(buffer) => buffer.share(),
@@ -541,7 +543,7 @@ impl Window {
         (taken, rest)
     }
 
-    /// Runs of adjacent dirty sectors.
+    /// Returns the runs of adjacent dirty sectors.
     fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let mut bits = self.dirty;
         std::iter::from_fn(move || {
@@ -588,7 +590,7 @@ mod tests {
             dirty.write(sector * 4096, &[1; 4096]);
         }
         assert_eq!(dirty.bytes(), 5 * 4096);
-        // What is written over all of them is in one window.
+        // A write over all of them is in one window.
         dirty.write(4096, &vec![2; 60 * 1024]);
         assert_eq!((dirty.bytes(), dirty.windows.len()), (64 * 1024, 1));
         let mut out = [0; 8192];
@@ -682,7 +684,7 @@ mod tests {
         ]
     }
 
-    /// Every sector that is dirty, with its content.
+    /// Every dirty sector with its content.
     type Model = std::collections::BTreeMap<u64, Vec<u8>>;
 
     fn model_write(model: &mut Model, sector: u64, at: u64, data: &[u8]) {
@@ -796,7 +798,8 @@ mod tests {
             run_against_model(sector, steps)?;
         }
 
-        /// After filling what is asked for, old and new bytes read back as from a plain file.
+        /// After the requested sectors are filled, old and new bytes read back as from a plain
+        /// file.
         #[test]
         fn filled_sectors_keep_old_bytes(old_size in 0_u64..20_000, at in 0_u64..20_000, len in 1_usize..9_000) {
             let old: Vec<u8> = (0..old_size).map(|index| (index % 251) as u8).collect();

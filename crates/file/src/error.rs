@@ -1,4 +1,4 @@
-//! What can be wrong with a file's content.
+//! The errors in a file's content.
 
 use ubtrfs_format::{Ino, Logical};
 
@@ -15,10 +15,10 @@ pub enum DataError {
     /// A tree could not be read.
     #[error(transparent)]
     Tree(#[from] ubtrfs_tree::Error),
-    /// An item is no item of its type.
+    /// An item is not valid for its type.
     #[error("{what} at {offset}: {source}")]
     Item {
-        /// Which kind of item.
+        /// The kind of item.
         what: &'static str,
         /// The offset of its key.
         offset: u64,
@@ -89,7 +89,7 @@ pub enum ExtentProblem {
     /// It ends beyond the end of the address space.
     #[error("ends beyond all offsets")]
     Overflow,
-    /// It covers what the item before it covers.
+    /// It covers bytes that the item before it covers.
     #[error("overlaps the one before it")]
     Overlap,
     /// Inline content where only extents may be.
@@ -115,7 +115,7 @@ pub enum UnpackProblem {
     /// Not a stream of the algorithm.
     #[error("{0} can't unpack it")]
     Malformed(&'static str),
-    /// The stream ends before its end.
+    /// The stream is truncated.
     #[error("the {0} stream is truncated")]
     CutShort(&'static str),
     /// The frame around LZO segments is impossible.

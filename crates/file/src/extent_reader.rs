@@ -1,4 +1,4 @@
-//! Reading of a file's content from the extents that its map refers to.
+//! Reading a file's content from the extents to which its map refers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use crate::decompress::unpack;
 use crate::error::{DataError, PackedPlace, Result};
 use crate::piece::{ExtentPiece, InlinePiece, MAX_PACKED, Mapped, Piece};
 
-/// Decompressed extents that are cached: enough for the likely number of sequential readers of
+/// How many decompressed extents are cached: enough for the likely number of sequential readers of
 /// small parts.
 const REMEMBERED: usize = 4;
-/// Reads that don't begin and end at sectors' bounds go through a buffer of at most this size.
+/// Reads that don't begin and end at sector boundaries go through a buffer of at most this many
+/// bytes.
 const BOUNCE: u64 = 1 << 20;
 
 /// The source of the bytes of extents: a volume, except in tests.
 pub trait DataSource {
-    /// Reads from `at` on, aligned to sectors; verifies, if checksums are given.
+    /// Reads from `at` on, aligned to sectors. Verifies the content if checksums are given.
     fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()>;
 }
 
@@ -40,14 +41,15 @@ pub struct ExtentReader {
     unpacked: Mutex<VecDeque<(ExtentPiece, Arc<[u8]>)>>,
 }
 
-/// What a read needs besides the map.
+/// The sources that a read needs besides the map.
 #[derive(Clone, Copy)]
 pub struct ReadContext<'a> {
     /// Where extents are read from.
     pub source: &'a dyn DataSource,
-    /// Their checksums; `None` for files without (NODATASUM).
+    /// Their checksums; `None` for files that have none (NODATASUM).
     pub checksums: Option<&'a dyn Checksums>,
-    /// Where data is noted that is read though its checksums are lost; without it that is an error.
+    /// Where reads of data whose checksums are lost are noted. If this is `None`, such a read
+    /// fails.
     pub damage: Option<&'a Damage>,
 }
 
@@ -70,12 +72,12 @@ impl ExtentReader {
         Self { sector_size: sector_size as usize, unpacked: Mutex::with_default(Rank::UnpackedExtents) }
     }
 
-    /// Reads the file from `at` on into `buf`, all of which `pieces` (in order, without gaps)
-    /// cover.
+    /// Reads the file from `at` on into `buf`. The `pieces` (in order, without gaps) cover all of
+    /// it.
     ///
     /// # Panics
     ///
-    /// If they don't: what was in the buffer would seem to be of the file.
+    /// If they don't: old bytes of the buffer would pass for content of the file.
     pub fn read(&self, context: ReadContext<'_>, pieces: &[Mapped], at: u64, buf: &mut [u8]) -> Result<()> {
         let range = at..at.saturating_add(buf.len() as u64);
         let mut rest = buf;
@@ -157,12 +159,12 @@ impl ExtentReader {
         Ok(())
     }
 
-    /// The whole content of a packed extent.
+    /// Returns the whole content of a packed extent.
     fn unpacked(&self, context: ReadContext<'_>, extent: &ExtentPiece) -> Result<Arc<[u8]>> {
         {
             let mut remembered = self.unpacked.lock();
             if let Some(found) = remembered.iter().position(|(other, _)| other.same_extent(extent)) {
-                // The one used last comes first, and so is dropped last.
+                // The extent that was used last comes first, and is dropped last.
                 remembered.make_contiguous()[..=found].rotate_right(1);
                 if let Some((_, content)) = remembered.front() {
                     return Ok(Arc::clone(content));
@@ -220,7 +222,7 @@ mod tests {
         }
     }
 
-    /// One byte per sector; none from 2 MiB on.
+    /// Checksums of one byte per sector; none from 2 MiB on.
     struct Sums;
 
     impl Checksums for Sums {

@@ -1,4 +1,4 @@
-//! Files of volumes that a kernel wrote read back as it wrote them.
+//! Files of volumes that a kernel wrote are read back as it wrote them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ fn chunks(size: u64, step: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..size).step_by(step as usize).map(move |at| (at, (size - at).min(step) as usize))
 }
 
-/// Compares all files and symbolic links; returns how many there were.
+/// Compares all files and symbolic links, and returns how many there were.
 fn compare(fixture: &Fixture) -> usize {
     let name = &fixture.manifest.name;
     let dir = scratch_dir();
@@ -164,7 +164,8 @@ fn compare(fixture: &Fixture) -> usize {
     compared
 }
 
-/// Bytes that compress well, badly and not at all in alternation, so that compressed lengths vary.
+/// Returns bytes that compress well, badly and not at all in alternation, so that compressed
+/// lengths vary.
 fn content(len: usize, seed: u64) -> Vec<u8> {
     let mut random = ubtrfs_random::Rng::new(seed);
     let mut out = Vec::with_capacity(len);

@@ -1,5 +1,5 @@
-//! Fragments of a file: parts of it that lie in one place on disk. Which of them are worth being
-//! rewritten, for the file to have fewer.
+//! Fragments of a file, each contiguous on disk, and the choice of those that are worth rewriting,
+//! for the file to have fewer.
 
 use std::ops::Range;
 
@@ -8,45 +8,46 @@ use ubtrfs_format::items::Compression;
 
 use crate::piece::ExtentPiece;
 
-/// Neighbours on disk that both are smaller than this are not one fragment: each takes items in
-/// trees.
+/// Pieces that are adjacent on disk do not count as one fragment if both are smaller than this many
+/// bytes, since each takes items in trees.
 const SMALL: u64 = 256 << 10;
 
 /// Which fragments are rewritten.
 #[derive(Clone, Copy, Debug)]
 pub struct DefragmentPolicy {
-    /// Those of at least so many bytes stay where they are.
+    /// Fragments of at least this many bytes stay where they are.
     pub extent_threshold: u64,
-    /// How they are to be compressed.
+    /// How rewritten data is compressed.
     pub compression: Recompression,
 }
 
-/// How data is compressed that is rewritten.
+/// How rewritten data is compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompression {
-    /// What is compressed stays so, by its algorithm; the rest as any data that is written.
+    /// Compressed data stays compressed by its algorithm. Other data is treated as any data that is
+    /// written.
     #[default]
     Keep,
-    /// Not at all: what is compressed is rewritten for that.
+    /// Not at all. Compressed data is rewritten for that reason alone.
     Remove,
-    /// All of it by this algorithm: what is not compressed so is rewritten for that, and with
-    /// a level everything.
+    /// All of it by this algorithm. Data that is not compressed so is rewritten for that reason
+    /// alone, and if a level is given all data is.
     With {
-        /// Not [`Compression::None`].
+        /// The algorithm; not [`Compression::None`].
         algorithm: Compression,
-        /// How hard it tries; the default level where none is given.
+        /// The level; the default one if none is given.
         level: Option<i32>,
     },
 }
 
-/// A part of a file that lies in one place on disk.
+/// A part of a file that is contiguous on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fragment {
     range: Range<u64>,
     compression: Compression,
-    /// It is rewritten whatever its neighbours are.
+    /// It is rewritten regardless of its neighbours.
     forced: bool,
-    /// The last piece of it: its length, and where on disk it ends.
+    /// Its last piece: the length, and the address on disk where it ends.
     last: (u64, Logical),
 }
 
@@ -56,7 +57,7 @@ impl Fragment {
     }
 }
 
-/// A range to rewrite, all of which has this compression now.
+/// A range to rewrite, all of which has the same compression now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DefragmentRun {
     /// Offsets in the file.
@@ -65,7 +66,7 @@ pub struct DefragmentRun {
     pub compression: Compression,
 }
 
-/// Fragments of a file in order, as far as they may be moved.
+/// The fragments of a file in order, as far as they may be moved.
 #[derive(Debug)]
 pub struct Fragments {
     policy: DefragmentPolicy,
@@ -74,13 +75,13 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// None yet; the policy says which of those that are added are rewritten.
+    /// An empty list; the policy says which of the fragments that are added are rewritten.
     pub fn new(policy: DefragmentPolicy) -> Self {
         Self { policy, list: Vec::new(), movable: 0 }
     }
 
-    /// Adds `len` bytes at `start` of the file, which may be moved. What stays, holes among it, is
-    /// not added.
+    /// Adds `len` bytes at `start` of the file, which may be moved. Parts that stay where they are,
+    /// and holes, are not added.
     pub fn add(&mut self, start: u64, len: u64, extent: &ExtentPiece) {
         let (forced, compression) = match self.policy.compression {
             Recompression::Keep => (false, extent.compression),
@@ -106,31 +107,33 @@ impl Fragments {
         self.list.push(Fragment { range: start..start + len, compression, forced, last });
     }
 
-    /// Bytes that were added.
+    /// Returns how many bytes were added.
     pub fn movable(&self) -> u64 {
         self.movable
     }
 
-    /// Where the last fragment begins that was added, and where it ends.
+    /// Returns the range of the last fragment that was added.
     pub fn last(&self) -> Option<Range<u64>> {
         self.list.last().map(|fragment| fragment.range.clone())
     }
 
-    /// How many fragments were added.
+    /// Returns how many fragments were added.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether [`first_run`](Self::first_run) returns a range, and the same whatever is added.
+    /// Returns whether [`first_run`](Self::first_run) returns a range, and the same one whatever is
+    /// added.
     pub fn is_settled(&self, before: Option<&DefragmentRun>, most: u64) -> bool {
-        // Its last fragment is not the last but one: what is added changes no other.
+        // That holds if the last fragment of the range comes before the last but one: later
+        // additions change neither it nor an earlier one.
         let last_but_one = self.list.len().checked_sub(2).and_then(|index| self.list.get(index));
         let is_behind = |run: DefragmentRun| last_but_one.is_some_and(|fragment| fragment.range.start >= run.range.end);
         self.first_run(before, most).is_some_and(is_behind)
     }
 
-    /// The first range that is worth being rewritten, at most `most` bytes. `before`: what was
-    /// rewritten just now, which it may continue.
+    /// Returns the first range that is worth rewriting, of at most `most` bytes. It may continue
+    /// `before`, the range that was rewritten just now.
     pub fn first_run(&self, before: Option<&DefragmentRun>, most: u64) -> Option<DefragmentRun> {
         let continues_before = |fragment: &Fragment| {
             let continues =
@@ -163,13 +166,13 @@ impl Fragments {
         fragment.forced || fragment.len() < self.policy.extent_threshold
     }
 
-    /// Whether two fragments become one where both are rewritten.
+    /// Returns whether two fragments become one if both are rewritten.
     fn are_joined(&self, pair: &[Fragment]) -> bool {
         are_neighbours(pair) && pair.iter().all(|fragment| self.is_candidate(fragment))
     }
 }
 
-/// Whether two fragments are of one run.
+/// Returns whether two fragments belong to one run.
 fn are_neighbours(pair: &[Fragment]) -> bool {
     matches!(pair, [one, next] if one.range.end == next.range.start && one.compression == next.compression)
 }
@@ -197,7 +200,7 @@ mod tests {
         }
     }
 
-    /// The first run among pieces, each with its start, length and place in KiB.
+    /// Returns the first run among pieces, each given by start, length and place in KiB.
     fn run(
         policy: DefragmentPolicy,
         before: Option<Range<u64>>,
@@ -237,7 +240,7 @@ mod tests {
                 }
             }
         }
-        // Holes lie between them: none of the others is looked at.
+        // There are holes between the fragments, so none of the others is considered.
         let mut fragments = Fragments::new(recompress);
         for number in 0..3 {
             assert!(!fragments.is_settled(None, 16 * KIB));
@@ -257,14 +260,14 @@ mod tests {
             (&[(0, 4, 100, RAW), (8, 4, 200, RAW)], None),
             (&[(0, 4, 100, RAW), (4, 4, 200, RAW)], Some((0, 8))),
             (&[(0, 4, 100, RAW), (8, 4, 200, RAW), (12, 4, 300, RAW), (16, 8, 400, RAW)], Some((8, 24))),
-            // In one place on disk, but in many extents; and in few.
+            // Contiguous on disk, but in many extents; and in few.
             (&[(0, 4, 100, RAW), (4, 4, 104, RAW)], Some((0, 8))),
             (&[(0, 256, 1000, RAW), (256, 4, 1256, RAW)], None),
-            // A large one stays, and so does what is alone beside it.
+            // A large one stays, and so does a single one beside it.
             (&[(0, 1024, 5000, RAW), (1024, 4, 100, RAW)], None),
             (&[(0, 1024, 5000, RAW), (1024, 4, 100, RAW), (1028, 4, 200, RAW)], Some((1024, 1032))),
             (&[(0, 512, 5000, RAW), (512, 512, 5512, RAW), (1024, 4, 100, RAW)], None),
-            // Compressed in order; in disorder; beside data that is not.
+            // Compressed in order; in disorder; beside data that is not compressed.
             (&[(0, 128, 100, ZSTD), (128, 128, 104, ZSTD), (256, 8, 108, ZSTD)], None),
             (&[(0, 128, 100, ZSTD), (128, 128, 204, ZSTD)], Some((0, 256))),
             (&[(0, 128, 100, ZSTD), (128, 128, 204, RAW)], None),
@@ -293,7 +296,7 @@ mod tests {
             ..POLICY
         };
         let pieces = [(0, 1024, 5000, RAW), (1024, 128, 100, ZSTD), (1152, 128, 104, ZSTD)];
-        // Beside what is rewritten it comes to lie in one place with that.
+        // Beside data that is rewritten, it becomes contiguous with that.
         assert_eq!(run(with(None), None, &pieces), Some((0, 1280)));
         assert_eq!(run(with(None), None, &pieces[1..]), None);
         assert_eq!(run(with(Some(9)), None, &pieces), Some((0, 1280)));

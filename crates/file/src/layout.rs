@@ -7,31 +7,31 @@ use crate::change_memory::PIECE;
 use crate::moved::MovedExtents;
 use crate::piece::{Mapped, Piece};
 
-/// A range that is to be reported again.
+/// The memory of a range that is to be reported again, in bytes.
 const CHANGED: usize = 32;
 
 /// The locations of a file's content, as far as a transaction changed them. For other ranges the
-/// layer below is valid.
+/// next lower layer counts.
 ///
 /// Pieces never overlap, and neighbours that are one piece are joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Length and place of each piece, by its offset in the file.
     pieces: BTreeMap<u64, (u64, Piece)>,
-    /// Ranges (start and end) in which pieces differ from those of the last call; `None` before the
-    /// first call.
+    /// Ranges (start and end) in which pieces have changed since the last call of
+    /// [`Self::take_changed`]; `None` before the first call.
     changed: Option<BTreeMap<u64, u64>>,
 }
 
 impl Layout {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Memory that it takes, in bytes, with that of its commit. Only at the start of a file can a
-    /// piece contain the content itself.
+    /// Returns how many bytes of memory it takes, with that of its commit. Only a piece at the
+    /// start of a file can contain the content itself.
     #[inline]
     pub fn bytes(&self) -> usize {
         let inline = match self.pieces.first_key_value() {
@@ -42,7 +42,7 @@ impl Layout {
         self.pieces.len() * PIECE + inline + changed * CHANGED
     }
 
-    /// Number of pieces.
+    /// Returns the number of pieces.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
@@ -60,14 +60,14 @@ impl Layout {
         displaced
     }
 
-    /// Makes a hole of everything from `from` on. Returns the replaced pieces, as [`Self::replace`]
+    /// Makes everything from `from` on a hole. Returns the replaced pieces, as [`Self::replace`]
     /// does.
     pub fn truncate(&mut self, from: u64) -> Vec<Mapped> {
         self.replace(from, u64::MAX - from, Piece::Hole)
     }
 
-    /// The pieces of `range`, in order and without gaps: offset, length and piece; no piece where
-    /// the layer below is valid.
+    /// Returns the pieces of `range`, in order and without gaps, as offset, length and piece. The
+    /// piece is `None` where the next lower layer counts.
     pub fn get(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64, Option<Piece>)> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -81,8 +81,8 @@ impl Layout {
         })
     }
 
-    /// The piece at offset `at`, clipped to start there, or none in a gap; and the end of piece or
-    /// gap.
+    /// Returns the end of the piece or gap at offset `at`, and the piece, clipped to start at `at`,
+    /// or `None` in a gap.
     pub fn at(&self, at: u64) -> (u64, Option<Piece>) {
         if let Some((&start, (len, piece))) = self.pieces.range(..=at).next_back() {
             let end = start.saturating_add(*len);
@@ -94,18 +94,18 @@ impl Layout {
         (next.map_or(u64::MAX, |(&start, _)| start), None)
     }
 
-    /// The piece that ends at offset `end`, whole.
+    /// Returns the piece that ends at offset `end`, whole.
     pub fn ending_at(&self, end: u64) -> Option<Mapped> {
         let (&start, (len, piece)) = self.pieces.range(..end).next_back()?;
         (start.saturating_add(*len) == end).then(|| Mapped { start, len: *len, piece: piece.clone() })
     }
 
-    /// All pieces in order: offset, length, piece.
+    /// Returns all pieces in order, as offset, length and piece.
     pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Piece)> {
         self.pieces.iter().map(|(&start, (len, piece))| (start, *len, piece))
     }
 
-    /// Has pieces of extents that are elsewhere now say so.
+    /// Sets the new addresses in pieces of moved extents.
     pub fn follow(&mut self, moved: &MovedExtents) {
         let of_moved: Vec<_> =
             self.iter().filter_map(|(start, len, piece)| Some((start, len, moved.followed(piece)?))).collect();
@@ -173,8 +173,8 @@ impl Layout {
         changed.insert(from, to);
     }
 
-    /// Ranges (start and end) in which pieces differ from those of the last call, whole pieces
-    /// each; at the first call, all of them.
+    /// Returns the ranges (start and end) in which pieces have changed since the last call,
+    /// extended to whole pieces; at the first call, those of all pieces.
     pub fn take_changed(&mut self) -> Vec<(u64, u64)> {
         match self.changed.replace(BTreeMap::new()) {
             Some(changed) => changed.into_iter().map(|(start, end)| self.whole_pieces(start, end)).collect(),
@@ -182,7 +182,7 @@ impl Layout {
         }
     }
 
-    /// Whether [`Self::take_changed`] would return nothing that it has not returned before.
+    /// Returns whether [`Self::take_changed`] would return nothing new.
     pub fn is_unchanged(&self) -> bool {
         self.changed.as_ref().map_or(self.pieces.is_empty(), BTreeMap::is_empty)
     }
@@ -192,13 +192,13 @@ impl Layout {
         self.changed = None;
     }
 
-    /// The pieces that start in a range, in order.
+    /// Returns the pieces that start in a range, in order.
     pub fn pieces_in(&self, start: u64, end: u64) -> impl Iterator<Item = Mapped> + '_ {
         let pieces = self.pieces.range(start..end);
         pieces.map(|(&start, (len, piece))| Mapped { start, len: *len, piece: piece.clone() })
     }
 
-    /// A range, extended to the bounds of the pieces that reach out of it.
+    /// Returns a range extended to the bounds of the pieces that reach out of it.
     fn whole_pieces(&self, start: u64, end: u64) -> (u64, u64) {
         let reaching = |at: u64| {
             let (&from, (len, _)) = self.pieces.range(..at).next_back()?;
@@ -293,7 +293,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that knows of each sector which sector of which extent it is.
+        /// Compares with a model that has for each sector the extent and the sector in it.
         #[test]
         fn behaves_as_a_map_of_sectors(
             steps in prop::collection::vec((0_u64..40, 1_u64..12, 0_u64..4, any::<bool>(), any::<bool>()), 1..40)

@@ -1,9 +1,9 @@
-//! The content of files: what is dirty in memory, where the rest is, and how it is read.
+//! The content of files: dirty data in memory, the location of other data, and how it is read.
 //!
-//! A byte of a file is looked up from the top: [`DirtyData`] (not yet submitted), the [`Layout`]s
-//! of the open and the frozen transaction (written back, but in no tree yet), and the committed
-//! tree ([`CommittedExtents`]). A [`Stack`] has the layouts over the tree, an [`ExtentReader`]
-//! reads what they point to, verifies and decompresses it.
+//! A byte of a file is looked up from the top: in [`DirtyData`] (not submitted yet), in the
+//! [`Layout`]s of the open and the frozen transaction (written back, but in no tree yet), and in
+//! the committed tree ([`CommittedExtents`]). A [`Stack`] combines the layouts and the tree. An
+//! [`ExtentReader`] reads the extents to which they refer, verifies and decompresses them.
 
 #![allow(clippy::missing_panics_doc, reason = "a panic is an invariant of this crate that does not hold")]
 

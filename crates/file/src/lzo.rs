@@ -1,15 +1,14 @@
 //! An encoder for LZO1X, by the description of the stream in Linux's
-//! `Documentation/staging/lzo.rst`. The decoder is a library's; the encoder of that library clears
-//! tables of 200 KiB for each segment, and takes several times as long.
+//! `Documentation/staging/lzo.rst`. The decoder is that of a library, whose encoder clears tables
+//! of 200 KiB for each segment and takes several times as long.
 //!
-//! Matches are found by one table that has the last place of each hash. Of the stream's
-//! instructions three are used: literals, matches of up to 8 bytes within 2 KiB, and others within
-//! 16 KiB.
+//! Matches are found by one table with the last place of each hash. Of the stream's instructions
+//! three are used: literals, matches of up to 8 bytes within 2 KiB, and others within 16 KiB.
 
 const HASH_BITS: u32 = 12;
-/// Matches are no shorter.
+/// The least length of a match in bytes.
 const MIN_MATCH: usize = 4;
-/// How far back a match may be, and how far one that takes two bytes.
+/// The largest distance of a match, and that of one that takes two bytes.
 const FAR: usize = 16 << 10;
 const NEAR: usize = 2 << 10;
 /// The longest match that takes two bytes.
@@ -17,7 +16,7 @@ const SHORT: usize = 8;
 /// The longest match whose length is in its first byte.
 const MEDIUM: usize = 33;
 
-/// The last place of each hash in a segment, from 1 on.
+/// The last place of each hash in a segment, counted from 1; 0 if there is none.
 pub(crate) struct Table(Box<[u16; 1 << HASH_BITS]>);
 
 impl Table {
@@ -39,7 +38,7 @@ impl Stream<'_> {
         Some(())
     }
 
-    /// The rest of a length that its instruction has no room for.
+    /// Pushes the rest of a length for which its instruction has no room.
     fn push_length(&mut self, mut rest: usize) -> Option<()> {
         while rest > 255 {
             self.push(0)?;
@@ -52,7 +51,7 @@ impl Stream<'_> {
         match literals.len() {
             0 => return Some(()),
             len if self.len == 0 && len <= 238 => self.push(17 + len)?,
-            // They go with the match before them, in the second last byte of either kind.
+            // These are encoded with the match before them, in the second last byte of either kind.
             len @ 1..=3 => *self.out.get_mut(self.len.checked_sub(2)?)? |= len as u8,
             len @ 4..=18 => self.push(len - 3)?,
             len => {
@@ -87,7 +86,7 @@ fn word(content: &[u8], at: usize) -> Option<u32> {
     content.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// How many bytes are equal from these two places on, of which the second is later.
+/// Returns how many bytes are equal from these two places on, the second of which is later.
 fn equal(content: &[u8], one: usize, other: usize) -> usize {
     const STEP: usize = 8;
     let (earlier, later) = (&content[one..], &content[other..]);
@@ -102,7 +101,8 @@ fn equal(content: &[u8], one: usize, other: usize) -> usize {
     len + earlier[len..].iter().zip(&later[len..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Packs a segment of at most 64 KiB into `out`; `None` if it is longer, or takes more room.
+/// Packs a segment of at most 64 KiB into `out`. Returns `None` if it is longer, or takes more
+/// room.
 pub(crate) fn compress(content: &[u8], out: &mut [u8], table: &mut Table) -> Option<usize> {
     if content.len() > usize::from(u16::MAX) + 1 {
         return None;
@@ -116,7 +116,7 @@ pub(crate) fn compress(content: &[u8], out: &mut [u8], table: &mut Table) -> Opt
         let found =
             before.checked_sub(1).filter(|before| at - before <= FAR && word(content, *before) == Some(sequence));
         let Some(before) = found else {
-            // The longer there was no match, the fewer are looked for.
+            // The longer there was no match, the fewer places are tried.
             at += 1 + ((at - literals) >> 5);
             continue;
         };

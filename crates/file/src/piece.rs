@@ -20,9 +20,8 @@ pub enum Piece {
     Extent(ExtentPiece),
 }
 
-/// Content inside its file extent item. It always starts at the file's first byte, so that an
-/// offset in the file is one in the (uncompressed) content; zeroes follow it up to the sector's
-/// end.
+/// Content inside its file extent item. It always starts at the file's first byte, so an offset in
+/// the file is one in the (uncompressed) content. Zeros follow it up to the sector's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InlinePiece {
     /// The bytes of the item, compressed or not.
@@ -48,7 +47,7 @@ pub struct ExtentPiece {
     pub ram_bytes: u64,
     /// How the extent is packed.
     pub compression: Compression,
-    /// Reserved space, which reads as zeroes.
+    /// It is reserved space, which reads as zeros.
     pub prealloc: bool,
     /// The transaction that wrote it.
     pub generation: Generation,
@@ -62,13 +61,13 @@ impl InlinePiece {
 }
 
 impl ExtentPiece {
-    /// Whether both are parts of one extent, written at once.
+    /// Returns whether both are parts of one extent that was written at once.
     pub(crate) fn same_extent(&self, other: &Self) -> bool {
         Self { offset: 0, ..*self } == Self { offset: 0, ..*other }
     }
 
-    /// Where on disk the first `len` bytes of the piece are: of a compressed extent all of it, for
-    /// no part of that is anywhere by itself.
+    /// Returns address and length on disk of the first `len` bytes of the piece. For a compressed
+    /// extent these are those of all of it, since no part of it can be read by itself.
     #[inline]
     pub fn on_disk(&self, len: u64) -> (Logical, u64) {
         match self.compression {
@@ -77,8 +76,8 @@ impl ExtentPiece {
         }
     }
 
-    /// Bytes of the uncompressed extent, in which [`Self::offset`] counts. (Some kernels left a
-    /// wrong `ram_bytes` in items of uncompressed extents, where it means nothing.)
+    /// Returns how many bytes the uncompressed extent has, in which [`Self::offset`] counts. (Some
+    /// kernels left a wrong `ram_bytes` in items of uncompressed extents, where it has no meaning.)
     #[inline]
     pub fn unpacked_len(&self) -> u64 {
         if self.compression == Compression::None { self.disk_num_bytes } else { self.ram_bytes }
@@ -86,7 +85,7 @@ impl ExtentPiece {
 }
 
 impl Piece {
-    /// Whether `SEEK_DATA` finds it: holes and reserved space are none.
+    /// Returns whether `SEEK_DATA` finds it. It does not find holes and reserved space.
     #[inline]
     pub fn is_data(&self) -> bool {
         match self {
@@ -96,7 +95,7 @@ impl Piece {
         }
     }
 
-    /// The rest without the first `by` bytes.
+    /// Returns the piece without its first `by` bytes.
     #[must_use]
     #[inline]
     pub(crate) fn advanced(self, by: u64) -> Self {
@@ -106,7 +105,7 @@ impl Piece {
         }
     }
 
-    /// Whether `next` continues where this piece of `len` bytes ends, so that both are one.
+    /// Returns whether `next` continues where this piece of `len` bytes ends, so that both are one.
     pub(crate) fn joins(&self, len: u64, next: &Self) -> bool {
         match (self, next) {
             (Self::Hole, Self::Hole) => true,
@@ -117,7 +116,7 @@ impl Piece {
         }
     }
 
-    /// The content of the file extent item for `len` bytes of the file.
+    /// Returns the content of the file extent item for `len` bytes of the file.
     #[inline]
     pub fn to_item(&self, len: u64, generation: Generation) -> Vec<u8> {
         match self {
@@ -170,7 +169,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Bytes on disk that the piece counts in its inode.
+    /// Returns how many bytes on disk the piece counts in its inode.
     #[inline]
     pub fn allocated(&self) -> u64 {
         match &self.piece {
@@ -180,13 +179,13 @@ impl Mapped {
         }
     }
 
-    /// Offset after the last byte (saturating).
+    /// Returns the offset after the last byte (saturating).
     #[inline]
     pub fn end(&self) -> u64 {
         self.start.saturating_add(self.len)
     }
 
-    /// The part in `range`, if there is one.
+    /// Returns the part in `range`, if there is one.
     #[inline]
     pub fn clipped(self, range: &Range<u64>) -> Option<Self> {
         let start = self.start.max(range.start);
@@ -205,7 +204,7 @@ impl Mapped {
     }
 }
 
-/// How many extents the pieces of a file refer to.
+/// Returns how many extents the pieces of a file refer to.
 pub fn extents_of(pieces: &[Mapped]) -> usize {
     pieces.iter().filter(|mapped| matches!(mapped.piece, Piece::Extent(_))).count()
 }
@@ -214,7 +213,7 @@ pub fn extents_of(pieces: &[Mapped]) -> usize {
 pub(crate) mod test_support {
     use super::*;
 
-    /// A piece of a made-up extent of 1 MiB at `bytenr`, from `offset` in it.
+    /// Returns a piece of an invented extent of 1 MiB at `bytenr`, from `offset` in it.
     pub(crate) fn extent(bytenr: u64, offset: u64) -> ExtentPiece {
         ExtentPiece {
             disk_bytenr: Logical(bytenr),

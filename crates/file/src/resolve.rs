@@ -10,9 +10,9 @@ use crate::piece::{Mapped, Piece};
 /// The layers of a file's map.
 #[derive(Clone, Copy)]
 pub struct Stack<'a> {
-    /// What transactions changed, newest first.
+    /// The changes of transactions, newest first.
     layers: &'a [&'a Layout],
-    /// What was before them.
+    /// The state before them.
     bottom: &'a dyn PieceSource,
 }
 
@@ -22,7 +22,8 @@ impl<'a> Stack<'a> {
         Self { layers, bottom }
     }
 
-    /// The pieces of `range` in order and without gaps; neighbours that are one piece are joined.
+    /// Returns the pieces of `range` in order and without gaps. Neighbours that are one piece are
+    /// joined.
     pub fn resolve(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
         let mut pieces: Vec<Mapped> = Vec::new();
         for piece in self.pieces(range) {
@@ -36,18 +37,20 @@ impl<'a> Stack<'a> {
         Ok(pieces)
     }
 
-    /// The pieces of `range` in order and without gaps, looked up lazily. Ends after an error.
+    /// Returns the pieces of `range` in order and without gaps, looked up lazily. Ends after an
+    /// error.
     pub fn pieces(&self, range: Range<u64>) -> Pieces<'a> {
         Pieces { stack: *self, at: range.start, end: range.end, below: None, ahead: None }
     }
 }
 
-/// See [`Stack::pieces`].
+/// The iterator of [`Stack::pieces`].
 pub struct Pieces<'a> {
     stack: Stack<'a>,
     at: u64,
     end: u64,
-    /// The lowest layer from some place before `at` to the end, once it was needed.
+    /// The pieces of the lowest layer from some place before `at` to the end, once they were
+    /// needed.
     below: Option<Box<dyn Iterator<Item = Result<Mapped>> + 'a>>,
     /// The last piece of the lowest layer that was read.
     ahead: Option<Mapped>,
@@ -67,15 +70,15 @@ impl Pieces<'_> {
         Ok(self.look_below(start..end)?.unwrap_or(Mapped { start, len: end - start, piece: Piece::Hole }))
     }
 
-    /// What the lowest layer has at the start of `range`.
+    /// Returns the piece of the lowest layer at the start of `range`.
     fn look_below(&mut self, range: Range<u64>) -> Result<Option<Mapped>> {
         let here = |piece: &Mapped| piece.start <= range.start && range.start < piece.end();
         if !self.ahead.as_ref().is_some_and(here) {
             self.ahead = self.below.as_mut().and_then(Iterator::next).transpose()?;
         }
         if !self.ahead.as_ref().is_some_and(here) {
-            // The upper layers hide many pieces: rather than walk over them, look the offset up
-            // again.
+            // The upper layers may hide many pieces. Instead of walking over them, the offset is
+            // looked up again.
             let mut below = self.stack.bottom.pieces_in(range.start..self.end);
             self.ahead = below.next().transpose()?;
             self.below = Some(below);

@@ -1,14 +1,14 @@
 //! `SEEK_DATA` and `SEEK_HOLE`.
 //!
-//! Follows the kernel's btrfs: content is data by whole pieces (inline content by its sector),
-//! reserved space that was never written is a hole, and so is everything from the end of the file
-//! on.
+//! This follows the kernel's btrfs: content counts as data by whole pieces (inline content by its
+//! sector). Reserved space that was never written is a hole, and so is everything from the end of
+//! the file on.
 
 use crate::dirty::DirtyData;
 use crate::error::Result;
 use crate::resolve::Stack;
 
-/// Where data and holes of a file are.
+/// The sources that tell where data and holes of a file are.
 #[derive(Clone, Copy)]
 pub struct Seek<'a> {
     /// Dirty data, in any order.
@@ -20,7 +20,8 @@ pub struct Seek<'a> {
 }
 
 impl Seek<'_> {
-    /// The first offset from `from` on that holds data; `None` when only a hole follows (`ENXIO`).
+    /// Returns the first offset from `from` on that holds data, or `None` if only a hole follows
+    /// (`ENXIO`).
     pub fn next_data(&self, from: u64) -> Result<Option<u64>> {
         let mut end = self.size;
         let dirty = self.dirty.iter().filter_map(|dirty| dirty.next_run(from, 1));
@@ -36,8 +37,8 @@ impl Seek<'_> {
         Ok((end < self.size && from < self.size).then_some(end))
     }
 
-    /// The first offset from `from` on that holds none; the file's size at the latest. `None` at
-    /// and beyond the file's end (`ENXIO`).
+    /// Returns the first offset from `from` on that holds no data, at the latest the file's size.
+    /// Returns `None` at and beyond the file's end (`ENXIO`).
     pub fn next_hole(&self, from: u64) -> Result<Option<u64>> {
         if from >= self.size {
             return Ok(None);
@@ -56,7 +57,7 @@ impl Seek<'_> {
         Ok(Some(at.min(self.size)))
     }
 
-    /// The end of the dirty data at `at`, or `at` where there is none.
+    /// Returns the end of the dirty data at `at`, or `at` if there is none.
     fn dirty_end(&self, mut at: u64) -> u64 {
         while at < self.size {
             let here = self.dirty.iter().filter_map(|dirty| dirty.next_run(at, u64::MAX));

@@ -15,22 +15,22 @@ pub struct SumMap {
     sums: usize,
 }
 
-/// A run, without its checksums.
+/// The memory of a run without its checksums, in bytes.
 const RUN: usize = 64;
 
 impl SumMap {
-    /// None, for checksums of `sum_size` bytes and sectors of `sector` bytes.
+    /// An empty map, for checksums of `sum_size` bytes and sectors of `sector` bytes.
     pub fn new(sector: u32, sum_size: usize) -> Self {
         Self { sector: u64::from(sector.max(1)), sum_size, runs: BTreeMap::new(), sums: 0 }
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no checksums.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Memory that it takes, in bytes.
+    /// Returns how many bytes of memory it takes.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.sums + self.runs.len() * RUN
@@ -43,17 +43,18 @@ impl SumMap {
         }
     }
 
-    /// The runs, by the address of their first sector.
+    /// Returns the runs, by the address of their first sector.
     pub fn iter(&self) -> impl Iterator<Item = (Logical, &[u8])> {
         self.runs.iter().map(|(start, sums)| (Logical(*start), &sums[..]))
     }
 
-    /// Bytes of data that a run covers.
+    /// Returns how many bytes of data a run covers.
     fn covered(&self, sums: &[u8]) -> u64 {
         (sums.len() / self.sum_size) as u64 * self.sector
     }
 
-    /// Where in a run from `start` on the checksum of the sector at `address` is.
+    /// Returns the offset of the checksum of the sector at `address`, in a run that begins at
+    /// `start`.
     fn position(&self, start: u64, address: u64) -> usize {
         ((address - start) / self.sector) as usize * self.sum_size
     }
@@ -68,7 +69,8 @@ impl SumMap {
         self.insert(from, sums.to_vec());
     }
 
-    /// The checksums of `len` bytes of data from `at` on, those of neighbours in one run.
+    /// Returns the checksums of `len` bytes of data from `at` on; those of neighbours are in one
+    /// run.
     pub fn runs(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
         let (mut next, mut end_of_run) = (at, None);
         let mut runs: Vec<(Logical, Vec<u8>)> = Vec::new();
@@ -104,7 +106,7 @@ impl SumMap {
         taken
     }
 
-    /// The starts of the runs that overlap a range.
+    /// Returns the starts of the runs that overlap a range.
     fn touching(&self, range: &Range<u64>) -> Vec<u64> {
         if range.is_empty() {
             return Vec::new();
@@ -114,8 +116,8 @@ impl SumMap {
         reaches.into_iter().chain(self.runs.range(range.clone()).map(|(at, _)| *at)).collect()
     }
 
-    /// `len` bytes of data from `at` on in pieces: bytes of data, and their checksums where they
-    /// are known.
+    /// Divides `len` bytes of data from `at` on into pieces: bytes of data, and their checksums if
+    /// they are known.
     pub fn pieces(&self, at: Logical, len: u64) -> Vec<(u64, Option<&[u8]>)> {
         let (mut next, end) = (at.0, at.plus(len).0);
         let mut pieces = Vec::new();

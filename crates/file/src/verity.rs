@@ -1,11 +1,11 @@
-//! fs-verity: a file that nobody writes to any more, with a tree of hashes of its content in items
-//! of its own. A read gives what the tree says, or an error (invariant 57).
+//! fs-verity: a file that is no longer written, with a tree of hashes of its content in items of
+//! its own. A read returns content that matches the tree, or fails (invariant 57).
 //!
-//! No log has these items: kernels replay the flag of a logged inode and not the items, so nobody
-//! could open the file then. An fsync becomes a commit until they are committed.
+//! The log never has these items. Kernels replay the flag of a logged inode but not the items, so
+//! the file could not be opened then. Until the items are committed, an fsync becomes a commit.
 //!
-//! The descriptor has the hash of the root block of the tree; levels of the tree are stored one
-//! after the other, the root first. The kernel's documentation of fs-verity describes it all.
+//! The descriptor has the hash of the root block of the tree. The levels of the tree are stored in
+//! order, the root first. The kernel's documentation of fs-verity describes the format.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::error::{DataError, Result};
 
 /// Bytes of a descriptor without its signature.
 const DESCRIPTOR: usize = 256;
-/// Bytes of the hash of the root and of the salt in a descriptor.
+/// The places of the root's hash and of the salt in a descriptor.
 const ROOT: std::ops::Range<usize> = 16..80;
 const SALT: std::ops::Range<usize> = 80..112;
-/// Blocks of the tree that were proved and are kept, of one file.
+/// How many verified blocks of the tree are kept for a file.
 const MAX_KEPT: usize = 64;
-/// Memory of an item besides its bytes.
+/// The memory of an item besides its bytes, in bytes.
 const ITEM: usize = 96;
-/// No tree has more: each block of the smallest size has 16 hashes of the largest.
+/// The most levels of a tree: each block of the smallest size has 16 hashes of the largest size.
 const MAX_LEVELS: usize = 16;
 /// The sizes of blocks, as logarithms.
 const BLOCK_SIZES: std::ops::RangeInclusive<u8> = 10..=16;
 
-/// An algorithm, as descriptors have it.
+/// A hash algorithm of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Sha256,
@@ -54,7 +54,7 @@ impl Algorithm {
         }
     }
 
-    /// Bytes of a hash.
+    /// Returns the size of a hash in bytes.
     fn size(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -70,7 +70,7 @@ impl Algorithm {
     }
 }
 
-/// Items of fs-verity that an inode gets, all of them at once: pieces by the offsets of their keys.
+/// The fs-verity items of an inode, which it gets all at once: pieces by the offsets of their keys.
 #[derive(Clone, Debug, Default)]
 pub struct VerityItems {
     /// The descriptor's size, and its bytes.
@@ -81,7 +81,7 @@ pub struct VerityItems {
 }
 
 impl VerityItems {
-    /// Adds the item of a key; one of another type is left out.
+    /// Adds the item of a key. Ignores one of another type.
     pub fn insert(&mut self, key: &Key, item: &[u8]) {
         let pieces = match key.item_type {
             ItemType::VERITY_DESC_ITEM => &mut self.descriptor,
@@ -93,12 +93,12 @@ impl VerityItems {
         self.bytes -= old.map_or(0, |old| ITEM + old.len());
     }
 
-    /// Memory that they take.
+    /// Returns how many bytes of memory they take.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The items of an inode.
+    /// Returns the items with their keys in this inode.
     pub fn of(&self, ino: Ino) -> impl Iterator<Item = (Key, &Vec<u8>)> {
         let descriptor = self.descriptor.iter().map(|(offset, item)| (ItemType::VERITY_DESC_ITEM, offset, item));
         let hashes = self.hashes.iter().map(|(offset, item)| (ItemType::VERITY_MERKLE_ITEM, offset, item));
@@ -142,8 +142,8 @@ impl VeritySource<'_> {
         Ok(bytes)
     }
 
-    /// Fills a block of the tree of hashes, which begins at this offset of it. What is missing are
-    /// zeros, and no hash.
+    /// Fills a block of the tree of hashes that begins at offset `from` of it. Missing parts stay
+    /// as they are: zeros, which match no hash.
     fn fill(&self, ino: Ino, from: u64, block: &mut [u8]) -> Result<()> {
         let end = from + block.len() as u64;
         let mut add = |at: u64, item: &[u8]| {
@@ -173,10 +173,10 @@ impl VeritySource<'_> {
     }
 }
 
-/// What a file is measured to be: the number of the algorithm, and the hash of the descriptor.
+/// The digest of a file: the number of the algorithm, and the hash of the descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerityDigest {
-    /// As `FS_VERITY_HASH_ALG_SHA256` and its kin.
+    /// The number of the algorithm, such as `FS_VERITY_HASH_ALG_SHA256`.
     pub algorithm: u16,
     /// The hash.
     pub hash: Vec<u8>,
@@ -185,26 +185,26 @@ pub struct VerityDigest {
 /// How a file is to be protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerityParameters {
-    /// As `FS_VERITY_HASH_ALG_SHA256` and its kin.
+    /// The number of the algorithm, such as `FS_VERITY_HASH_ALG_SHA256`.
     pub algorithm: u32,
     /// Bytes of a block, of the content and of the tree of hashes.
     pub block_size: u32,
-    /// What goes before each block; 32 bytes at most.
+    /// The bytes that are hashed before each block; at most 32.
     pub salt: Vec<u8>,
-    /// The signature that is kept with the descriptor; may be empty. Nothing checks it.
+    /// The signature that is kept with the descriptor. It may be empty, and nothing checks it.
     pub signature: Vec<u8>,
 }
 
-/// Bytes of an item with a piece of the descriptor or of the tree.
+/// The size in bytes of an item with a piece of the descriptor or of the tree.
 const PIECE: usize = 2048;
 /// Bytes of the longest signature.
 const MAX_SIGNATURE: usize = 16_128;
 
-/// Makes the items of a file out of its content.
+/// Makes the items of a file from its content.
 pub struct VerityBuilder {
     verity: Verity,
     descriptor: Vec<u8>,
-    /// A block of the content that is not whole yet.
+    /// The begun block of the content.
     rest: Vec<u8>,
     /// The hashes of the content's blocks.
     hashes: Vec<u8>,
@@ -212,7 +212,8 @@ pub struct VerityBuilder {
 }
 
 impl VerityBuilder {
-    /// For a file of this size; `None` if fs-verity has no such parameters.
+    /// Makes a builder for a file of this size, or returns `None` if fs-verity does not allow these
+    /// parameters.
     pub fn new(parameters: &VerityParameters, size: u64, sector: u64) -> Option<Self> {
         let VerityParameters { algorithm, block_size, salt, signature } = parameters;
         let fits = block_size.is_power_of_two()
@@ -237,7 +238,7 @@ impl VerityBuilder {
         Some(Self { verity, descriptor, rest: Vec::new(), hashes: Vec::new(), size })
     }
 
-    /// Bytes of the items, with the heads of items.
+    /// Returns how many bytes the items take, with their headers.
     pub fn item_bytes(&self) -> u64 {
         let (block, size) = (self.verity.block as u64, self.verity.algorithm.size() as u64);
         let mut bytes = self.descriptor.len() as u64;
@@ -268,7 +269,7 @@ impl VerityBuilder {
         self.rest.clear();
     }
 
-    /// The items, once all of the content was added.
+    /// Returns the items, once all of the content was added.
     pub fn finish(mut self) -> VerityItems {
         if !self.rest.is_empty() {
             self.end_block();
@@ -281,7 +282,7 @@ impl VerityBuilder {
             let above = hashes.chunks(block).flat_map(|block| self.verity.hash(block)).collect();
             levels.push(std::mem::replace(&mut hashes, above));
         }
-        // That of an empty file is zeros.
+        // The root hash of an empty file is zeros.
         self.descriptor[ROOT][..hashes.len()].copy_from_slice(&hashes);
         let mut items = VerityItems::default();
         let key = |item_type, offset| Key::new(0, item_type, offset);
@@ -299,21 +300,21 @@ impl VerityBuilder {
     }
 }
 
-/// Bytes of the item with the descriptor's size.
+/// The size in bytes of the item with the descriptor's size.
 const HEAD: usize = 25;
 
-/// What proves the content of a file.
+/// The data by which a file's content is verified.
 #[derive(Debug)]
 pub struct Verity {
     algorithm: Algorithm,
     block: usize,
-    /// Filled up to a block of the hash function.
+    /// The salt, padded to a block of the hash function.
     salt: Vec<u8>,
     root: Vec<u8>,
-    /// The block of the tree at which each level begins, that above the content first.
+    /// The block of the tree at which each level begins, the level above the content first.
     levels: Vec<u64>,
     digest: VerityDigest,
-    /// Blocks of the tree that were proved.
+    /// Blocks of the tree that were verified.
     proved: Mutex<BTreeMap<u64, Arc<[u8]>>>,
 }
 
@@ -335,7 +336,7 @@ impl Verity {
             return None;
         }
         if !salt.is_empty() {
-            // The hash functions take blocks of twice their hashes.
+            // The block size of the hash functions is twice the size of their hashes.
             salt.resize(salt.len().next_multiple_of(2 * algorithm.size()), 0);
         }
         let (block, per_block) = (1 << block, (1_u64 << block) / algorithm.size() as u64);
@@ -356,25 +357,25 @@ impl Verity {
         }
         levels.reverse();
         let mut measured = descriptor.to_vec();
-        // The signature is not part of what it signs.
+        // The signature is not part of the data that it signs.
         measured[4..8].fill(0);
         let digest = VerityDigest { algorithm: algorithm.number(), hash: algorithm.hash([&[], &measured]) };
         let root = descriptor.get(ROOT)?[..algorithm.size()].to_vec();
         Some(Self { algorithm, block, salt, root, levels, digest, proved: Mutex::with_default(Rank::ProvedVerity) })
     }
 
-    /// Bytes of a block of the content.
+    /// Returns the size in bytes of a block of the content.
     pub fn block(&self) -> usize {
         self.block
     }
 
-    /// What the file is measured to be.
+    /// Returns the digest of the file.
     pub fn digest(&self) -> &VerityDigest {
         &self.digest
     }
 
-    /// An error unless a block of the content, with zeros behind the end of the file, is what the
-    /// file had when its tree was made.
+    /// Verifies that a block of the content, with zeros behind the end of the file, is what the
+    /// file had when its tree was made. Fails otherwise.
     pub fn prove(&self, source: &VeritySource<'_>, ino: Ino, number: u64, content: &[u8]) -> Result<()> {
         let wrong = DataError::Verity { ino, problem: "is not what its tree of hashes says" };
         let size = self.algorithm.size();
@@ -394,7 +395,7 @@ impl Verity {
                 block.into()
             };
             if block.get(slot..slot + size) != Some(&*hash) {
-                // By invariant 57: nothing proves the content.
+                // Invariant 57: nothing proves the content.
                 return Err(wrong);
             }
             if is_proved {

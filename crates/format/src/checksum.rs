@@ -5,7 +5,7 @@ use crate::{Error, Result};
 /// Bytes of the largest checksum, and of the checksum field of superblock and node headers.
 pub const MAX_CHECKSUM_SIZE: usize = 32;
 
-/// Which algorithm a volume uses; fixed when it is made.
+/// The checksum algorithm of a volume, which is fixed when it is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumType {
     /// CRC-32C, 4 bytes.
@@ -32,7 +32,7 @@ impl ChecksumType {
         Self::ALL.get(usize::from(raw)).copied().ok_or(Error::UnknownChecksumType(raw))
     }
 
-    /// The number in the superblock.
+    /// Returns the number in the superblock.
     pub fn raw(self) -> u16 {
         match self {
             Self::Crc32c => 0,
@@ -51,7 +51,7 @@ impl ChecksumType {
         }
     }
 
-    /// The name that mkfs uses.
+    /// Returns the name that mkfs uses.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "crc32c",
@@ -61,7 +61,7 @@ impl ChecksumType {
         }
     }
 
-    /// The checksum of `data`.
+    /// Returns the checksum of `data`.
     pub fn compute(self, data: &[u8]) -> Checksum {
         let mut sum = [0; MAX_CHECKSUM_SIZE];
         match self {
@@ -79,7 +79,7 @@ impl ChecksumType {
         Checksum(sum)
     }
 
-    /// Whether `stored` (at least [`Self::size`] bytes) is the checksum of `data`.
+    /// Returns whether `stored` (at least [`Self::size`] bytes) is the checksum of `data`.
     pub fn matches(self, data: &[u8], stored: &[u8]) -> bool {
         stored.get(..self.size()) == Some(&self.compute(data).0[..self.size()])
     }

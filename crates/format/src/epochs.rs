@@ -1,25 +1,25 @@
 //! The epochs of a volume of several devices, in the unused end of the superblock.
 //!
 //! An epoch begins with the first superblock that a device does not get which has got all of them
-//! before. So two devices that were each written without the other one have epochs that the other
-//! one lacks, though their commits have the same numbers. Only ubtrfs begins epochs. Kernels and
-//! btrfs-progs write this part of the superblock as they have found it (seen with Linux 6.18 and
-//! btrfs-progs 6.2).
+//! before. So if two devices were each written without the other one, each has epochs that the
+//! other one lacks, though their commits have the same numbers. Only ubtrfs begins epochs. Kernels
+//! and btrfs-progs write this part of the superblock as they have found it (seen with Linux 6.18
+//! and btrfs-progs 6.2).
 
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{DeviceId, Generation};
 
-/// So many are remembered.
+/// The most epochs that a superblock keeps.
 pub const EPOCHS_MAX: usize = 12;
-/// Before the list.
+/// The magic before the list.
 const MAGIC: [u8; 8] = *b"ubEpochs";
 
 /// One epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// The last superblock before it: the commit, and the number of the log; 0 without one.
+    /// The last superblock before it: the commit, and the number of the log, or 0 without a log.
     pub before: (Generation, u32),
     /// A random number.
     pub id: u64,
@@ -27,13 +27,14 @@ pub struct Epoch {
     pub time: u64,
     /// The fingerprint of that superblock: [`crate::Superblock::fingerprint`].
     pub fingerprint: u64,
-    /// The devices that are left out since it began. It says which epochs are worth remembering,
-    /// and no more: one that has returned may have this epoch though others say that it has not.
+    /// The devices that have been left out since it began. This only helps to choose the epochs
+    /// that are worth keeping: a device that has returned may have this epoch though other
+    /// superblocks say that it does not.
     pub without: DevicesWithout,
 }
 
-/// Devices that are left out since an epoch began, of those whose numbers are 32 at most: a bit for
-/// each. Earlier versions of ubtrfs wrote zero.
+/// Devices with numbers up to 32 that have been left out since an epoch began: a bit for each.
+/// Earlier versions of ubtrfs wrote zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicesWithout(u32);
 
@@ -43,7 +44,7 @@ impl DevicesWithout {
         place.and_then(|place| 1_u32.checked_shl(place)).unwrap_or(0)
     }
 
-    /// Whether this is known of the device.
+    /// Returns whether the device is known to be left out.
     pub fn has(self, devid: DeviceId) -> bool {
         self.0 & Self::bit(devid) != 0
     }
@@ -55,13 +56,13 @@ impl FromIterator<DeviceId> for DevicesWithout {
     }
 }
 
-/// The epochs of a volume. There is none before the first device was left out.
+/// The epochs of a volume. There are none before the first device was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Epochs {
     /// The oldest first.
     list: Vec<Epoch>,
-    /// The commit of the last superblock that ubtrfs has written: those that follow are of kernels,
-    /// which begin no epochs. 0 on volumes of one device.
+    /// The commit of the last superblock that ubtrfs has written. Later ones are from kernels,
+    /// which begin no epochs. 0 on volumes with one device.
     of_ubtrfs: Generation,
 }
 
@@ -76,7 +77,7 @@ pub(crate) struct EpochBytes {
     fingerprint: U64,
 }
 
-/// As they are on disk (504 bytes).
+/// The epochs as on disk (504 bytes).
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct EpochsBytes {
@@ -88,50 +89,50 @@ pub(crate) struct EpochsBytes {
 }
 
 impl Epochs {
-    /// The epochs, the oldest first.
+    /// Returns the epochs, the oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Epoch> {
         self.list.iter()
     }
 
-    /// The commit of the last superblock that ubtrfs has written.
+    /// Returns the commit of the last superblock that ubtrfs has written.
     pub fn of_ubtrfs(&self) -> Generation {
         self.of_ubtrfs
     }
 
-    /// ubtrfs writes a superblock of this commit.
+    /// Notes that ubtrfs writes a superblock of this commit.
     pub fn set_of_ubtrfs(&mut self, generation: Generation) {
         self.of_ubtrfs = generation;
     }
 
-    /// The one that lasts; `None` before the first.
+    /// Returns the current epoch, or `None` before the first.
     pub fn last(&self) -> Option<&Epoch> {
         self.list.last()
     }
 
-    /// From now on only these of the devices are left out that are so since the epoch that lasts
-    /// began: the others get superblocks.
+    /// Of the devices that have been left out since the current epoch began, keeps only these as
+    /// left out: the others get superblocks again.
     pub fn keep_without(&mut self, devices: DevicesWithout) {
         if let Some(epoch) = self.list.last_mut() {
             epoch.without.0 &= devices.0;
         }
     }
 
-    /// The one that followed on this one of them (`None`: on the time before the first); an error
-    /// if this is none of them.
+    /// Returns the epoch that followed `before` (`None` means the time before the first epoch).
+    /// Fails if `before` is not one of these epochs.
     pub fn after(&self, before: Option<&Epoch>) -> std::result::Result<Option<&Epoch>, NotContained> {
         let place = |before: &Epoch| self.list.iter().position(|epoch| epoch.id == before.id).ok_or(NotContained);
         let next = before.map_or(Ok(0), |before| place(before).map(|place| place + 1))?;
         Ok(self.list.get(next))
     }
 
-    /// The first one that others lack.
+    /// Returns the first epoch that `others` lack.
     pub fn without(&self, others: &Self) -> Option<&Epoch> {
         self.list.iter().find(|epoch| others.list.iter().all(|other| other.id != epoch.id))
     }
 
-    /// Begins another one. Of a full list one is forgotten: not the first, which says for good
-    /// since when a device may be behind that was never left out before, and none that says what a
-    /// device has that is left out now, if there are others.
+    /// Begins another epoch. If the list is full, removes one: not the first, which shows for good
+    /// since when a device may be behind that was never left out before. If there are others, it is
+    /// also not one that shows what a device has that is left out now.
     pub fn begin(&mut self, epoch: Epoch) {
         self.list.push(epoch);
         if self.list.len() > EPOCHS_MAX {
@@ -142,13 +143,14 @@ impl Epochs {
         }
     }
 
-    /// The place of the epoch since which a device, given by its bit, is left out.
+    /// Returns the index of the epoch since which a device, given by its bit, has been left out.
     fn left_out_since(&self, bit: u32) -> Option<usize> {
         let later = self.list.iter().rev().take_while(|epoch| epoch.without.0 & bit != 0).count();
         (later > 0).then(|| self.list.len() - later)
     }
 
-    /// No list, or one that nobody has written so, is as none: other programs may use the place.
+    /// Reads the epochs. A missing or invalid list gives none, since other programs may use the
+    /// place.
     pub(crate) fn parse(bytes: &EpochsBytes, generation: Generation) -> Self {
         let count = bytes.count.get() as usize;
         if bytes.magic != MAGIC || count > EPOCHS_MAX {
@@ -165,7 +167,7 @@ impl Epochs {
         if !epochs.is_sorted_by_key(|epoch| epoch.before) {
             return Self::default();
         }
-        // Those of commits that were given up.
+        // Epochs of commits that were given up are dropped.
         epochs.retain(|epoch| epoch.before.0 <= generation);
         Self { list: epochs, of_ubtrfs: Generation(bytes.of_ubtrfs.get()) }
     }
@@ -186,7 +188,7 @@ impl Epochs {
     }
 }
 
-/// An epoch is none of another history.
+/// The error that an epoch does not belong to a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotContained;
 
@@ -215,7 +217,7 @@ mod tests {
         assert_eq!(epochs.after(Some(&epoch(8))), Err(NotContained));
     }
 
-    /// A device fails again and again while another one is away.
+    /// One device fails repeatedly while another one is away.
     #[test]
     fn what_a_device_has_that_is_away_is_not_forgotten() {
         let mut epochs = Epochs::default();
@@ -224,7 +226,7 @@ mod tests {
             ..epoch(number)
         };
         (0..5).for_each(|number| epochs.begin(of(number, &[3])));
-        // The last that device 4 has is of epoch 4.
+        // The last superblock of device 4 is of epoch 4.
         (5..60).for_each(|number| epochs.begin(of(number, &[3, 4])));
         let ids: Vec<u64> = epochs.iter().map(|epoch| epoch.id - 1000).collect();
         assert_eq!((ids.len(), ids[0], ids[11]), (EPOCHS_MAX, 0, 59));

@@ -3,7 +3,7 @@ use crate::{Generation, ItemType, Logical, TreeId};
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What is wrong with bytes that should have been a btrfs structure.
+/// The error in bytes that should have been a btrfs structure.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -38,7 +38,7 @@ pub enum Error {
     /// The superblock's magic is missing.
     #[error("no btrfs superblock (wrong magic)")]
     BadMagic,
-    /// The stored checksum is not that of the content.
+    /// The stored checksum does not match the content.
     #[error("{what}: checksum does not match")]
     BadChecksum {
         /// The structure.
@@ -61,17 +61,17 @@ pub enum Error {
     /// A block has another level than its parent says.
     #[error("level {found} where the parent says {expected}")]
     WrongLevel {
-        /// From the parent.
+        /// The value in the parent.
         expected: u8,
-        /// In the header.
+        /// The value in the header.
         found: u8,
     },
     /// A block has another generation than its parent says.
     #[error("generation {found} where the parent says {expected}")]
     WrongGeneration {
-        /// From the parent.
+        /// The value in the parent.
         expected: Generation,
-        /// In the header.
+        /// The value in the header.
         found: Generation,
     },
     /// A block belongs to another tree.
@@ -79,25 +79,25 @@ pub enum Error {
     WrongOwner {
         /// The tree that was walked.
         expected: TreeId,
-        /// In the header.
+        /// The value in the header.
         found: TreeId,
     },
-    /// A block's first key is not the one its parent holds.
+    /// A block's first key is not the one in its parent.
     #[error("first key differs from the parent's")]
     WrongFirstKey,
     /// Keys are not strictly ascending.
     #[error("keys out of order at slot {slot}")]
     KeyOrder {
-        /// The slot whose key is not above the one before.
+        /// The slot whose key is not above the key before it.
         slot: usize,
     },
-    /// Item data is not packed from the end of the leaf without gap or overlap.
+    /// Item data is not packed from the end of the leaf without gaps and overlaps.
     #[error("item data of slot {slot} is misplaced")]
     ItemPlacement {
         /// The slot.
         slot: usize,
     },
-    /// More items than a block holds, or none where some must be.
+    /// A block has more items than it can hold, or none though some are required.
     #[error("impossible item count {0}")]
     ItemCount(u32),
     /// A pointer that no block can have.

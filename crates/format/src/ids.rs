@@ -46,7 +46,8 @@ id! {
 }
 
 impl Logical {
-    /// The address `bytes` further on (saturating, so that hostile values stay harmless).
+    /// Returns the address `bytes` bytes further on (saturating, so that hostile values do no
+    /// harm).
     #[must_use]
     pub fn plus(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
@@ -54,7 +55,7 @@ impl Logical {
 }
 
 impl Physical {
-    /// The address `bytes` further on (saturating).
+    /// Returns the address `bytes` bytes further on (saturating).
     #[must_use]
     pub fn plus(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
@@ -62,7 +63,7 @@ impl Physical {
 }
 
 impl Generation {
-    /// The transaction after this one.
+    /// Returns the transaction after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -104,7 +105,7 @@ impl TreeId {
     pub const UUID: Self = Self(9);
     /// Free space.
     pub const FREE_SPACE: Self = Self(10);
-    /// Block groups, where they have a tree of their own.
+    /// Block groups, if they have a tree of their own.
     pub const BLOCK_GROUP: Self = Self(11);
     /// Stripes of RAID stripe-tree volumes.
     pub const RAID_STRIPE: Self = Self(12);
@@ -115,7 +116,7 @@ impl TreeId {
     /// Scratch tree of data relocation.
     pub const DATA_RELOC: Self = Self(9_u64.wrapping_neg());
 
-    /// Whether this tree holds files: the top level or a subvolume.
+    /// Returns whether this tree holds files: the top level or a subvolume.
     pub fn is_subvolume(self) -> bool {
         self == Self::FS || (self.0 >= Ino::FIRST_FREE.0 && self.0 <= Ino::LAST_FREE.0)
     }

@@ -1,10 +1,10 @@
-//! Numbers of ioctls, as `linux/fs.h`, `linux/fsverity.h` and `linux/btrfs.h` have them, and those
-//! of this project. The server and the program take them from here.
+//! Numbers of ioctls: those of `linux/fs.h`, `linux/fsverity.h` and `linux/btrfs.h`, and those of
+//! this project. The server and the program take them from here.
 //!
-//! A number holds which way its argument goes, how many bytes that has, a kind, and a number within
-//! the kind. FUSE passes an argument of that size, and nothing behind it.
+//! A number holds the direction of its argument, the argument's size in bytes, a kind, and a number
+//! within the kind. FUSE passes an argument of that size, and nothing behind it.
 
-/// Where the argument goes: nowhere, from the caller, to the caller.
+/// The direction of the argument: none, from the caller, to the caller.
 const NONE: u32 = 0;
 const WRITE: u32 = 1;
 const READ: u32 = 2;
@@ -13,7 +13,7 @@ const FILE: u8 = b'f';
 const XFS: u8 = b'X';
 const VERSION: u8 = b'v';
 const BTRFS: u8 = 0x94;
-/// Ours.
+/// The kind of this project's ioctls.
 const OURS: u8 = b'u';
 
 const fn command(direction: u32, kind: u8, number: u8, size: usize) -> u32 {
@@ -36,7 +36,7 @@ const KIB: usize = 1024;
 pub const GETFLAGS: u32 = command(READ, FILE, 1, 8);
 /// `FS_IOC_SETFLAGS`
 pub const SETFLAGS: u32 = command(WRITE, FILE, 2, 8);
-/// `FS_IOC32_GETFLAGS`, of programs whose words have 32 bits.
+/// `FS_IOC32_GETFLAGS`, for programs with words of 32 bits.
 pub const GETFLAGS_32: u32 = command(READ, FILE, 1, 4);
 /// `FS_IOC32_SETFLAGS`
 pub const SETFLAGS_32: u32 = command(WRITE, FILE, 2, 4);
@@ -103,8 +103,8 @@ pub const DEV_INFO: u32 = command(READ | WRITE, BTRFS, 30, 4096);
 pub const FS_INFO: u32 = command(READ, BTRFS, 31, KIB);
 /// `BTRFS_IOC_BALANCE_V2`
 pub const BALANCE: u32 = command(READ | WRITE, BTRFS, 32, KIB);
-/// Ours, where `BTRFS_IOC_BALANCE_CTL` is `_IOW(0x94, 33, int)`, with a number in place of a
-/// pointer, which FUSE does not pass on.
+/// The project's form of `BTRFS_IOC_BALANCE_CTL`. That is `_IOW(0x94, 33, int)`; this has a number
+/// in place of a pointer, which FUSE does not pass on.
 pub const BALANCE_CONTROL: u32 = command(WRITE, BTRFS, 33, 8);
 /// `BTRFS_IOC_BALANCE_PROGRESS`
 pub const BALANCE_PROGRESS: u32 = command(READ, BTRFS, 34, KIB);
@@ -131,38 +131,39 @@ pub const INO_LOOKUP_USER: u32 = command(READ | WRITE, BTRFS, 62, 4096);
 /// `BTRFS_IOC_SNAP_DESTROY_V2`
 pub const SNAP_DESTROY_V2: u32 = command(WRITE, BTRFS, 63, VOL_ARGS);
 
-/// Ours, on a directory, with `struct btrfs_ioctl_vol_args_v2`: puts a snapshot of the subvolume
-/// that the caller has open as `fd` in place of the subvolume `name`.
+/// Ours, on a directory, with `struct btrfs_ioctl_vol_args_v2`: replaces the subvolume `name` by a
+/// snapshot of the subvolume that the caller has open as `fd`.
 pub const RESET_SUBVOLUME: u32 = command(WRITE, OURS, 1, VOL_ARGS);
-/// Ours, on any inode of the target: begins a merge into its subvolume. The number of the answer's
-/// stream replaces the first word.
+/// Ours, on any inode of the target: begins a merge into its subvolume. The number of the stream
+/// with the answer replaces the first word.
 pub const MERGE: u32 = command(READ | WRITE, OURS, 2, 32);
-/// Ours: what FIEMAP answers with flags of 0, 72 extents at a time.
+/// Ours: returns what FIEMAP returns with flags of 0, 72 extents at a time.
 pub const EXTENT_MAP: u32 = command(READ | WRITE, OURS, 2, 4096);
 /// Ours: makes all earlier changes of the volume durable, as syncfs(2) does on other file systems.
 pub const CONTROL_SYNC: u32 = command(NONE, OURS, 4, 0);
 /// Ours: the server's part of a remount. The argument is a text that ends with a zero: `ro`, `rw`,
-/// a mount option that says how data is written, or nothing to ask whether the caller may.
+/// a mount option about how data is written, or an empty text to ask whether the caller may
+/// remount.
 pub const REMOUNT: u32 = command(WRITE, OURS, 5, 256);
 /// Ours: announces an unmount by force.
 pub const FORCE: u32 = command(NONE, OURS, 6, 0);
-/// Ours: begins the list of what two subvolumes, whose numbers the argument has, don't have alike.
-/// The number of the answer's stream replaces the first word.
+/// Ours: begins the list of differences between two subvolumes, whose numbers the argument has. The
+/// number of the stream with the answer replaces the first word.
 pub const CHANGES: u32 = command(READ | WRITE, OURS, 7, 16);
-/// Ours: begins the list of what a commit or later ones have changed in a subvolume. The argument
-/// has the numbers of the subvolume and of the commit; the answer is as that of [`CHANGES`].
+/// Ours: begins the list of what a commit and later ones have changed in a subvolume. The argument
+/// has the numbers of the subvolume and of the commit. The answer is like that of [`CHANGES`].
 pub const CHANGES_SINCE: u32 = command(READ | WRITE, OURS, 8, 16);
-/// Ours: the next piece of a stream, whose number the first word has. The answer has the piece's
-/// length there, and then the piece.
+/// Ours: returns the next piece of a stream, whose number the first word has. The answer has the
+/// piece's length in its place, followed by the piece.
 pub const NEXT: u32 = command(READ | WRITE, OURS, 9, 16_376);
-/// Ours: says that the reader of the stream of this number is still there.
+/// Ours: shows that the reader of the stream of this number is still there.
 pub const KEEP: u32 = command(WRITE, OURS, 10, 8);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Numbers as programs have them, of each form.
+    /// Compares numbers of each form with those that programs use.
     #[test]
     fn numbers_are_those_of_the_kernels_headers() {
         assert_eq!(

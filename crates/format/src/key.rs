@@ -14,7 +14,7 @@ macro_rules! item_types {
         impl ItemType {
             $($(#[$doc])* pub const $name: Self = Self($value);)+
 
-            /// The format's own name of the type, if it is known.
+            /// Returns the format's own name of the type, if it is known.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)+
@@ -161,7 +161,7 @@ impl Key {
         Self { objectid, item_type, offset }
     }
 
-    /// The key right after this one, or `None` after the highest.
+    /// Returns the key right after this one, or `None` after the highest.
     pub fn successor(self) -> Option<Self> {
         if let Some(offset) = self.offset.checked_add(1) {
             return Some(Self { offset, ..self });

@@ -26,17 +26,17 @@ impl<'a> LeafBuilder<'a> {
         Self { block, count: 0, data_start, last: None }
     }
 
-    /// Bytes left for item headers and data.
+    /// Returns how many bytes are left for item headers and data.
     pub fn free(&self) -> usize {
         self.data_start - self.count * ITEM_HEADER_SIZE
     }
 
-    /// Items so far.
+    /// Returns how many items it has so far.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether no item has been pushed.
+    /// Returns whether no item has been pushed.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -45,7 +45,7 @@ impl<'a> LeafBuilder<'a> {
     ///
     /// # Panics
     ///
-    /// If its key is not behind that of the last one.
+    /// If its key is not above that of the last item.
     pub fn push(&mut self, key: Key, data: &[u8]) -> Result<()> {
         if self.free() < data.len() + ITEM_HEADER_SIZE {
             return Err(Error::NoRoom { size: data.len() });
@@ -66,13 +66,13 @@ impl<'a> LeafBuilder<'a> {
         Ok(())
     }
 
-    /// Adds the items in `slots` of another leaf: their data as one piece, their headers at one go.
-    /// `Err(NoRoom)` leaves the leaf as it was; any other error, which only a leaf brings up that
-    /// was never checked, spoils it.
+    /// Adds the items in `slots` of another leaf: their data as one piece, their headers all at
+    /// once. `Err(NoRoom)` leaves the leaf as it was. Any other error spoils it; only a leaf that
+    /// was never checked can cause one.
     ///
     /// # Panics
     ///
-    /// If the first key is not behind that of the last one.
+    /// If the first key is not above that of the last item.
     pub fn push_run(&mut self, leaf: &Leaf<'_>, slots: Range<usize>) -> Result<()> {
         let misplaced = Error::ItemPlacement { slot: slots.start };
         let Some((items, data)) = leaf.run(slots) else { return Err(misplaced) };
@@ -95,7 +95,8 @@ impl<'a> LeafBuilder<'a> {
             return Err(misplaced);
         };
         for (new, old) in headers.iter_mut().zip(items) {
-            // One piece of data, but perhaps not one after the other in it.
+            // The data is one piece, but in an unchecked leaf the items' data may not be contiguous
+            // in it.
             let Some(offset) = end.checked_sub(old.size.get() as usize) else { return Err(misplaced) };
             *new = ItemHeaderBytes { offset: (offset as u32).into(), ..*old };
             end = offset;
@@ -105,8 +106,8 @@ impl<'a> LeafBuilder<'a> {
         if end == self.data_start { Ok(()) } else { Err(misplaced) }
     }
 
-    /// Zeroes the gap, writes the header (its `nritems` and `level` are set here). The checksum
-    /// comes last, by [`seal`](Self::seal).
+    /// Zeroes the gap and writes the header (its `nritems` and `level` are set here).
+    /// [`seal`](Self::seal) sets the checksum afterwards.
     pub fn finish(self, header: Header) {
         let gap = HEADER_SIZE + self.count * ITEM_HEADER_SIZE..HEADER_SIZE + self.data_start;
         self.block[gap].fill(0);
@@ -132,7 +133,7 @@ impl<'a> InternalBuilder<'a> {
         Self { block, count: 0 }
     }
 
-    /// Children that a block of this size holds.
+    /// Returns how many children a block of this size holds.
     pub fn capacity(node_size: usize) -> usize {
         (node_size - HEADER_SIZE) / KEY_POINTER_SIZE
     }

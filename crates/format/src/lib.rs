@@ -1,9 +1,8 @@
 //! The on-disk structures of btrfs as typed views over bytes.
 //!
-//! Pure code: no I/O and no allocation but for the owned values that a caller asks for. Every
-//! accessor is checked: a malformed structure is an [`Error`] of an exact kind, never a panic
-//! (invariant 14).
-//! `docs/format.md` holds the facts and their sources.
+//! The code is pure: it does no I/O, and allocates only the owned values that a caller asks for.
+//! Every accessor is checked: a malformed structure gives an [`Error`] of an exact kind, never a
+//! panic (invariant 14). `docs/format.md` has the facts and their sources.
 
 mod check_item;
 mod checksum;

@@ -8,18 +8,19 @@ fn raw_crc32c(seed: u32, data: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, data)
 }
 
-/// The key offset of a `DIR_ITEM` or `XATTR_ITEM`: the hash of its name, seed `!1`.
+/// Returns the key offset of a `DIR_ITEM` or `XATTR_ITEM`: the hash of its name, seed `!1`.
 pub fn name_hash(name: &[u8]) -> u64 {
     u64::from(raw_crc32c(!1, name))
 }
 
-/// The key offset of an `INODE_EXTREF`: the hash of the name, seeded with the directory's inode
-/// number.
+/// Returns the key offset of an `INODE_EXTREF`: the hash of the name, seeded with the directory's
+/// inode number.
 pub fn extref_hash(parent: Ino, name: &[u8]) -> u64 {
     u64::from(raw_crc32c(parent.0 as u32, name))
 }
 
-/// The hash by which data references are ordered, and the key offset of a keyed `EXTENT_DATA_REF`.
+/// Returns the hash by which data references are ordered, and the key offset of a keyed
+/// `EXTENT_DATA_REF`.
 ///
 /// `offset` is the file offset at which the extent would start, modulo 2^64.
 pub fn data_ref_hash(root: u64, ino: u64, offset: u64) -> u64 {

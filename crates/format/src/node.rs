@@ -7,25 +7,25 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{ChecksumType, Error, Generation, Key, KeyBytes, Logical, Result, TreeId, Uuid};
 
-/// Bytes of a block's header.
+/// The size of a block's header in bytes.
 pub const HEADER_SIZE: usize = size_of::<HeaderBytes>();
-/// Bytes of the key, offset and size that each item has in its leaf.
+/// The size in bytes of the key, offset and size that each item has in its leaf.
 pub const ITEM_HEADER_SIZE: usize = size_of::<ItemHeaderBytes>();
-/// Bytes of a key pointer of an internal block.
+/// The size in bytes of a key pointer of an internal block.
 pub const KEY_POINTER_SIZE: usize = size_of::<KeyPointerBytes>();
-/// Levels are below this.
+/// All levels are below this.
 pub const MAX_LEVEL: u8 = 8;
 /// Bytes at the start of superblock and header that hold the checksum of all that follows.
 pub const CHECKSUM_FIELD: usize = 32;
-/// The backref revision in the top byte of a header's flags that all writers of today use.
+/// The backref revision, in the top byte of a header's flags, that all current writers use.
 pub const BACKREF_REV_MIXED: u64 = 1 << 56;
 
-/// Bytes of a leaf for items: keys, offsets, sizes and data.
+/// Returns how many bytes of a leaf are for items: keys, offsets, sizes and data.
 pub const fn leaf_data_size(node_size: usize) -> usize {
     node_size - HEADER_SIZE
 }
 
-/// The most bytes that one item's data can have.
+/// Returns the most bytes that one item's data can have.
 pub const fn max_item_size(node_size: usize) -> usize {
     leaf_data_size(node_size) - ITEM_HEADER_SIZE
 }
@@ -103,7 +103,7 @@ impl Header {
         block[..HEADER_SIZE].copy_from_slice(self.to_bytes().as_bytes());
     }
 
-    /// The header's bytes with a zero checksum.
+    /// Returns the header's bytes with a zero checksum.
     pub fn to_bytes(self) -> HeaderBytes {
         HeaderBytes {
             csum: [0; CHECKSUM_FIELD],
@@ -136,25 +136,25 @@ pub(crate) struct KeyPointerBytes {
     pub(crate) generation: U64,
 }
 
-/// What a reader knows of a block before it reads it.
+/// What a reader knows about a block before it reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeExpectation {
     /// Its address.
     pub bytenr: Logical,
-    /// Its level, where known.
+    /// Its level, if known.
     pub level: Option<u8>,
-    /// Its generation, where known.
+    /// Its generation, if known.
     pub generation: Option<Generation>,
-    /// Its owner, where it must be a certain one (subvolumes share blocks, so theirs is not
+    /// Its owner, if that must be a certain tree (subvolumes share blocks, so theirs is not
     /// checked).
     pub owner: Option<TreeId>,
-    /// Its first key, where known.
+    /// Its first key, if known.
     pub first_key: Option<Key>,
     /// The id that metadata carries.
     pub fsid: Uuid,
 }
 
-/// Whether the checksum at the start of `block` is that of the rest.
+/// Checks that the checksum at the start of `block` is that of the rest.
 pub fn verify_node_checksum(block: &[u8], checksum: ChecksumType) -> Result<()> {
     let (Some(stored), Some(content)) = (block.get(..CHECKSUM_FIELD), block.get(CHECKSUM_FIELD..)) else {
         return Err(Error::TooShort { what: "tree block", need: HEADER_SIZE, have: block.len() });
@@ -172,8 +172,8 @@ pub enum Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Views a whole block (node size bytes) whose structure [`Node::check`] has approved before;
-    /// still never panics.
+    /// Views a whole block (node size bytes) whose structure [`Node::check`] has approved. It never
+    /// panics on other blocks, either.
     pub fn view(block: &'a [u8]) -> Result<Self> {
         if Header::parse(block)?.level == 0 {
             Leaf::view(block).map(Self::Leaf)
@@ -182,9 +182,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Views a block and checks all of its structure that needs no other block: that it is the
-    /// block expected, order of keys, placement of items, pointers. The checksum is checked apart,
-    /// by [`verify_node_checksum`].
+    /// Views a block, and checks everything in its structure that needs no other block: that it is
+    /// the expected block, the order of keys, the placement of items, and pointers. The checksum is
+    /// checked separately, by [`verify_node_checksum`].
     pub fn check(block: &'a [u8], expected: &NodeExpectation, sector_size: u32) -> Result<Self> {
         let header = Header::parse(block)?;
         if header.bytenr != expected.bytenr {
@@ -218,7 +218,7 @@ impl<'a> Node<'a> {
         Ok(node)
     }
 
-    /// The lowest key, if there is any item.
+    /// Returns the lowest key, if there is any item.
     pub fn first_key(&self) -> Option<Key> {
         match self {
             Self::Leaf(leaf) => leaf.key(0),
@@ -250,35 +250,35 @@ impl<'a> Leaf<'a> {
         Ok(Self { items, data })
     }
 
-    /// Items in the leaf.
+    /// Returns how many items the leaf has.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is no item.
+    /// Returns whether there is no item.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// The key in this slot.
+    /// Returns the key in this slot.
     pub fn key(&self, slot: usize) -> Option<Key> {
         self.items.get(slot).map(|item| item.key.into())
     }
 
-    /// The data in this slot.
+    /// Returns the data in this slot.
     pub fn data(&self, slot: usize) -> Option<&'a [u8]> {
         let item = self.items.get(slot)?;
         let start = item.offset.get() as usize;
         self.data.get(start..start.checked_add(item.size.get() as usize)?)
     }
 
-    /// Key and data in this slot.
+    /// Returns key and data in this slot.
     pub fn item(&self, slot: usize) -> Option<(Key, &'a [u8])> {
         Some((self.key(slot)?, self.data(slot)?))
     }
 
-    /// The headers of a run of items, and their data, which is contiguous from the last item's to
-    /// the first one's.
+    /// Returns the headers of a run of items, and their data, which is contiguous from the last
+    /// item's to the first one's.
     pub(crate) fn run(&self, slots: Range<usize>) -> Option<(&'a [ItemHeaderBytes], &'a [u8])> {
         let items = self.items.get(slots)?;
         let data = match items {
@@ -291,18 +291,18 @@ impl<'a> Leaf<'a> {
         Some((items, data))
     }
 
-    /// All items in order of their keys.
+    /// Returns all items in order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &'a [u8])> + use<'a> {
         let this = *self;
         (0..self.len()).filter_map(move |slot| this.item(slot))
     }
 
-    /// The slot with this key, or the one at which it would be inserted.
+    /// Returns the slot with this key, or the one at which it would be inserted.
     pub fn search(&self, key: &Key) -> std::result::Result<usize, usize> {
         self.items.binary_search_by(|item| Key::from(item.key).cmp(key))
     }
 
-    /// Bytes that items' data and headers take.
+    /// Returns how many bytes items' data and headers take.
     pub fn used(&self) -> usize {
         self.items.iter().map(|item| item.size.get() as usize + ITEM_HEADER_SIZE).sum()
     }
@@ -321,7 +321,7 @@ impl<'a> Leaf<'a> {
     }
 }
 
-/// Where an internal block's child is.
+/// The pointer to an internal block's child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildPointer {
     /// The child's lowest key.
@@ -353,22 +353,22 @@ impl<'a> Internal<'a> {
         Ok(Self { pointers })
     }
 
-    /// Children of the block.
+    /// Returns how many children the block has.
     pub fn len(&self) -> usize {
         self.pointers.len()
     }
 
-    /// Whether there is no child.
+    /// Returns whether there is no child.
     pub fn is_empty(&self) -> bool {
         self.pointers.is_empty()
     }
 
-    /// The lowest key of the child in this slot.
+    /// Returns the lowest key of the child in this slot.
     pub fn key(&self, slot: usize) -> Option<Key> {
         self.pointers.get(slot).map(|pointer| pointer.key.into())
     }
 
-    /// The child in this slot.
+    /// Returns the child in this slot.
     pub fn child(&self, slot: usize) -> Option<ChildPointer> {
         self.pointers.get(slot).map(|pointer| ChildPointer {
             key: pointer.key.into(),
@@ -377,14 +377,14 @@ impl<'a> Internal<'a> {
         })
     }
 
-    /// All children in order.
+    /// Returns all children in order.
     pub fn iter(&self) -> impl Iterator<Item = ChildPointer> + use<'a> {
         let this = *self;
         (0..self.len()).filter_map(move |slot| this.child(slot))
     }
 
-    /// The slot of the child whose range holds `key` (the first child also holds all that is below
-    /// it).
+    /// Returns the slot of the child whose range holds `key` (the first child also holds all that
+    /// is below it).
     pub fn slot_for(&self, key: &Key) -> usize {
         self.pointers.partition_point(|pointer| Key::from(pointer.key) <= *key).saturating_sub(1)
     }

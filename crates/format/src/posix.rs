@@ -1,5 +1,5 @@
-//! What POSIX says of inodes and the format keeps as it is: types and permissions of a mode, and
-//! limits that Linux has for all file systems.
+//! Values of POSIX for inodes that the format keeps: types and permissions of a mode. Also limits
+//! that Linux has for all file systems.
 
 /// The bits of a mode that are the type.
 pub const S_IFMT: u32 = 0o170_000;
@@ -27,10 +27,10 @@ pub const SET_ID: u32 = S_ISUID | S_ISGID;
 /// The group may execute.
 pub const S_IXGRP: u32 = 0o0010;
 
-/// Permissions that new inodes don't get, where nothing else says it: the usual umask of a process.
+/// Permissions that new inodes don't get by default: the usual umask of a process.
 pub const UMASK: u32 = 0o022;
 
-/// Symbolic links that one path may go through, as in the kernel.
+/// The most symbolic links that one path may follow, as in the kernel.
 pub const MAX_SYMLINKS: usize = 40;
 
 /// Seconds of a day.

@@ -1,21 +1,21 @@
 //! How far a device that lags has been brought up to the others, in the padding of the superblock.
 //!
-//! Only ubtrfs writes and reads it. Kernels and btrfs-progs write this part of the superblock as
-//! they have found it (seen with Linux 6.18 and btrfs-progs 6.2): so it holds only in a superblock
-//! that ubtrfs has written, whose fingerprint is beside it. A commit of the same number may be a
-//! kernel's.
+//! Only ubtrfs writes and reads this record. Kernels and btrfs-progs write this part of the
+//! superblock as they have found it (seen with Linux 6.18 and btrfs-progs 6.2). So the record is
+//! valid only in a superblock that ubtrfs has written, whose fingerprint is stored beside it. A
+//! commit of the same number may be a kernel's.
 
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{DeviceId, Generation, Logical};
 
-/// Before it.
+/// The magic before the record.
 const MAGIC: [u8; 8] = *b"ubResilv";
 
-/// How far a device that lags has been brought up to the others by a commit: of all that the commit
-/// refers to, and that was written after another commit, it has the tree blocks and the data with
-/// checksums at these addresses.
+/// How far a device that lags has been brought up to a commit of the others. Of everything that
+/// this commit refers to and that was written after the commit `has`, the device has the tree
+/// blocks and the data with checksums at the addresses given here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resilvered {
     /// The device.
@@ -40,7 +40,7 @@ pub(crate) struct ResilveredBytes {
 }
 
 impl Resilvered {
-    /// `None` in another superblock than that of which it was written.
+    /// Reads the record. Returns `None` if it was written for another superblock.
     pub(crate) fn parse(bytes: &ResilveredBytes, fingerprint: impl FnOnce() -> u64) -> Option<Self> {
         (bytes.magic == MAGIC && bytes.fingerprint.get() == fingerprint()).then(|| Self {
             devid: DeviceId(bytes.devid.get()),
@@ -50,7 +50,7 @@ impl Resilvered {
         })
     }
 
-    /// As it is on disk in the superblock of this fingerprint.
+    /// Returns the bytes of the record in the superblock with this fingerprint.
     pub(crate) fn to_bytes(self, fingerprint: u64) -> ResilveredBytes {
         let Self { devid, has, nodes, data } = self;
         let number = U64::new;

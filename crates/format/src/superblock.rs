@@ -1,4 +1,4 @@
-//! The superblock: where everything starts.
+//! The superblock, from which everything else is found.
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -10,20 +10,20 @@ use crate::{CHECKSUM_FIELD, ChecksumType, Error, Generation, Logical, MAX_LEVEL,
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 4096;
-/// Bytes of a label and the zeroes behind it, one at the least.
+/// The bytes of a label with at least one zero behind it.
 pub const LABEL_SIZE: usize = 256;
 /// The bytes at either end of a new device that are wiped, where old superblocks, partition tables
 /// and signatures of other file systems are.
 pub const WIPED_AT_ENDS: u64 = 2 << 20;
-/// Where the copies are on every device that is large enough: 64 KiB, 64 MiB, 256 GiB.
+/// The addresses of the copies on every device that is large enough: 64 KiB, 64 MiB, 256 GiB.
 pub const SUPERBLOCK_COPIES: [Physical; 3] = [Physical(64 << 10), Physical(64 << 20), Physical(256 << 30)];
 /// `_BHRfS_M`.
 pub const SUPERBLOCK_MAGIC: [u8; 8] = *b"_BHRfS_M";
-/// Where a superblock has its magic.
+/// The offset of the magic in a superblock.
 pub const SUPERBLOCK_MAGIC_AT: usize = 64;
 /// The most bytes of chunks that the superblock holds.
 pub const SYS_CHUNK_ARRAY_MAX: usize = 2048;
-/// Bytes of one chunk with one stripe: a volume without a system chunk can't be read.
+/// The bytes of one chunk with one stripe: a volume without a system chunk can't be read.
 const SYS_CHUNK_ARRAY_MIN: usize = 97;
 
 /// Features that a reader must know.
@@ -43,7 +43,7 @@ macro_rules! bits {
         impl $type {
             $($(#[$doc])* pub const $name: Self = Self(1 << $bit);)+
 
-            /// Whether all of `other`'s bits are set.
+            /// Returns whether all of `other`'s bits are set.
             pub fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
@@ -60,7 +60,7 @@ macro_rules! bits {
                 Self(self.0 & !other.0)
             }
 
-            /// The names of the bits that are set; unknown ones as `bit N`.
+            /// Returns the names of the bits that are set; unknown ones as `bit N`.
             pub fn names(self) -> Vec<String> {
                 (0..64).filter(|bit| self.0 >> bit & 1 == 1).map(|bit| match bit {
                     $($bit => stringify!($name).to_owned(),)+
@@ -72,7 +72,7 @@ macro_rules! bits {
 }
 
 bits!(Incompat {
-    /// References in the form of today.
+    /// References have the current form.
     MIXED_BACKREF = 0,
     /// The default subvolume is not the top level.
     DEFAULT_SUBVOL = 1,
@@ -244,7 +244,8 @@ struct SuperblockBytes {
 
 const _: () = assert!(size_of::<SuperblockBytes>() == SUPERBLOCK_SIZE);
 
-/// A superblock's content. One per device; they differ in `bytenr` and `dev_item` only.
+/// The content of a superblock. Each device has its own; they differ only in `bytenr` and
+/// `dev_item`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The id that users see.
@@ -261,8 +262,8 @@ pub struct Superblock {
     pub chunk_root: Logical,
     /// The log root tree's root block; 0 without a log.
     pub log_root: Logical,
-    /// Which log of its commit that is: [`Self::log_number`]. Kernels write what they have found
-    /// here, and do not use it.
+    /// The number of the log within its commit: [`Self::log_number`]. Kernels write the value that
+    /// they have found, and do not use it.
     pub log_root_transid: u64,
     /// The volume's size: the sum of its devices', in bytes.
     pub total_bytes: u64,
@@ -312,48 +313,48 @@ pub struct Superblock {
     pub sys_chunk_array: Vec<u8>,
     /// Roots of the last four commits.
     pub backup_roots: [BackupRoot; 4],
-    /// Since when devices were left out.
+    /// The epochs, which show since when devices were left out.
     pub epochs: Epochs,
     /// How far a device that lags has been brought up to the others.
     pub resilvered: Option<Resilvered>,
 }
 
 impl Superblock {
-    /// Whether its device has the number that the device of an older superblock had: it has
-    /// replaced that one, got its number when that one had been removed, or that one is an old copy
-    /// of it. What is older is no device of the volume any more.
+    /// Returns whether its device has the number of an older superblock's device. Then it has
+    /// replaced that device, or got its number after that was removed, or that device is an old
+    /// copy of it. The older device no longer belongs to the volume.
     pub fn has_the_number_of(&self, older: &Self) -> bool {
         self.dev_item.devid == older.dev_item.devid && self.fsid == older.fsid && self.generation > older.generation
     }
 
-    /// Which log of its commit the superblock refers to, from 1 on; `None` if it refers to none, or
-    /// to one whose number nobody has kept: the kernel's have none. What is left in the field from
-    /// an earlier commit names another transaction.
+    /// Returns which log of its commit the superblock refers to, counted from 1. Returns `None` if
+    /// it refers to no log, or to one without a known number, as the kernel's logs are. A value
+    /// that is left in the field from an earlier commit names another transaction.
     pub fn log_number(&self) -> Option<u32> {
         let (transaction, number) = ((self.log_root_transid >> 32) as u32, self.log_root_transid as u32);
         (self.log_root.0 != 0 && number > 0 && transaction == self.generation.next().0 as u32).then_some(number)
     }
 
-    /// Whether ubtrfs has written it, or an earlier one of the same commit, and no kernel a later
-    /// log. Of volumes of several devices alone.
+    /// Returns whether ubtrfs has written it, or has written an earlier one of the same commit
+    /// after which no kernel wrote a log. Known only for volumes with several devices.
     pub fn is_of_ubtrfs(&self) -> bool {
         self.epochs.of_ubtrfs() == self.generation && (self.log_root.0 == 0 || self.log_number().is_some())
     }
 
-    /// Its place in the order in which superblocks are written: the commit, whether a log follows,
-    /// and which one. Of two logs without numbers nothing tells which one is the newer.
+    /// Returns its place in the order in which superblocks are written: the commit, whether a log
+    /// follows, and which one. For two logs without numbers it is not known which is newer.
     pub fn moment(&self) -> (Generation, bool, u32) {
         (self.generation, self.log_root.0 != 0, self.log_number().unwrap_or(0))
     }
 
-    /// Tells this superblock from others, whichever device or copy it is of, and however far a
-    /// device was brought up.
+    /// Returns a number that distinguishes this superblock from others. It does not depend on the
+    /// device or copy, nor on how far a device was brought up.
     pub fn fingerprint(&self) -> u64 {
         let own = Self { bytenr: Physical(0), dev_item: DevItem::default(), resilvered: None, ..self.clone() };
         own.to_bytes().map_or(0, |bytes| xxhash64(&bytes[CHECKSUM_FIELD..]))
     }
 
-    /// Numbers the log as the next one after that of the superblock that was written before.
+    /// Gives the log the number after that of the log in the superblock that was written before.
     pub fn number_log_after(&mut self, before: &Self) {
         if self.log_root.0 == 0 {
             return self.drop_log();
@@ -363,13 +364,13 @@ impl Superblock {
         self.log_root_transid = transaction << 32 | u64::from(last.saturating_add(1));
     }
 
-    /// Refers to no log any more.
+    /// Removes the reference to the log.
     pub fn drop_log(&mut self) {
         (self.log_root, self.log_root_level, self.log_root_transid) = (Logical(0), 0, 0);
     }
 
-    /// Reads a superblock: magic, checksum and every field that can be judged by itself.
-    /// `at` is where it was read.
+    /// Reads a superblock, and checks magic, checksum and every field that can be judged by itself.
+    /// `at` is the address where it was read.
     pub fn parse(bytes: &[u8], at: Physical) -> Result<Self> {
         let (raw, _) = SuperblockBytes::ref_from_prefix(bytes).map_err(|_| Error::TooShort {
             what: "superblock",
@@ -473,8 +474,8 @@ impl Superblock {
         )
     }
 
-    /// The rules between fields by which the kernel refuses a mount. [`Self::parse`] leaves them
-    /// out, so that a damaged volume can still be examined.
+    /// Checks the rules between fields by which the kernel refuses a mount. [`Self::parse`] leaves
+    /// them out, so that a damaged volume can still be examined.
     pub fn check_mountable(&self) -> Result<()> {
         let require = |holds: bool, what: &'static str, value: u64| {
             if holds { Ok(()) } else { Err(Error::BadValue { what, value }) }
@@ -492,7 +493,7 @@ impl Superblock {
         require(array >= SYS_CHUNK_ARRAY_MIN, "superblock sys_chunk_array_size", array as u64)
     }
 
-    /// The superblock's bytes, with its checksum.
+    /// Returns the superblock's bytes, with its checksum.
     pub fn to_bytes(&self) -> Result<Box<[u8; SUPERBLOCK_SIZE]>> {
         let mut raw = SuperblockBytes::new_zeroed();
         raw.fsid = self.fsid;
@@ -543,12 +544,12 @@ impl Superblock {
         Ok(bytes)
     }
 
-    /// The id that tree blocks carry.
+    /// Returns the id that tree blocks carry.
     pub fn metadata_fsid(&self) -> Uuid {
         if self.incompat.contains(Incompat::METADATA_UUID) { self.metadata_uuid } else { self.fsid }
     }
 
-    /// The label's bytes, up to the first zero byte.
+    /// Returns the label's bytes, up to the first zero byte.
     pub fn label_bytes(&self) -> &[u8] {
         let end = self.label.iter().position(|byte| *byte == 0).unwrap_or(self.label.len());
         &self.label[..end]

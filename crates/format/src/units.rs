@@ -1,4 +1,4 @@
-//! Sizes in bytes, by their names.
+//! Units of sizes, in bytes.
 
 /// 1024 bytes.
 pub const KIB: u64 = 1 << 10;

@@ -1,4 +1,4 @@
-//! Packs the items of a tree into blocks.
+//! Packing the items of a tree into blocks.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use ubtrfs_format::{
 /// Items of one tree, ascending.
 pub(crate) type Items = Vec<(Key, Vec<u8>)>;
 
-/// What all blocks of a volume have in common.
+/// The properties that all blocks of a volume have in common.
 pub(crate) struct Geometry {
     pub node_size: usize,
     pub checksum: ChecksumType,
@@ -28,17 +28,17 @@ pub(crate) struct PlacedTree {
 }
 
 impl PlacedTree {
-    /// The root block's address.
+    /// Returns the root block's address.
     pub fn root(&self) -> Logical {
         self.blocks.last().copied().unwrap_or_default()
     }
 
-    /// The root block's level.
+    /// Returns the root block's level.
     pub fn level(&self) -> u8 {
         u8::from(self.blocks.len() > 1)
     }
 
-    /// The first key of each block.
+    /// Returns the first key of each block.
     pub fn first_keys(&self, items: &Items, node_size: usize) -> Vec<(Logical, Key)> {
         let first_of = |range: Range<usize>| items.get(range.start).map(|(key, _)| *key).unwrap_or_default();
         let leaves = leaves(items, node_size).into_iter().map(first_of);
@@ -56,7 +56,7 @@ impl PlacedTree {
     }
 }
 
-/// Which items each leaf takes; an empty tree has one empty leaf.
+/// Divides the items among leaves. An empty tree has one empty leaf.
 fn leaves(items: &Items, node_size: usize) -> Vec<Range<usize>> {
     let mut leaves = Vec::new();
     let (mut start, mut free) = (0, leaf_data_size(node_size));
@@ -72,13 +72,14 @@ fn leaves(items: &Items, node_size: usize) -> Vec<Range<usize>> {
     leaves
 }
 
-/// Blocks that the items take: leaves and, above several, one more.
+/// Returns how many blocks the items take: the leaves, and one more above them if there are
+/// several.
 pub(crate) fn block_count(items: &Items, node_size: usize) -> usize {
     let leaves = leaves(items, node_size).len();
     leaves + usize::from(leaves > 1)
 }
 
-/// The bytes of every block of the tree.
+/// Returns the bytes of every block of the tree.
 pub(crate) fn encode(tree: &PlacedTree, items: &Items, geometry: &Geometry) -> Result<Vec<(Logical, Vec<u8>)>> {
     let header = |bytenr, level| Header {
         fsid: geometry.fsid,

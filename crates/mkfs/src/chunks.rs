@@ -1,9 +1,9 @@
-//! The first chunks: where they are and how large.
+//! The places and sizes of the first chunks.
 //!
 //! Offsets and sizes are those of mkfs.btrfs 7.3 (seen with sizes from 16 MiB to 400 GiB, on one to
-//! four devices). It
-//! starts with small single chunks at 1, 5 and 13 MiB of the first device; chunks with the single
-//! profile stay there, all others follow them. On other devices chunks begin at 1 MiB.
+//! four devices). It starts with small single chunks at 1, 5 and 13 MiB of the first device. Chunks
+//! with the single profile stay there; all others follow them. On other devices chunks begin at 1
+//! MiB.
 
 use std::cmp::Reverse;
 
@@ -22,27 +22,27 @@ const METADATA_AT: u64 = 5 * MIB;
 /// The single data chunk: 8 MiB at 13 MiB.
 const DATA_AT: u64 = 13 * MIB;
 const SMALL: u64 = 8 * MIB;
-/// Chunks with copies or several devices start here on the first device, the first at equal
-/// logical and physical addresses.
+/// The address on the first device from which chunks with copies or several devices are placed. The
+/// first of them has equal logical and physical addresses.
 const OTHERS_AT: u64 = 21 * MIB;
 const OTHERS_AT_MIXED: u64 = 13 * MIB;
-/// And here on the other devices.
+/// The same address on the other devices.
 const OTHERS_AT_OTHER_DEVICES: u64 = MIB;
-/// The volumes that get large metadata chunks are larger than this.
+/// Volumes that are larger than this get large metadata chunks.
 const LARGE_VOLUME: u64 = 50 * GIB;
-/// Where there is room, no stripe of a data chunk is shorter, and no one of metadata.
+/// The least bytes of a stripe of data and of metadata, if there is room.
 const USUAL_MIN_OF_DATA: u64 = 64 * MIB;
 const USUAL_MIN_OF_METADATA: u64 = 32 * MIB;
-/// On several devices that are smaller than mkfs.btrfs takes, stripes are at least as long as this,
-/// but for system chunks.
+/// The least bytes of a stripe, except of system chunks, on several devices that are smaller than
+/// mkfs.btrfs accepts.
 const MIN_STRIPE: u64 = 16 * MIB;
 /// The most bytes of a chunk, however many devices it is on.
 const MAX_DATA: u64 = 10 * GIB;
 const MAX_SYSTEM: u64 = 16 * MIB;
-/// A device of several is not smaller.
+/// The least bytes of a device if there are several.
 const MIN_DEVICE: u64 = 16 * MIB;
 
-/// A chunk of the new volume, and the block group that it is.
+/// A chunk of the new volume, and its block group.
 pub(crate) struct Chunk {
     pub start: Logical,
     pub length: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Bytes of each of its stripes.
+    /// Returns the bytes of each of its stripes.
     pub fn stripe_length(&self) -> u64 {
         self.length / self.data_stripes()
     }
@@ -61,7 +61,7 @@ impl Chunk {
         self.profile.raid().data_stripes(self.stripes.len())
     }
 
-    /// Where the copies of a block at this address are.
+    /// Returns the places of the copies of a block at this address.
     pub fn copies_of(&self, at: Logical) -> impl Iterator<Item = (DeviceId, Physical)> {
         let inside = at.0 - self.start.0;
         let (row, column) = (inside / STRIPE_LEN / self.data_stripes(), inside / STRIPE_LEN % self.data_stripes());
@@ -97,9 +97,9 @@ impl Chunk {
 /// The chunks of the new volume, ascending.
 pub(crate) struct Chunks {
     pub all: Vec<Chunk>,
-    /// The one of `all` that holds the chunk tree.
+    /// The index in `all` of the chunk that holds the chunk tree.
     pub system: usize,
-    /// The one that holds all other trees.
+    /// The index in `all` of the chunk that holds all other trees.
     pub metadata: usize,
 }
 
@@ -107,18 +107,18 @@ pub(crate) struct Chunks {
 struct Wanted {
     flags: BlockGroupFlags,
     profile: Profile,
-    /// Where it is, and how large, if it is single.
+    /// Its address and its bytes if it is single.
     single: (u64, u64),
-    /// The least bytes of each stripe otherwise.
+    /// The least bytes of each stripe if it is not single.
     least: u64,
     lengths: Lengths,
 }
 
-/// How long the stripes of a chunk are that is not single.
+/// The lengths of the stripes of a chunk that is not single.
 struct Lengths {
-    /// Bytes of a stripe of a large volume.
+    /// The bytes of a stripe in a large volume.
     stripe: u64,
-    /// Bytes that a stripe has at least, if there is room.
+    /// The least bytes of a stripe, if there is room.
     usual_least: u64,
     /// The most bytes of the chunk.
     most: u64,
@@ -127,8 +127,8 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// Bytes of each of so many stripes, which are distinct data on `data_stripes` of them; `bound`
-    /// is what the devices have room for.
+    /// Returns the bytes of each of so many stripes, `data_stripes` of which have distinct data.
+    /// `bound` is the room on the devices.
     fn of_stripe(&self, stripes: u64, data_stripes: u64, bound: u64) -> u64 {
         let mut length = self.stripe;
         if length * data_stripes > self.most {
@@ -143,13 +143,15 @@ impl Wanted {
         self.profile == Profile::Single
     }
 
-    /// Bytes that it takes at least of each of its devices, where others may be.
+    /// Returns the least bytes that it takes on each of its devices, in the area of chunks that are
+    /// not single.
     fn least_of_device(&self) -> u64 {
         if self.is_single() { 0 } else { self.least * self.profile.raid().device_stripes }
     }
 }
 
-/// The chunks that a volume of so many bytes is to have, in the order in which they are placed.
+/// Returns the chunks that a volume of `total` bytes is to have, in the order in which they are
+/// placed.
 fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
     let (data, metadata) = (options.data_profile(), options.metadata_profile());
     let largest = options.largest_chunk.map_or(u64::MAX, |largest| (largest - largest % STRIPE_LEN).max(SMALL));
@@ -183,7 +185,7 @@ fn wanted(options: &MkfsOptions, total: u64) -> Vec<Wanted> {
     vec![system, of_metadata, of_data(BlockGroupFlags::DATA, (DATA_AT, SMALL))]
 }
 
-/// Where the next chunk that is not single may begin.
+/// The addresses from which the next chunk that is not single is placed.
 struct Cursor {
     logical: u64,
     devices: Vec<DeviceCursor>,
@@ -201,13 +203,13 @@ impl DeviceCursor {
         Self { devid, size: options.whole_sectors(device.total_bytes), next }
     }
 
-    /// Bytes that chunks may still take, but for those that are kept for later ones.
+    /// Returns how many bytes chunks may still take, without those that are kept for later ones.
     fn room(&self, kept: u64) -> u64 {
         self.size.saturating_sub(self.next).saturating_sub(kept)
     }
 }
 
-/// Where chunks that are not single begin on the first device.
+/// Returns the address on the first device from which chunks that are not single are placed.
 fn first_of_others(options: &MkfsOptions) -> u64 {
     if options.mixed { OTHERS_AT_MIXED } else { OTHERS_AT }
 }
@@ -252,7 +254,7 @@ impl Cursor {
     }
 }
 
-/// Plans the chunks, or says how large the device would have to be.
+/// Plans the chunks, or fails with the size that the device would need.
 pub(crate) fn plan(options: &MkfsOptions) -> Result<Chunks> {
     let total = options.usable_bytes();
     check_sizes(options)?;
@@ -279,7 +281,7 @@ pub(crate) fn plan(options: &MkfsOptions) -> Result<Chunks> {
     Ok(Chunks { all, system, metadata })
 }
 
-/// Refuses devices that are too small whatever is placed on which.
+/// Refuses devices that are too small however the chunks are placed.
 fn check_sizes(options: &MkfsOptions) -> Result<()> {
     if options.more_devices.is_empty() {
         let minimum = minimum_bytes(options);
@@ -297,9 +299,9 @@ fn check_sizes(options: &MkfsOptions) -> Result<()> {
     Ok(())
 }
 
-/// The least bytes of the only device for these options: those of mkfs.btrfs, which leaves some
-/// room besides the first chunks, or, where it is too small (mixed DUP), those that the chunks
-/// really take.
+/// Returns the least bytes of the only device for these options. They are those of mkfs.btrfs,
+/// which leaves some room beside the first chunks; or, if that is too small (mixed DUP), those that
+/// the chunks really take.
 pub fn minimum_bytes(options: &MkfsOptions) -> u64 {
     let asked = if options.mixed {
         16 * MIB
@@ -397,7 +399,7 @@ mod tests {
         );
     }
 
-    /// A device that is too small for its part is left out where others are enough.
+    /// A device that is too small for its part is left out if the others are enough.
     #[test]
     fn chunks_are_on_the_devices_with_the_most_room() {
         let chunks = plan(&on_several(&[30, 900, 500, 700], Profile::Raid1, Profile::Raid0)).unwrap();

@@ -1,7 +1,7 @@
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, MkfsError>;
 
-/// Why no volume can be made of these options.
+/// Why no volume can be made with these options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MkfsError {
@@ -10,7 +10,7 @@ pub enum MkfsError {
     TooSmall {
         /// Bytes of the device.
         size: u64,
-        /// Bytes that are enough.
+        /// The least bytes that are enough.
         minimum: u64,
     },
     /// One of several devices is too small.
@@ -20,10 +20,10 @@ pub enum MkfsError {
         devid: u64,
         /// Its bytes.
         size: u64,
-        /// Bytes that are enough.
+        /// The least bytes that are enough.
         minimum: u64,
     },
-    /// A profile that more devices are needed for.
+    /// A profile that needs more devices.
     #[error("the profile {profile} needs at least {least} devices, not {devices}")]
     TooFewDevices {
         /// The profile's name.
@@ -58,13 +58,13 @@ pub enum MkfsError {
     /// Mixed groups with two profiles.
     #[error("mixed block groups need the same profile for data and metadata")]
     MixedProfiles,
-    /// A block-group tree without what it rests on.
+    /// A block-group tree without the features that it requires.
     #[error("a block-group tree needs the free-space tree and no-holes")]
     BlockGroupTree,
     /// A label that is too long.
     #[error("the label has {0} bytes; at most 255 are possible")]
     LabelTooLong(usize),
-    /// A label with a byte that would end it or break a line.
+    /// A label with a byte that would end it or a line.
     #[error("the label contains a zero byte or a line break")]
     LabelByte,
     /// A structure could not be written.

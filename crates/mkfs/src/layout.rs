@@ -1,4 +1,4 @@
-//! Puts the trees into the chunks, and the whole onto a medium.
+//! Placing the trees in the chunks, and writing the volume to a medium.
 
 use std::fs::File;
 use std::io;
@@ -20,19 +20,19 @@ use crate::{MkfsError, Result};
 /// Bytes and their place on the device.
 pub type Placed = (Physical, Vec<u8>);
 
-/// A new volume, ready to be written: first the zeroes, then the blocks, last the superblocks, a
-/// flush of all devices after each.
+/// A new volume, ready to be written: first the zeros, then the blocks, last the superblocks. A
+/// flush of all devices follows each of these.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// What comes onto each device, by their numbers.
+    /// The contents of each device, by the devices' numbers.
     pub devices: Vec<DeviceLayout>,
-    /// What the first device's primary superblock says.
+    /// The first device's primary superblock.
     pub superblock: Superblock,
-    /// The chunks: what each holds by which profile, and its bytes without copies.
+    /// The chunks: type and profile of each, and its bytes without copies.
     pub chunks: Vec<(BlockGroupFlags, u64)>,
 }
 
-/// What comes onto a device.
+/// The contents of a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceLayout {
     /// Ranges (start and length in bytes) to be zeroed before anything else is written.
@@ -43,12 +43,12 @@ pub struct DeviceLayout {
     pub superblocks: Vec<Placed>,
 }
 
-/// What a layout is written to.
+/// A medium to which a layout is written.
 pub trait Medium {
     /// Writes all bytes at a place.
     fn write_at(&mut self, at: Physical, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns when everything written so far is durable.
+    /// Makes everything durable that was written so far.
     fn flush(&mut self) -> io::Result<()>;
 }
 
@@ -63,9 +63,10 @@ impl Medium for File {
 }
 
 impl Layout {
-    /// Writes the volume onto its devices, by their numbers. When a device fails or power is lost
-    /// midway, there is no volume: neither the old one nor half of the new. The first device gets
-    /// its superblocks last, so that without them the volume lacks a device.
+    /// Writes the volume to its devices, given in the order of their numbers. If a device fails or
+    /// power is lost in the middle, there is no volume: neither the old one nor half of the new
+    /// one. The first device gets its superblocks last, since without them the volume lacks a
+    /// device.
     pub fn write(&self, media: &mut [&mut dyn Medium]) -> io::Result<()> {
         if media.len() != self.devices.len() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the volume has another number of devices"));
@@ -132,7 +133,7 @@ pub fn layout(options: &MkfsOptions) -> Result<Layout> {
     Ok(Layout { devices: devices.into_iter().map(|(_, device)| device).collect(), superblock, chunks })
 }
 
-/// A device without blocks, with its own superblocks.
+/// Returns the contents of a device without blocks, but with its superblocks.
 fn empty_device(item: DevItem, superblock: &Superblock) -> Result<DeviceLayout> {
     let total = item.total_bytes;
     let in_range = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= total;
@@ -145,9 +146,9 @@ fn empty_device(item: DevItem, superblock: &Superblock) -> Result<DeviceLayout> 
     Ok(DeviceLayout { zero, blocks: Vec::new(), superblocks })
 }
 
-/// Gives every tree its blocks. How many a tree needs depends on its items, and some items (of the
-/// extent tree) on how many blocks there are; so the plan is repeated until it agrees with itself.
-/// Blocks only grow, so it does.
+/// Places the blocks of every tree. How many a tree needs depends on its items, and some items (of
+/// the extent tree) depend on how many blocks there are. So the plan is repeated until it is
+/// consistent. That ends, since the number of blocks only grows.
 fn place(options: &MkfsOptions, chunks: &Chunks) -> Vec<PlacedTree> {
     let node_size = options.node_size();
     let ids = tree_ids(options);
@@ -257,8 +258,8 @@ fn superblock(volume: &Volume<'_>) -> Result<Superblock> {
         log_root_transid: 0,
         dev_item: devices.first().copied().unwrap_or_default(),
         label,
-        // Without a free-space tree this says "no v1 cache yet" rather than "a cache of generation
-        // 0".
+        // Without a free-space tree the value means "no v1 cache yet" rather than "a cache of
+        // generation 0".
         cache_generation: Generation(if options.free_space_tree { 0 } else { u64::MAX }),
         uuid_tree_generation: Generation(0),
         metadata_uuid: Uuid::NIL,

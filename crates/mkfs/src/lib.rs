@@ -1,8 +1,9 @@
 //! The contents of a new btrfs volume: every block of it, from a few options.
 //!
-//! [`layout`] is pure: options in, bytes and their places out. [`Layout::write`] brings them onto a
-//! [`Medium`] in the order that leaves either no volume or a whole one. The result is the volume
-//! that mkfs.btrfs 7.3 makes of the same options; docs/format.md lists the few differences.
+//! [`layout`] is pure: it turns options into bytes and their places. [`Layout::write`] writes them
+//! to a [`Medium`] in an order that leaves either no volume or a whole one. The result is the
+//! volume that mkfs.btrfs 7.3 makes with the same options; docs/format.md lists the few
+//! differences.
 
 mod blocks;
 mod chunks;

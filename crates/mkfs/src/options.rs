@@ -36,12 +36,12 @@ impl Profile {
     const ALL: [Self; 7] =
         [Self::Single, Self::Dup, Self::Raid0, Self::Raid1, Self::Raid1c3, Self::Raid1c4, Self::Raid10];
 
-    /// The profile of this name, whatever the case of its letters.
+    /// Returns the profile of this name, ignoring case.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name().eq_ignore_ascii_case(name))
     }
 
-    /// Its name as `mkfs.btrfs -d` takes it.
+    /// Returns its name, as `mkfs.btrfs -d` takes it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -54,12 +54,12 @@ impl Profile {
         }
     }
 
-    /// Copies of all data.
+    /// Returns how many copies of all data it makes.
     pub fn copies(self) -> u64 {
         self.raid().copies
     }
 
-    /// The bit of chunks and block groups.
+    /// Returns its flag in chunks and block groups.
     pub fn flag(self) -> BlockGroupFlags {
         match self {
             Self::Single => BlockGroupFlags(0),
@@ -77,30 +77,30 @@ impl Profile {
     }
 }
 
-/// A device of a volume of several.
+/// A device of a volume with several devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewDevice {
-    /// Bytes of the device; a last partial sector stays unused.
+    /// The bytes of the device. An incomplete last sector stays unused.
     pub total_bytes: u64,
     /// The device's id.
     pub uuid: Uuid,
 }
 
-/// Quotas that a new volume has enabled.
+/// The kind of quotas that a new volume has enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quotas {
-    /// Qgroups count what subvolumes share and what they have alone.
+    /// Qgroups: they count shared and exclusive extents of subvolumes.
     Qgroups,
-    /// Simple quotas: what is allocated counts for the subvolume that allocates it.
+    /// Simple quotas: an extent counts for the subvolume that allocates it.
     Simple,
 }
 
-/// The options of a new volume. [`MkfsOptions::new`] has the defaults of mkfs.btrfs 7.3, but for
+/// The options of a new volume. [`MkfsOptions::new`] has the defaults of mkfs.btrfs 7.3, except for
 /// the block-group tree, which kernels before 6.1 do not mount.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a feature of its own, on or off")]
 pub struct MkfsOptions {
-    /// Bytes of the first device; a last partial sector stays unused.
+    /// The bytes of the first device. An incomplete last sector stays unused.
     pub total_bytes: u64,
     /// The devices that follow it, with the numbers 2 and up.
     pub more_devices: Vec<NewDevice>,
@@ -130,10 +130,10 @@ pub struct MkfsOptions {
     pub extended_iref: bool,
     /// Extent items of tree blocks have no first key.
     pub skinny_metadata: bool,
-    /// The superblock says that there are RAID5 or RAID6 chunks, which a new volume has not.
+    /// The superblock has the flag of RAID5 and RAID6 chunks, though a new volume has none.
     pub raid56: bool,
-    /// The superblock says that there are RAID1C3 or RAID1C4 chunks; it does so for chunks that
-    /// there are without this.
+    /// The superblock has the flag of RAID1C3 and RAID1C4 chunks. It also has the flag without this
+    /// option if there are such chunks.
     pub raid1c34: bool,
     /// Quotas are enabled, and count the only subvolume.
     pub quotas: Option<Quotas>,
@@ -155,7 +155,7 @@ pub struct MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// The defaults for a device of this size, with fresh random ids and the time of now.
+    /// The defaults for a device of this size in bytes, with fresh random ids and the current time.
     pub fn new(total_bytes: u64) -> Self {
         Self {
             total_bytes,
@@ -185,42 +185,42 @@ impl MkfsOptions {
         }
     }
 
-    /// Bytes of a tree block.
+    /// Returns the size of a tree block in bytes.
     pub fn node_size(&self) -> u32 {
         let default = if self.mixed { self.sector_size } else { DEFAULT_NODE_SIZE.max(self.sector_size) };
         self.node_size.unwrap_or(default)
     }
 
-    /// The profile that data has.
+    /// Returns the profile that data has.
     pub fn data_profile(&self) -> Profile {
         let mixed_with = if self.mixed { self.metadata_profile } else { None };
         self.data_profile.or(mixed_with).unwrap_or(Profile::Single)
     }
 
-    /// The profile that metadata has.
+    /// Returns the profile that metadata has.
     pub fn metadata_profile(&self) -> Profile {
         let default = if self.more_devices.is_empty() { Profile::Dup } else { Profile::Raid1 };
         self.metadata_profile.unwrap_or(if self.mixed { self.data_profile() } else { default })
     }
 
-    /// All devices of the volume, with their numbers.
+    /// Returns all devices of the volume, with their numbers.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceId, NewDevice)> {
         let first = NewDevice { total_bytes: self.total_bytes, uuid: self.device_uuid };
         let devices = std::iter::once(first).chain(self.more_devices.iter().copied());
         (1..).map(DeviceId).zip(devices)
     }
 
-    /// Bytes of a device that the volume uses.
+    /// Returns how many bytes of a device the volume uses.
     pub(crate) fn whole_sectors(&self, bytes: u64) -> u64 {
         bytes - bytes % u64::from(self.sector_size)
     }
 
-    /// Bytes of all devices that the volume uses.
+    /// Returns how many bytes of all devices the volume uses.
     pub(crate) fn usable_bytes(&self) -> u64 {
         self.devices().fold(0, |sum, (_, device)| sum.saturating_add(self.whole_sectors(device.total_bytes)))
     }
 
-    /// Refuses what can't be, but for the size of the device.
+    /// Refuses invalid options. Does not check the sizes of devices.
     pub(crate) fn check(&self) -> Result<()> {
         let node_size = self.node_size();
         if !self.sector_size.is_power_of_two() || !SIZES.contains(&self.sector_size) {
@@ -258,7 +258,7 @@ impl MkfsOptions {
     }
 }
 
-/// A fresh random UUID (version 4).
+/// Returns a fresh random UUID (version 4).
 pub fn random_uuid() -> Uuid {
     Uuid(uuid::Uuid::new_v4().into_bytes())
 }

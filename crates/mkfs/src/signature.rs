@@ -1,18 +1,19 @@
-//! Recognises the contents of a device, so that they aren't overwritten by mistake.
+//! Recognising the contents of a device, so that they aren't overwritten by mistake.
 
 use std::io;
 
 /// The location of a signature.
 #[derive(Clone, Copy)]
 enum Place {
-    /// So many bytes from the start.
+    /// The offset in bytes from the start.
     Start(u64),
-    /// Bytes into the block that begins so many bytes before the end, rounded down to the unit.
+    /// The offset `into` the block that begins `before` bytes before the end, rounded down to the
+    /// unit.
     End { before: u64, unit: u64, into: u64 },
 }
 
 impl Place {
-    /// Where that is on a device of this size.
+    /// Returns the address on a device of this size.
     fn on(self, size: u64) -> Option<u64> {
         match self {
             Self::Start(at) => Some(at),
@@ -44,7 +45,7 @@ const MD: &[u8] = &[0xfc, 0x4e, 0x2b, 0xa9];
 const ZFS_LABEL: &[u8] = b"\0\0\0\x07version\0";
 const ZFS_LABEL_AT: u64 = (16 << 10) + 20;
 
-/// Ordered so that what is certain comes before what is merely a boot sector.
+/// The signatures, ordered so that certain ones come before a mere boot sector.
 const SIGNATURES: &[Signature] = &[
     signature("btrfs", 65536 + 64, b"_BHRfS_M"),
     signature("ext2/3/4", 1024 + 56, &[0x53, 0xef]),
@@ -97,7 +98,7 @@ const SIGNATURES: &[Signature] = &[
     signature("Ceph BlueStore", 0, b"bluestore block "),
     signature("md RAID member", 0, MD),
     signature("md RAID member", 4096, MD),
-    // Of the formats 1.0 and 0.90.
+    // The formats 1.0 and 0.90.
     at_end("md RAID member", 8 << 10, 4 << 10, 0, MD),
     at_end("md RAID member", 64 << 10, 64 << 10, 0, MD),
     signature("swap", 4096 - 10, b"SWAPSPACE2"),
@@ -110,7 +111,7 @@ const SIGNATURES: &[Signature] = &[
     signature("ReFS", 3, b"ReFS\0"),
     signature("FAT", 82, b"FAT32   "),
     signature("FAT", 54, b"FAT1"),
-    // Those whose magic is of two bytes come last.
+    // Signatures with a magic of two bytes come last.
     signature("NILFS2", 1024 + 6, b"44"),
     at_end("NILFS2", 4 << 10, 4 << 10, 6, b"44"),
     signature("minix", 1024 + 16, &[0x7f, 0x13]),
@@ -127,9 +128,9 @@ const SIGNATURES: &[Signature] = &[
     signature("MBR partition table", 510, &[0x55, 0xaa]),
 ];
 
-/// The name of the file system, container or partition table on a device of `size` bytes, if it is
-/// a common one. `read` fills the whole buffer from a byte offset; `UnexpectedEof` means that the
-/// device ends.
+/// Returns the name of the file system, container or partition table on a device of `size` bytes,
+/// if it is a common one. `read` fills the whole buffer from a byte offset; `UnexpectedEof` means
+/// that the device ends.
 pub fn existing_signature(
     size: u64,
     read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(signature_of(&device), None);
     }
 
-    /// Where md(4) says that the superblocks of these formats are.
+    /// The superblocks of these formats are where md(4) says.
     #[test]
     fn members_of_raids_are_found_by_their_ends() {
         let size: u64 = (1 << 20) + 5 * 4096 + 512;

@@ -17,7 +17,7 @@ use crate::options::{MkfsOptions, NewDevice, Quotas};
 /// The only transaction of a new volume.
 pub(crate) const GENERATION: Generation = Generation(1);
 
-/// Bytes of a `DEV_STATS` item: five counters.
+/// The bytes of a `DEV_STATS` item: five counters.
 const DEV_STATS_BYTES: usize = 40;
 /// Words of a `QGROUP_STATUS` item, as mkfs.btrfs 7.3 and the kernel write them [seen].
 const QGROUP_STATUS_VERSION: u64 = 1;
@@ -35,7 +35,7 @@ pub(crate) struct Volume<'a> {
     pub trees: &'a [PlacedTree],
 }
 
-/// The trees of a volume with these options, the chunk tree and the root tree first.
+/// Returns the trees of a volume with these options, the chunk tree and the root tree first.
 pub(crate) fn tree_ids(options: &MkfsOptions) -> Vec<TreeId> {
     let always = [
         TreeId::CHUNK,
@@ -54,7 +54,7 @@ pub(crate) fn tree_ids(options: &MkfsOptions) -> Vec<TreeId> {
 }
 
 impl Volume<'_> {
-    /// The items of a tree, ascending.
+    /// Returns the items of a tree, ascending.
     pub fn items(&self, tree: TreeId) -> Items {
         let mut items = match tree {
             TreeId::CHUNK => self.chunk_tree(),
@@ -73,7 +73,7 @@ impl Volume<'_> {
         items
     }
 
-    /// Bytes of a chunk that blocks take; they are at its start.
+    /// Returns how many bytes of a chunk blocks take. They are at its start.
     pub fn used(&self, chunk: &Chunk) -> u64 {
         let end = chunk.start.plus(chunk.length);
         let blocks = self.trees.iter().flat_map(|tree| &tree.blocks);
@@ -81,7 +81,7 @@ impl Volume<'_> {
         inside * u64::from(self.options.node_size())
     }
 
-    /// A device as the chunk tree and its superblock show it.
+    /// Returns the item of a device, for the chunk tree and its superblock.
     pub fn device(&self, devid: DeviceId, device: NewDevice) -> DevItem {
         let sector_size = self.options.sector_size;
         let stripes = self.chunks.all.iter().map(|chunk| {
@@ -147,8 +147,8 @@ impl Volume<'_> {
         items
     }
 
-    /// The items of the extent tree, ascending. Without skinny metadata they have the first key of
-    /// each block.
+    /// Returns the items of the extent tree, ascending. Without skinny metadata they have the first
+    /// key of each block.
     fn extents(&self, first_keys: &BTreeMap<Logical, Key>) -> Items {
         let mut items = if self.options.block_group_tree { Items::new() } else { self.block_groups() };
         let node_size = u64::from(self.options.node_size());
@@ -198,7 +198,7 @@ impl Volume<'_> {
         items
     }
 
-    /// A tree's root directory: an inode whose only name is `..` in itself.
+    /// Returns the items of a tree's root directory: an inode whose only name is `..` in itself.
     fn root_directory(&self, owner: (u32, u32)) -> Items {
         self.directory(Ino::ROOT_DIR, owner)
     }
@@ -292,7 +292,8 @@ impl Volume<'_> {
         let words = |words: [u64; 5]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         vec![
             (Key::new(0, ItemType::QGROUP_STATUS, 0), words([QGROUP_STATUS_VERSION, generation, flags, 0, since])),
-            // Its only tree block, referenced and exclusive, as stored and as uncompressed.
+            // The subvolume's only tree block, referenced and exclusive, as stored and as
+            // uncompressed.
             (
                 Key::new(0, ItemType::QGROUP_INFO, qgroup),
                 words([generation, node_size, node_size, node_size, node_size]),
@@ -307,12 +308,12 @@ impl Volume<'_> {
     }
 }
 
-/// The key of a chunk's item.
+/// Returns the key of a chunk's item.
 pub(crate) fn chunk_key(chunk: &Chunk) -> Key {
     Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0)
 }
 
-/// The address of block number `index` after `start`.
+/// Returns the address of block number `index` after `start`.
 pub(crate) fn block_at(start: Logical, index: usize, node_size: u32) -> Logical {
     start.plus(index as u64 * u64::from(node_size))
 }

@@ -1,4 +1,4 @@
-//! Chunks made out of unallocated space of the devices.
+//! Making chunks from unallocated space of the devices.
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, encode_sys_chunk};
 use ubtrfs_format::{Key, Logical, SYS_CHUNK_ARRAY_MAX, Uuid};
@@ -10,30 +10,31 @@ use crate::error::Result;
 use crate::group::BlockGroup;
 use crate::space::SpaceState;
 
-/// Where chunks may begin among logical addresses.
+/// The alignment of the logical addresses of chunks.
 const CHUNK_ALIGN: u64 = 1 << 20;
 
 impl SpaceState {
-    /// Where chunks begin that the next commit adds, and the one in progress does not.
+    /// Returns the start addresses of the chunks that the next commit adds and the one in progress
+    /// does not.
     pub fn new_chunks(&self) -> impl Iterator<Item = Logical> {
         self.chunks.starts_of_new()
     }
 
-    /// System chunks that the commit in progress removes.
+    /// Returns the system chunks that the commit in progress removes.
     pub fn leaving_system_chunks(&self) -> Vec<Logical> {
         let of_system = self.chunks.leaving().iter().filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM));
         of_system.map(|(start, _)| *start).collect()
     }
 
-    /// The UUID of the chunk tree, which device extents name.
+    /// Returns the UUID of the chunk tree, which device extents name.
     pub fn chunk_tree_uuid(&self) -> Uuid {
         self.chunks.tree_uuid()
     }
 
-    /// Makes a chunk of this kind out of unallocated device space, and adds it to the volume before
-    /// anything can be allocated from it; the next commit writes it to the trees. `None` if no
-    /// device has room for it, or for the system chunk that the chunk tree may need for its item,
-    /// or if superblocks can name no more system chunks.
+    /// Makes a chunk of this kind from unallocated device space, and adds it to the volume before
+    /// anything can be allocated from it. The next commit writes it to the trees. Returns `None` if
+    /// no device has room for it, or for the system chunk that the chunk tree may need for its
+    /// item, or if superblocks can list no more system chunks.
     pub fn add_chunk(&mut self, kind: BlockGroupFlags, volume: &Volume) -> Result<Option<NewChunk>> {
         let needs_system = kind != BlockGroupFlags::SYSTEM && self.is_system_short();
         if needs_system && self.make_chunk(BlockGroupFlags::SYSTEM, volume)?.is_none() {
@@ -50,7 +51,7 @@ impl SpaceState {
             volume.add_chunk(start, chunk.clone()).map(|()| true)
         };
         if !matches!(made, Ok(true)) {
-            // It is nowhere, so nothing is allocated from it.
+            // The chunk was not added anywhere, so nothing is allocated from it.
             self.devices.uncount(&chunk);
             self.devices.vacate(&chunk);
             made?;
@@ -70,7 +71,8 @@ impl SpaceState {
         Ok(Some(made))
     }
 
-    /// Whether a superblock can hold one more system chunk, where all are as large as this one.
+    /// Returns whether a superblock has room for one more system chunk, if all are as large as this
+    /// one.
     fn superblock_has_room(&self, chunk: &ChunkItem) -> bool {
         let there = self.groups.sums(BlockGroupFlags::SYSTEM).groups as usize + self.leaving_system_chunks().len();
         let mut entry = Vec::new();
@@ -101,8 +103,8 @@ impl SpaceState {
         Some((Logical(start), chunk))
     }
 
-    /// Takes the chunks that are to be in the trees of the commit in progress. None that is made
-    /// until it ends will be.
+    /// Takes the chunks that the commit in progress adds to the trees. It adds none that is made
+    /// later.
     pub fn take_new_chunks(&mut self) -> Vec<NewChunk> {
         let new = self.chunks.take_new();
         for chunk in &new {
@@ -113,7 +115,7 @@ impl SpaceState {
         new
     }
 
-    /// Chunks made so far, and removed.
+    /// Returns how many chunks were made and removed so far.
     pub fn chunk_counts(&self) -> (u64, u64) {
         self.chunks.counts()
     }

@@ -1,4 +1,4 @@
-//! The allocator: it gives out what no durable superblock refers to (invariant 3).
+//! The allocator. It allocates only space to which no durable superblock refers (invariant 3).
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::BlockGroupFlags;
@@ -7,18 +7,18 @@ use crate::group::BlockGroup;
 use crate::groups::GroupMut;
 use crate::space::SpaceState;
 
-/// Bytes that are left free after the new extent of a file that had to continue elsewhere, because
-/// another file took the space behind it, so that it can grow contiguously there. They remain free
-/// for later allocations.
+/// When a file has to continue elsewhere, because another file took the space behind its extent,
+/// this many bytes are left free behind its new extent, so that it can grow contiguously there.
+/// Later allocations may use them.
 const ROOM_TO_GROW: u64 = 1 << 20;
 
 impl SpaceState {
-    /// The group that holds an address, to change it.
+    /// Returns the group that holds an address, to change it.
     pub(crate) fn group_of(&mut self, address: Logical) -> Option<GroupMut<'_>> {
         self.groups.of_mut(address)
     }
 
-    /// Allocates up to `want` bytes of data near `hint`.
+    /// Allocates up to `want` bytes of data near `hint`. Returns address and length.
     pub(crate) fn allocate_data(&mut self, want: u64, hint: Logical) -> Option<(Logical, u64)> {
         let sector = self.sector_size;
         // Nodes of the commit in flight can't be in new groups; data can.
@@ -38,7 +38,8 @@ impl SpaceState {
         Some((Logical(start), len))
     }
 
-    /// Allocates a node in system chunks or in metadata chunks.
+    /// Allocates a node in system chunks or in metadata chunks. With `known_only`, chunks that the
+    /// trees do not have yet are left out.
     pub(crate) fn allocate_node(&mut self, system: bool, known_only: bool) -> Option<Logical> {
         let kind = if system { BlockGroupFlags::SYSTEM } else { BlockGroupFlags::METADATA };
         let of_age = if known_only { &[false][..] } else { &[false, true] };
@@ -49,7 +50,7 @@ impl SpaceState {
         Some(Logical(start))
     }
 
-    /// Takes a range of a group that may be given out.
+    /// Allocates an available range of a group.
     fn allocate_in(&mut self, group: Logical, start: u64, len: u64) -> Option<GroupMut<'_>> {
         self.pins.note_allocated(start, len);
         let mut group = self.groups.get_mut(group)?;
@@ -57,12 +58,12 @@ impl SpaceState {
         Some(group)
     }
 
-    /// Makes a range available that was allocated, excluded or pinned.
+    /// Makes a range available again that was allocated, excluded or pinned.
     ///
     /// # Panics
     ///
-    /// If the range is in use by the trees, or available already: by invariants 3 and 10 its next
-    /// owner would overwrite somebody else's data.
+    /// If the trees use the range, or if it is available already: its next owner would overwrite
+    /// another's data (invariants 3 and 10).
     pub fn make_available(&mut self, start: Logical, len: u64) {
         if let Some(mut group) = self.group_of(start) {
             assert!(

@@ -1,6 +1,6 @@
 //! The demand of operations for space, the reservations, and the space that must stay free.
 
-/// What an operation may need.
+/// The space that an operation may need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Bytes of data, whole sectors.
@@ -9,56 +9,57 @@ pub struct Demand {
     pub edits: u64,
     /// Bytes of new items.
     pub item_bytes: u64,
-    /// How much of the global reserve it may use.
+    /// How much of the global reserve the operation may use.
     pub global_reserve: UseOfGlobalReserve,
 }
 
 /// How much of the global reserve an operation may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UseOfGlobalReserve {
-    /// Nothing: the operation may make metadata grow.
+    /// Nothing, since the operation may make metadata grow.
     #[default]
     None,
-    /// Half: it frees data, yet may leave more items than there were.
+    /// Half, since the operation frees data, yet may leave more items than there were.
     Half,
-    /// All: it leaves no more than there was, or a name's worth.
+    /// All, since the operation leaves no more than there was, or only a name more.
     All,
 }
 
 /// The kind of space that is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// Of data block groups.
+    /// Space in data block groups.
     Data,
-    /// Of metadata block groups.
+    /// Space in metadata block groups.
     Metadata,
 }
 
-/// Reservations that have not become allocations yet, and what has to stay free besides.
+/// Reservations that have not become allocations yet, and other space that has to stay free.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reserved {
     /// Bytes of data.
     pub(crate) data: u64,
     /// Edits and item bytes of the open transaction.
     pub(crate) pending: Demand,
-    /// … and of the commit in flight.
+    /// Edits and item bytes of the commit in flight.
     pub(crate) frozen: Demand,
     /// Bytes of metadata for a step of relocation.
     pub(crate) relocation: u64,
-    /// The part that belongs to operations that may not have joined a transaction yet.
+    /// The part of the reservations that belongs to operations that may not have joined a
+    /// transaction yet.
     pub(crate) held: Demand,
     pub(crate) needs: Needs,
     pub(crate) global_reserve: GlobalReserve,
-    /// Metadata may be filled up as if no kernel would ever mount the volume.
+    /// Metadata may be filled up without regard to kernels that would mount the volume.
     pub(crate) forgets_global_reserve: bool,
 }
 
 /// Estimates from the last commit: the cost of changes, and the space that must stay free.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// Subvolumes that may share nodes with others.
+    /// How many subvolumes may share nodes with others.
     pub subvolumes: u64,
-    /// Nodes of the extent tree.
+    /// How many nodes the extent tree has.
     pub extent_nodes: u64,
     /// Bytes of the checksum of a sector.
     pub checksum_size: u64,
@@ -66,14 +67,14 @@ pub struct Needs {
     pub global_reserve: u64,
 }
 
-/// Bytes of metadata that stay free; they change with commits and chunks.
+/// Bytes of metadata that stay free. They change with commits and chunks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GlobalReserve {
-    /// By all but what frees space.
+    /// Bytes that only operations that free space may use.
     pub(crate) bytes: u64,
-    /// The room without which a transaction is not worth its commit. An operation that finds less
-    /// when nothing is pending fails with `ENOSPC`: otherwise the last space would be used up by
-    /// commits of a few operations each.
+    /// The bytes without which a transaction is not worth its commit. An operation that finds less
+    /// when nothing is pending fails with `ENOSPC`. Otherwise commits of a few operations each
+    /// would use up the last space.
     pub(crate) least_transaction: u64,
     /// Bytes of metadata that were free at the last commit.
     pub(crate) free: u64,

@@ -1,31 +1,31 @@
-//! Devices that come, go and change their size: the next commit has them so.
+//! Devices that the next commit adds, removes or resizes.
 
 use ubtrfs_format::DeviceId;
 use ubtrfs_format::items::DevItem;
 
-/// What a commit changes of the volume's devices.
+/// The changes that a commit makes to the volume's devices.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceChanges {
-    /// Devices that the volume gets.
+    /// Devices that are added.
     pub added: Vec<DevItem>,
-    /// Devices that it has no more.
+    /// Devices that are removed.
     pub removed: Vec<DevItem>,
-    /// Devices that get another size, and the bytes that they had and have.
+    /// Devices that are resized, each with its old and its new size in bytes.
     pub resized: Vec<(DeviceId, u64, u64)>,
 }
 
 impl DeviceChanges {
-    /// Whether nothing changes.
+    /// Returns whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.resized.is_empty()
     }
 
-    /// The number of devices of a volume that has had so many.
+    /// Returns how many devices a volume has after the change, given the number before.
     pub fn number_after(&self, before: u64) -> u64 {
         (before + self.added.len() as u64).saturating_sub(self.removed.len() as u64)
     }
 
-    /// The bytes of all devices of a volume that has had so many.
+    /// Returns the bytes of all devices after the change, given those before.
     pub fn bytes_after(&self, before: u64) -> u64 {
         let sum = |items: &[DevItem]| items.iter().fold(0_u64, |sum, item| sum.saturating_add(item.total_bytes));
         let more = self.resized.iter().fold(sum(&self.added), |sum, (_, _, now)| sum.saturating_add(*now));

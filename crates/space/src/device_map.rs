@@ -1,4 +1,4 @@
-//! What of each device belongs to chunks.
+//! The map of each device: which of its ranges belong to chunks.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,30 +10,30 @@ use ubtrfs_format::{DeviceId, Logical, Physical, SUPERBLOCK_COPIES};
 use crate::device_changes::DeviceChanges;
 use crate::free_map::FreeMap;
 
-/// The start of a device is never given to chunks.
+/// Bytes at the start of a device in which no chunk is made.
 const RESERVED: u64 = 1 << 20;
-/// No stripe of a chunk on several devices is shorter.
+/// The least bytes of a stripe of a chunk on several devices.
 const MIN_STRIPE: u64 = 1 << 20;
 
-/// Whether devices are to end where their last chunks end.
+/// Whether the devices are to be cut off behind their last chunks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shrink {
     No,
-    /// The next commit does it.
+    /// The next commit cuts them off.
     Wanted,
-    /// The commit in progress has taken so many bytes from them.
+    /// The commit in progress has cut off this many bytes.
     Done(u64),
 }
 
 /// The devices of a volume and their unallocated ranges.
 pub struct DeviceMap {
     devices: BTreeMap<DeviceId, (DevItem, FreeMap)>,
-    /// Devices that get no chunks: they are missing, or will be removed.
+    /// Devices on which no chunks are made: they are missing, or will be removed.
     closed: BTreeSet<DeviceId>,
-    /// Devices that get no chunks from a place on, since they will end there, and what is
-    /// unallocated behind that.
+    /// Devices on which no chunks are made from an address on, since they will end there; and the
+    /// unallocated space behind that.
     limited: BTreeMap<DeviceId, (u64, FreeMap)>,
-    /// What the next commit changes of them.
+    /// The changes that the next commit makes to the devices.
     changes: DeviceChanges,
     shrink: Shrink,
 }
@@ -46,7 +46,8 @@ pub(crate) struct Placement {
 }
 
 impl DeviceMap {
-    /// All of the devices free, but for their start. `closed` ones get no chunks.
+    /// A map in which all of the devices is free except their start. No chunks are made on `closed`
+    /// ones.
     pub(crate) fn new(items: &[DevItem], closed: impl IntoIterator<Item = DeviceId>) -> Self {
         let closed = closed.into_iter().collect();
         let mut map = Self {
@@ -62,18 +63,18 @@ impl DeviceMap {
         map
     }
 
-    /// A device that was missing is there, or one is not to be removed any more: it gets chunks.
+    /// Has chunks made on a device again, which was missing or was to be removed.
     pub fn open_again(&mut self, devid: DeviceId) {
         self.closed.remove(&devid);
     }
 
-    /// A device gets no chunks any more. Whether it got any before; `None` if there is no such
-    /// device.
+    /// Makes no more chunks on a device. Returns whether it was open before, or `None` if there is
+    /// no such device.
     pub fn close(&mut self, devid: DeviceId) -> Option<bool> {
         self.devices.contains_key(&devid).then(|| self.closed.insert(devid))
     }
 
-    /// A device gets no chunks from this place on.
+    /// Makes no more chunks on a device from this address on.
     pub fn set_limit(&mut self, devid: DeviceId, limit: u64) {
         let Some((_, free)) = self.devices.get_mut(&devid) else { return };
         let mut behind = FreeMap::default();
@@ -85,7 +86,7 @@ impl DeviceMap {
         self.limited.insert(devid, (limit, behind));
     }
 
-    /// It gets chunks there again.
+    /// Has chunks made there again.
     pub fn lift_limit(&mut self, devid: DeviceId) {
         if let (Some((_, behind)), Some((_, free))) = (self.limited.remove(&devid), self.devices.get_mut(&devid)) {
             for (start, len) in behind.iter() {
@@ -95,9 +96,9 @@ impl DeviceMap {
         }
     }
 
-    /// A device ends elsewhere; no chunk has anything behind that. Where it grows, chunks get the
-    /// new room only when that is [lifted](Self::lift_limit): the volume has the device as it was
-    /// until a commit changes its item. Returns where it ended before.
+    /// Sets the size of a device, behind which no chunk has anything. If it grows, chunks are made
+    /// in the new space only once the limit is [lifted](Self::lift_limit): until a commit changes
+    /// the device's item, the volume has the device with its old size. Returns the old size.
     pub fn resize(&mut self, devid: DeviceId, bytes: u64) -> Option<u64> {
         self.lift_limit(devid);
         let (item, free) = self.devices.get_mut(&devid)?;
@@ -117,8 +118,8 @@ impl DeviceMap {
         Some(before)
     }
 
-    /// The device goes with the next commit; no chunk has anything on it. `None` if there is no
-    /// such device.
+    /// Has the next commit remove a device, on which no chunk has anything. Returns `None` if there
+    /// is no such device.
     pub fn remove(&mut self, devid: DeviceId) -> Option<DevItem> {
         let (item, _) = self.devices.remove(&devid)?;
         self.closed.remove(&devid);
@@ -127,23 +128,23 @@ impl DeviceMap {
         Some(item)
     }
 
-    /// Takes the changes of devices that the commit in progress writes.
+    /// Takes the changes to devices that the commit in progress writes.
     pub fn take_changes(&mut self) -> DeviceChanges {
         std::mem::take(&mut self.changes)
     }
 
-    /// Whether the next commit has something to change of the devices.
+    /// Returns whether the next commit has to change something about the devices.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty() || self.shrink == Shrink::Wanted
     }
 
-    /// The next commit ends the devices where their last chunks end.
+    /// Has the next commit cut off the devices behind their last chunks.
     pub fn shrink(&mut self) {
         self.shrink = Shrink::Wanted;
     }
 
-    /// Ends the devices where their last chunks end, if the commit in progress is to do that;
-    /// returns whether it is.
+    /// Cuts off the devices behind their last chunks, if the commit in progress is to do that.
+    /// Returns whether it is.
     pub fn cut(&mut self) -> bool {
         if self.shrink == Shrink::Wanted {
             self.shrink = Shrink::Done(self.cut_off_unallocated());
@@ -151,7 +152,7 @@ impl DeviceMap {
         self.shrink != Shrink::No
     }
 
-    /// Bytes that the commit in progress has taken from the devices.
+    /// Returns how many bytes the commit in progress has cut off, and resets that.
     pub fn take_cut(&mut self) -> u64 {
         match std::mem::replace(&mut self.shrink, Shrink::No) {
             Shrink::Done(bytes) => bytes,
@@ -159,12 +160,12 @@ impl DeviceMap {
         }
     }
 
-    /// The item of a device.
+    /// Returns the item of a device.
     pub fn item(&self, devid: DeviceId) -> Option<DevItem> {
         self.devices.get(&devid).map(|(item, _)| *item)
     }
 
-    /// A device that the volume gets: the next commit adds its item.
+    /// Adds a device to the volume; the next commit adds its item.
     pub fn add(&mut self, item: DevItem) {
         self.put(item);
         self.changes.added.push(item);
@@ -176,18 +177,19 @@ impl DeviceMap {
         self.devices.insert(item.devid, (item, free));
     }
 
-    /// The devices that get chunks, and their unallocated ranges.
+    /// Returns the devices on which chunks are made, and their unallocated ranges.
     fn open(&self) -> impl Iterator<Item = (&DeviceId, &DevItem, &FreeMap)> {
         let is_open = |(devid, _): &(&DeviceId, &(DevItem, FreeMap))| !self.closed.contains(devid);
         self.devices.iter().filter(is_open).map(|(devid, (item, free))| (devid, item, free))
     }
 
-    /// How many devices get chunks.
+    /// Returns on how many devices chunks are made.
     pub fn open_devices(&self) -> usize {
         self.open().count()
     }
 
-    /// Takes what a chunk of the volume has. Whether no other chunk has any of that.
+    /// Takes the device space of a chunk of the volume. Returns whether no other chunk has any of
+    /// it.
     pub(crate) fn occupy(&mut self, chunk: &ChunkItem) -> bool {
         let length = stripe_length(chunk);
         let mut is_alone = true;
@@ -213,7 +215,7 @@ impl DeviceMap {
         }
     }
 
-    /// Frees the device extents of a chunk that is no longer counted; returns the ranges.
+    /// Frees the device extents of a chunk that is no longer counted, and returns their ranges.
     pub(crate) fn vacate(&mut self, chunk: &ChunkItem) -> Vec<(DeviceId, u64, u64)> {
         let length = stripe_length(chunk);
         // Volumes made long ago may have a chunk at the very start.
@@ -228,7 +230,8 @@ impl DeviceMap {
         places
     }
 
-    /// Takes the first unallocated range in `start..end` of a device, clipped to that, temporarily.
+    /// Excludes the first unallocated range in `start..end` of a device, clipped to that, until it
+    /// is released.
     pub fn exclude(&mut self, devid: DeviceId, start: u64, end: u64) -> Option<(u64, u64)> {
         let (_, free) = self.devices.get_mut(&devid)?;
         let (at, len) = free.overlapping(start, end).next()?;
@@ -265,7 +268,7 @@ impl DeviceMap {
         }
     }
 
-    /// Ends each device where its last chunk ends. Returns the bytes that are cut off.
+    /// Cuts off each device behind its last chunk. Returns how many bytes that are.
     pub(crate) fn cut_off_unallocated(&mut self) -> u64 {
         let mut cut = 0;
         for (item, free) in self.devices.values_mut() {
@@ -280,23 +283,23 @@ impl DeviceMap {
         cut
     }
 
-    /// Bytes of all devices.
+    /// Returns the bytes of all devices.
     pub fn total_bytes(&self) -> u64 {
         self.devices.values().fold(0, |sum, (item, _)| sum.saturating_add(item.total_bytes))
     }
 
-    /// Device bytes that no chunk has.
+    /// Returns how many bytes of the open devices no chunk has.
     pub(crate) fn unallocated(&self) -> u64 {
         self.open().fold(0, |sum, (_, _, free)| sum.saturating_add(free.total()))
     }
 
-    /// The device items.
+    /// Returns the device items.
     pub fn items(&self) -> Vec<DevItem> {
         self.devices.values().map(|(item, _)| *item).collect()
     }
 
-    /// Finds room for a chunk of up to `want` logical bytes (at least `least`) on as many devices
-    /// as its profile uses, and takes it. Of devices that lag it gets no more than it can do
+    /// Finds and takes room for a chunk of up to `want` logical bytes (at least `least`) on as many
+    /// devices as its profile uses. Lagging devices get no more stripes than the chunk can do
     /// without.
     pub(crate) fn place(
         &mut self,
@@ -321,7 +324,7 @@ impl DeviceMap {
         Some(placement)
     }
 
-    /// On the device with the most room.
+    /// Finds room on the device with the most free space.
     fn place_on_one_device(&self, copies: u64, want: u64, least: u64, lagging: &[DeviceId]) -> Option<Placement> {
         let is_current = |(devid, ..): &(&DeviceId, &DevItem, &FreeMap)| !lagging.contains(devid);
         let (devid, item, free) = self.open().filter(is_current).max_by_key(|(_, _, free)| free.total())?;
@@ -336,8 +339,8 @@ impl DeviceMap {
         Some(Placement { length, stripes })
     }
 
-    /// On the devices with the largest contiguous rooms, as the kernel chooses them; the smallest
-    /// of these rooms bounds the length of all stripes.
+    /// Finds room on the devices with the largest contiguous free ranges, as the kernel chooses
+    /// them. The smallest of these ranges bounds the length of all stripes.
     fn place_on_several_devices(
         &self,
         raid: &RaidProfile,
@@ -375,15 +378,16 @@ impl DeviceMap {
         Some(Placement { length: length * data_stripes, stripes: stripes? })
     }
 
-    /// Logical bytes that chunks of at least `least` logical bytes can get, without those of
-    /// superblock copies.
+    /// Returns how many logical bytes chunks of at least `least` logical bytes can have, without
+    /// those of superblock copies.
     pub(crate) fn room(&self, flags: BlockGroupFlags, least: u64) -> u64 {
         let Some(raid) = flags.raid() else { return 0 };
         let room = |free: &FreeMap, copies: u64, least: u64| -> u64 {
             let of_a_range = |(start, len): (u64, u64)| {
                 let taken =
                     SUPERBLOCK_COPIES.iter().filter(|copy| (start..start + len).contains(&copy.0)).count() as u64;
-                // A copy that a chunk leaves out on one of its stripes is left out on the others.
+                // A superblock copy that a chunk leaves out on one of its stripes is left out on
+                // the others.
                 len / (copies * STRIPE_LEN) * STRIPE_LEN - taken * STRIPE_LEN
             };
             free.iter().filter_map(aligned).filter(|(_, len)| *len >= copies * least).map(of_a_range).sum()
@@ -395,7 +399,8 @@ impl DeviceMap {
         room_of_several(&raid, rooms)
     }
 
-    /// Logical ranges of a chunk that overlap superblock copies; never allocated.
+    /// Returns the logical ranges of a chunk that overlap superblock copies. They are never
+    /// allocated.
     pub(crate) fn superblock_ranges(start: Logical, chunk: &ChunkItem) -> Vec<(Logical, u64)> {
         let mut ranges = Vec::new();
         let length = stripe_length(chunk);
@@ -408,7 +413,8 @@ impl DeviceMap {
                 if data_stripes == 1 {
                     ranges.push((start.plus(offset), STRIPE_LEN));
                 } else {
-                    // Striped: the whole row is excluded, which is simple and costs little space.
+                    // If the chunk is striped, the whole row is excluded, which is simple and costs
+                    // little space.
                     let row = offset / STRIPE_LEN * STRIPE_LEN * data_stripes;
                     ranges.push((start.plus(row), STRIPE_LEN * data_stripes));
                 }
@@ -418,8 +424,8 @@ impl DeviceMap {
     }
 }
 
-/// Logical bytes that devices with these rooms hold together: chunks are made on as many as have
-/// room, until too few have.
+/// Returns how many logical bytes devices with this much room hold together: chunks are made on as
+/// many as have room, until too few have.
 fn room_of_several(raid: &RaidProfile, mut rooms: Vec<u64>) -> u64 {
     if let (0, true) = (raid.parities, raid.copies > 1) {
         // The most that fits if no device has two copies of anything.
@@ -444,15 +450,15 @@ fn room_of_several(raid: &RaidProfile, mut rooms: Vec<u64>) -> u64 {
     }
 }
 
-/// What stripes can have of a free range.
+/// Returns the part of a free range that stripes can use.
 fn aligned((start, len): (u64, u64)) -> Option<(u64, u64)> {
     let from = start.checked_next_multiple_of(STRIPE_LEN)?;
     let len = (start + len).checked_sub(from)? / STRIPE_LEN * STRIPE_LEN;
     (len > 0).then_some((from, len))
 }
 
-/// The length of a chunk: the wanted one; a little longer where the rest would be too small for
-/// another; shorter where there is less space, but at least `least`.
+/// Returns the length of a chunk: the wanted one, or a little more if the rest would be too small
+/// for another chunk, or less, but at least `least`, if there is less space.
 fn chunk_length(free: &FreeMap, copies: u64, want: u64, least: u64) -> Option<u64> {
     let split = |len: u64| len / copies / STRIPE_LEN * STRIPE_LEN;
     let (mut largest, mut second) = (0, 0);
@@ -470,12 +476,12 @@ fn chunk_length(free: &FreeMap, copies: u64, want: u64, least: u64) -> Option<u6
     (length >= least).then_some(length)
 }
 
-/// Stripes of a row that hold different data.
+/// Returns how many stripes of a row hold different data.
 fn data_stripes(chunk: &ChunkItem) -> u64 {
     chunk.flags.raid().map_or(1, |raid| raid.data_stripes(chunk.stripes.len()))
 }
 
-/// Bytes that a chunk has on each of its devices.
+/// Returns how many bytes a chunk has on each of its devices.
 pub fn stripe_length(chunk: &ChunkItem) -> u64 {
     chunk.length / data_stripes(chunk)
 }
@@ -498,7 +504,7 @@ mod tests {
         Some(placement.stripes.iter().map(|stripe| stripe.devid.0).collect())
     }
 
-    /// Of invariant 34: what nobody else has would be lost with a device that lags.
+    /// Of invariant 34: content that no other device has would be lost with a device that lags.
     #[test]
     fn devices_that_lag_get_no_more_of_a_chunk_than_it_can_do_without() {
         let data = |profile| BlockGroupFlags::DATA.with(profile);

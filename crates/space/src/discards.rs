@@ -1,4 +1,4 @@
-//! What is free and may be discarded; and what was freed and has not been. While a range is
+//! Free space that may be discarded, and freed ranges that were not discarded yet. While a range is
 //! discarded it is excluded from allocation (invariant 19).
 
 use ubtrfs_format::Logical;
@@ -13,7 +13,7 @@ impl SpaceState {
         self.discards.start();
     }
 
-    /// … no longer.
+    /// Records no more freed ranges.
     pub fn stop_discards(&mut self) {
         self.discards.stop();
     }
@@ -23,20 +23,22 @@ impl SpaceState {
         self.discards.take_freed()
     }
 
-    /// Nobody gets an excluded range in this mount any more: a device may still discard it.
+    /// Keeps an excluded range from being allocated for the rest of this mount, since a device may
+    /// still discard it.
     pub fn exclude_for_good(&mut self, start: Logical, len: u64) {
         tracing::warn!("{len} bytes at {start} are not used before the next mount: a discard of them has no answer");
         self.discards.exclude_for_good(start, len);
     }
 
-    /// Whether a part of a group is excluded so.
+    /// Returns whether a part of a group is excluded for good.
     pub fn is_excluded_for_good(&self, start: Logical) -> bool {
         let end = self.groups.get(start).map_or(start.0, BlockGroup::end);
         self.discards.excludes_for_good(&(start.0..end))
     }
 
-    /// Excludes free space in `start..end`, in pieces of at least `least` bytes, no more than
-    /// `most` and than can be spared. Returns the pieces, and where to continue.
+    /// Excludes free space in `start..end`, in pieces of at least `least` bytes. Excludes at most
+    /// `most` bytes in all, and no more than can be spared. Returns the pieces, and where to
+    /// continue.
     pub fn exclude_free(&mut self, start: u64, end: u64, least: u64, most: u64) -> (Vec<(u64, u64)>, Option<u64>) {
         let Some(next) = self.groups.first_behind(Logical(start)) else { return (Vec::new(), None) };
         if next.start.0 >= end {

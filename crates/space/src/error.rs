@@ -1,4 +1,4 @@
-//! Why the block groups of a volume can't be read, or why they contradict its chunks.
+//! The errors of a volume whose block groups can't be read or contradict its chunks.
 
 use ubtrfs_format::{Key, TreeId};
 

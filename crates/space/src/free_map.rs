@@ -11,27 +11,27 @@ pub(crate) struct FreeMap {
 }
 
 impl FreeMap {
-    /// Bytes free.
+    /// Returns how many bytes are free.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Bytes of the largest range.
+    /// Returns the bytes of the largest range.
     pub(crate) fn largest(&self) -> Option<u64> {
         self.by_size.last().map(|(len, _)| *len)
     }
 
-    /// Number of ranges.
+    /// Returns the number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.by_start.len()
     }
 
-    /// The ranges `(start, length)` in order.
+    /// Returns the ranges `(start, length)` in order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         self.by_start.iter().map(|(start, len)| (*start, *len))
     }
 
-    /// The ranges that overlap `start..end`, whole.
+    /// Returns the ranges that overlap `start..end`, whole.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let first = self.by_start.range(..start).next_back().filter(|(at, len)| *at + *len > start).map(|(at, _)| *at);
         self.by_start.range(first.unwrap_or(start)..end).map(|(at, len)| (*at, *len))
@@ -49,7 +49,7 @@ impl FreeMap {
         self.total -= len;
     }
 
-    /// Adds a range; joins its neighbours. Returns whether all of it was absent before.
+    /// Adds a range, and joins it with its neighbours. Returns whether all of it was absent before.
     pub(crate) fn insert(&mut self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len).filter(|_| len > 0) else { return len == 0 };
         if self.overlapping(start, end).next().is_some() {
@@ -70,7 +70,8 @@ impl FreeMap {
         true
     }
 
-    /// Removes a range. Returns whether all of it was there; if not, nothing changes.
+    /// Removes a range if all of it is there, and returns whether it was. Otherwise nothing
+    /// changes.
     pub(crate) fn remove(&mut self, start: u64, len: u64) -> bool {
         let Some(end) = start.checked_add(len).filter(|_| len > 0) else { return len == 0 };
         let Some((at, size)) = self.by_start.range(..=start).next_back().map(|(at, size)| (*at, *size)) else {
@@ -89,7 +90,7 @@ impl FreeMap {
         true
     }
 
-    /// Removes whatever of `start..start+len` is there.
+    /// Removes those parts of `start..start+len` that are there.
     pub(crate) fn remove_any(&mut self, start: u64, len: u64) {
         let end = start.saturating_add(len);
         let overlaps: Vec<_> = self.overlapping(start, end).collect();
@@ -99,9 +100,9 @@ impl FreeMap {
         }
     }
 
-    /// A place for up to `want` bytes: the first range from `hint` on that holds all of it, else
-    /// the first one that does, else the largest there is. Returns start and length; the length is
-    /// a multiple of `align`, as the start is.
+    /// Returns a place for up to `want` bytes: the first range from `hint` on that holds all of it,
+    /// else the first range that does, else the largest range. Returns start and length, both
+    /// multiples of `align`.
     pub(crate) fn find(&self, hint: u64, want: u64, align: u64) -> Option<(u64, u64)> {
         const LOOK_AT: usize = 64;
         let fit = |(start, len): (u64, u64)| {

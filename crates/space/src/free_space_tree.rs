@@ -23,10 +23,10 @@ impl FreeSpaceReader {
         Self(tree.range(Key::MIN..=Key::MAX).peekable())
     }
 
-    /// A group's free ranges in the tree, and their form; `None` if the tree has no items of the
-    /// group or inconsistent ones: ranges that overlap, reach beyond it, or are not of its form, or
-    /// two items for one range, of which edits would know none. No group before it is asked for
-    /// later.
+    /// Returns a group's free ranges in the tree, and their form. Groups have to be asked for in
+    /// the order of their addresses. Returns `None` if the tree has no items of the group or
+    /// inconsistent ones: ranges that overlap, that reach beyond the group, or that are not of its
+    /// form, or two items for one range, which edits would not know.
     pub(crate) fn read_group(
         &mut self,
         start: Logical,
@@ -43,7 +43,7 @@ impl FreeSpaceReader {
             if key == Key::new(start.0, ItemType::FREE_SPACE_INFO, length) {
                 info = Some(FreeSpaceInfo::parse(&item)?);
             }
-            // What is before the group is of none.
+            // Items before the group belong to no group.
             if info.is_none() || !matches!(key.item_type, ItemType::FREE_SPACE_EXTENT | ItemType::FREE_SPACE_BITMAP) {
                 continue;
             }
@@ -99,7 +99,8 @@ fn bitmap_of(free: &FreeMap, start: u64, length: u64, sector_size: u64) -> Vec<u
 }
 
 impl BlockGroup {
-    /// More ranges than this are stored as bitmaps; fewer than the second number as ranges again.
+    /// Returns two limits: more ranges than the first are stored as bitmaps, and fewer than the
+    /// second as ranges again.
     fn form_limits(&self, sector_size: u64) -> (usize, usize) {
         let bitmaps = self.length.div_ceil(BITMAP_SECTORS * sector_size);
         let high = (bitmaps * (25 + FreeSpaceInfo::BITMAP_BYTES as u64) / 25) as usize;
@@ -180,7 +181,7 @@ impl BlockGroup {
 pub struct GroupEdits {
     /// Block group items: of the extent tree or the block-group tree.
     pub block_groups: EditBatch,
-    /// Of the free-space tree.
+    /// The items of the free-space tree.
     pub free_space: EditBatch,
 }
 
@@ -194,8 +195,8 @@ impl GroupEdits {
 }
 
 impl Space {
-    /// Notes in the block groups' records that extents, which are sorted, are allocated by the
-    /// commit in progress, or else that they are freed.
+    /// Notes in the block groups' records that the commit in progress allocates extents (sorted),
+    /// or that it frees them.
     pub fn record(&self, mut extents: &[(Logical, u64)], are_allocated: bool) -> Result<()> {
         while !extents.is_empty() {
             self.lock().record_next(&mut extents, are_allocated)?;
@@ -205,10 +206,10 @@ impl Space {
 }
 
 impl SpaceState {
-    /// Notes in the block groups' records that extents, which are sorted, are allocated or freed by
-    /// the commit in progress: neighbours as one, since each changes the map of free space. By
-    /// invariant 10 an error means that the trees are wrong, or that commit is: it must not become
-    /// durable.
+    /// Notes in the block groups' records that the commit in progress allocates or frees the first
+    /// of these extents (sorted), together with the neighbours that follow it, since each note
+    /// changes the map of free space. An error means that the trees or the commit are wrong
+    /// (invariant 10), so the commit must not become durable.
     pub(crate) fn record_next(&mut self, extents: &mut &[(Logical, u64)], is_allocated: bool) -> Result<()> {
         let [(start, len), rest @ ..] = *extents else { return Ok(()) };
         let (start, mut len) = (*start, *len);
@@ -285,7 +286,7 @@ mod tests {
         (Key::new(start, ItemType::FREE_SPACE_BITMAP, GROUP), vec![0; (GROUP / SECTOR / 8) as usize])
     }
 
-    /// The bytes that are free in four groups, one after the other.
+    /// Returns the free bytes of four groups in order.
     fn read(items: &[(Key, Vec<u8>)]) -> [Option<u64>; 4] {
         let tree = ubtrfs_tree::testing::tree_of(items);
         let mut reader = FreeSpaceReader::new(&tree);
@@ -300,10 +301,10 @@ mod tests {
         let (sound, next) = ([info(GROUP, 0), extent(GROUP + SECTOR, SECTOR)], 2 * GROUP);
         let last = [info(3 * GROUP, 0), extent(3 * GROUP, GROUP)];
         let others: [&[(Key, Vec<u8>)]; 7] = [
-            // None, or of no group of this length.
+            // No items, or no group of this length.
             &[],
             &[extent(next, SECTOR)],
-            // Beyond the end, overlapping, and two for one range.
+            // Beyond the group's end; overlapping; two items for one range.
             &[info(next, 0), extent(next + GROUP - SECTOR, 2 * SECTOR)],
             &[
                 info(next, 0),
@@ -312,7 +313,7 @@ mod tests {
                 extent(next + 9 * SECTOR, SECTOR),
             ],
             &[info(next, 0), extent(next, SECTOR), extent(next + SECTOR, SECTOR)],
-            // Not of the group's form.
+            // Items that are not of the group's form.
             &[info(next, 0), bitmap(next)],
             &[info(next, FreeSpaceInfo::USING_BITMAPS), extent(next, SECTOR)],
         ];

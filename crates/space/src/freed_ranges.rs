@@ -6,25 +6,27 @@ use ubtrfs_format::{DeviceId, Logical};
 
 use crate::free_map::FreeMap;
 
-/// What commits have freed since it was taken, and what nobody gets any more.
+/// The ranges that commits have freed since they were last taken, and those that are never
+/// allocated again in this mount.
 #[derive(Default)]
 pub(crate) struct Discards {
     /// Whether freed ranges are recorded at all.
     are_wanted: bool,
-    /// Of block groups. Some may be in use again.
+    /// Ranges of block groups. Some may be in use again.
     extents: FreeMap,
-    /// Of devices.
+    /// Ranges of devices.
     vacated: Vec<(DeviceId, u64, u64)>,
-    /// Excluded ranges that a device may still discard: in no group's free space in this mount.
+    /// Excluded ranges that a device may still discard. They are not in any group's free space in
+    /// this mount.
     excluded_for_good: Vec<(Logical, u64)>,
 }
 
 /// Ranges that commits have freed. Some may be in use again.
 #[derive(Debug)]
 pub struct FreedRanges {
-    /// Of block groups: logical address and length.
+    /// In block groups: logical address and length.
     pub extents: Vec<(u64, u64)>,
-    /// Of devices, where chunks were: physical address and length.
+    /// On devices, where chunks were: physical address and length.
     pub vacated: Vec<(DeviceId, u64, u64)>,
 }
 
@@ -34,7 +36,7 @@ impl Discards {
         self.are_wanted = true;
     }
 
-    /// … no longer.
+    /// Records no more freed ranges.
     pub(crate) fn stop(&mut self) {
         let excluded_for_good = std::mem::take(&mut self.excluded_for_good);
         *self = Self { excluded_for_good, ..Self::default() };
@@ -50,7 +52,7 @@ impl Discards {
         self.excluded_for_good.push((start, len));
     }
 
-    /// Whether something is excluded so that begins in a range of addresses.
+    /// Returns whether a range that is excluded for good begins in this range of addresses.
     pub(crate) fn excludes_for_good(&self, range: &Range<u64>) -> bool {
         self.excluded_for_good.iter().any(|(at, _)| range.contains(&at.0))
     }

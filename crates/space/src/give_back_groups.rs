@@ -1,5 +1,5 @@
-//! Space that groups hold aside while they are emptied, for operations that would fail for want of
-//! it (invariant 58).
+//! Giving the space of groups that are being emptied to operations that would fail for lack of it
+//! (invariant 58).
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::demand::Demand;
 use crate::group::{BlockGroup, Emptying};
 use crate::space::{Space, SpaceState};
 
-/// The longest time for which an operation waits for a group. A step of its emptying has to end,
-/// which copies some MiB and commits.
+/// The longest time for which an operation waits for a group. The present step of the group's
+/// emptying has to end, which copies some MiB and commits.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// What groups that are emptied can do for an operation that finds too little space.
+/// How groups that are being emptied can help an operation that finds too little space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Help {
-    /// Nothing: there is too little with their space, too.
+    /// They can't: there is too little even with their space.
     No,
-    /// Some give space again, and there is enough.
+    /// Some are available again, and there is enough.
     Given,
-    /// Some are left as they are soon, and then there is enough.
+    /// The emptying of some stops soon, and then there is enough.
     Soon,
 }
 
-/// An operation that waits for groups: none begins to be emptied until this is dropped.
+/// An operation that waits for groups. Until this is dropped, no other group begins to be emptied.
 #[must_use]
 pub struct WaitsForGroups<'a>(&'a Space);
 
@@ -37,19 +37,19 @@ impl Drop for WaitsForGroups<'_> {
 }
 
 impl Space {
-    /// Nothing is left in a group that was being emptied.
+    /// Notes that nothing is left in a group that was being emptied.
     pub fn emptying_ends(&self, start: Logical) {
         self.lock().emptying_ends(start);
         self.left.notify_all();
     }
 
-    /// The emptying of a group has ended, and it stays.
+    /// Notes that the emptying of a group has ended, and the group stays.
     pub fn leave(&self, start: Logical) {
         self.lock().leave(start);
         self.left.notify_all();
     }
 
-    /// Waits until no group is asked back any more, though not for ever. Called without any lock
+    /// Waits until no group is asked back any more, for a limited time. The caller holds no lock
     /// that emptying needs.
     pub fn wait_for_groups(&self) -> WaitsForGroups<'_> {
         debug_assert!(
@@ -68,7 +68,7 @@ impl Space {
 }
 
 impl SpaceState {
-    /// Has groups that are emptied give what an operation needs, if they can.
+    /// Has groups that are being emptied give the space that an operation needs, if they can.
     pub fn ask_back(&mut self, demand: Demand) -> Help {
         let is_emptied = |group: &BlockGroup| group.emptying == Some(Emptying::Ended);
         if self.suffices_with(demand, is_emptied, self.reserved.relocation) {
@@ -87,8 +87,8 @@ impl SpaceState {
         Help::Soon
     }
 
-    /// Groups in which nothing is left give space again, until the readers of what was there have
-    /// ended.
+    /// Makes groups in which nothing is left available again, until the readers of their content
+    /// have ended.
     pub fn open_emptied(&mut self) {
         self.groups.change_emptying(|group| {
             if group.emptying == Some(Emptying::Ended) {
@@ -97,18 +97,18 @@ impl SpaceState {
         });
     }
 
-    /// Whether an operation waits for the space of a group that is being emptied.
+    /// Returns whether an operation waits for the space of a group that is being emptied.
     pub fn is_asked_back(&self, start: Logical) -> bool {
         self.groups.get(start).is_some_and(|group| group.emptying == Some(Emptying::AskedBack))
     }
 
-    /// Whether operations wait for the space of groups.
+    /// Returns whether operations wait for the space of groups.
     pub fn is_waited_for(&self) -> bool {
         self.waiting_for_groups > 0
     }
 
-    /// Whether a demand could be reserved if some of the groups that are emptied gave their space,
-    /// and if all but so many bytes that steps of relocation have reserved were free.
+    /// Returns whether a demand could be reserved if some of the groups that are being emptied were
+    /// available, and if steps of relocation had reserved only so many bytes.
     fn suffices_with(&mut self, demand: Demand, which: impl Fn(&BlockGroup) -> bool, relocation: u64) -> bool {
         let swap = |space: &mut Self| {
             space.groups.change_emptying(|group| {
@@ -124,7 +124,7 @@ impl SpaceState {
         self.unpin();
         swap(self);
         self.reserved.relocation = relocation.min(reserved.relocation);
-        // Nothing comes back meanwhile: it would go to where the other half is after this.
+        // Nothing may be freed between the two swaps: it would go to the wrong one of the two maps.
         let suffices = self.with_demand(demand).is_ok();
         self.reserved = reserved;
         swap(self);

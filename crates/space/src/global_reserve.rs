@@ -1,4 +1,4 @@
-//! What metadata has to stay free for the kernel's driver (invariant 25).
+//! The metadata that has to stay free for the kernel's driver (invariant 25).
 //!
 //! The kernel reserves a *global block reserve* when it mounts, and uses it only for deletions; an
 //! operation's own demand has to be free in addition. A volume whose metadata has less is full
@@ -10,9 +10,9 @@ use ubtrfs_format::CompatRo;
 
 use crate::space::SpaceState;
 
-/// The kernel's reserve is never larger.
+/// The most bytes of the kernel's reserve.
 const MAX_BYTES: u64 = 512 << 20;
-/// Its least number of nodes, and the additional ones for optional trees.
+/// The least number of nodes of the reserve, and the additional ones for optional trees.
 const MIN_NODES: u64 = 240;
 const FREE_SPACE_TREE_NODES: u64 = 112;
 const BLOCK_GROUP_TREE_NODES: u64 = 16;
@@ -21,14 +21,14 @@ const BLOCK_GROUP_TREE_NODES: u64 = 16;
 const FIRST_OPERATIONS_NODES: u64 = 64;
 
 impl SpaceState {
-    /// Bytes of metadata that a kernel that mounts the volume needs to find free.
+    /// Returns how many bytes of metadata a kernel that mounts the volume needs to find free.
     pub(crate) fn kernel_needs(&self) -> u64 {
         self.reserved.needs.global_reserve + FIRST_OPERATIONS_NODES * self.node_size
     }
 }
 
-/// Bytes of metadata that the kernel sets aside when it mounts a volume with these features, whose
-/// extent, checksum, free-space and block-group trees have so many bytes.
+/// Returns how many bytes of metadata the kernel sets aside when it mounts a volume with these
+/// features whose extent, checksum, free-space and block-group trees have `tree_bytes` bytes.
 pub fn global_reserve(tree_bytes: u64, features: CompatRo, node_size: u64) -> u64 {
     let mut nodes = MIN_NODES;
     if features.contains(CompatRo::FREE_SPACE_TREE) {

@@ -1,6 +1,6 @@
-//! A block group: what may be allocated from it, and what the volume's trees will say of it. The
-//! latter follows the edits of a commit, and nothing else (invariant 9); no range is recorded as
-//! allocated that was so, nor as free (invariant 10).
+//! A block group: the space that may be allocated in it, and what the volume's trees will record of
+//! it. The records follow only the edits of a commit (invariant 9). A range that is already
+//! recorded as allocated is not recorded so again, nor one as free that is free (invariant 10).
 
 use std::collections::BTreeSet;
 
@@ -21,9 +21,9 @@ pub(crate) enum FreeSpaceForm {
 /// The changes of a group's recorded map since it was last written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeSpaceDelta {
-    /// Ranges that were items and are no longer.
+    /// Ranges whose items have to be deleted.
     pub(crate) gone: BTreeSet<(u64, u64)>,
-    /// Ranges that became items.
+    /// Ranges that need new items.
     pub(crate) come: BTreeSet<(u64, u64)>,
 }
 
@@ -43,23 +43,23 @@ impl FreeSpaceDelta {
     }
 }
 
-/// Whether what is free in a group is given out.
+/// Whether space in a group may be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Giving {
-    /// It is.
+    /// It may be allocated.
     Open,
-    /// It never is: the group is on devices of a seed, to which nothing is written.
+    /// It is never allocated: the group is on devices of a seed, to which nothing is written.
     Closed,
 }
 
 /// How far the emptying of a group is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptying {
-    /// What is in it is being moved.
+    /// Its content is being moved.
     UnderWay,
-    /// The same, and an operation waits for its space: it is to be left as it is.
+    /// Its content is being moved, but an operation waits for its space: the emptying is to stop.
     AskedBack,
-    /// Nothing is left in it. It goes when the last readers of what was there have ended.
+    /// Nothing is left in it. It is removed when the last readers of its content have ended.
     Ended,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct BlockGroup {
     pub(crate) start: Logical,
     pub(crate) length: u64,
     pub(crate) flags: BlockGroupFlags,
-    /// What may be given out: neither allocated nor pinned nor under a superblock copy.
+    /// The space that may be allocated: neither allocated nor pinned nor under a superblock copy.
     pub(crate) available: FreeMap,
     /// The complement of the allocated extents, after the edits of the commit in progress (or the
     /// last one).
@@ -82,18 +82,18 @@ pub(crate) struct BlockGroup {
     pub(crate) form: FreeSpaceForm,
     /// All of the group's free-space items must be rewritten.
     pub(crate) rewrite_free_space: bool,
-    /// Whether anything of it is given out.
+    /// Whether space in it may be allocated at all.
     pub(crate) giving: Giving,
     /// The chunk is not in the trees yet; the next commit adds it.
     pub(crate) new: bool,
-    /// Commits since the last one at which the group was not empty.
+    /// How many commits ago the group was last not empty.
     pub(crate) idle_commits: u32,
     /// Where the last allocation ended.
     pub(crate) cursor: u64,
-    /// Of a group that is being emptied, or is never given out: what would be available. Nothing
-    /// is, so nobody gets space there.
+    /// For a group that is being emptied or never allocated from: the space that would be
+    /// available. `available` is empty then, so nothing is allocated there.
     pub(crate) held: Option<FreeMap>,
-    /// Whether it is being emptied.
+    /// How far its emptying is, if it is being emptied.
     pub(crate) emptying: Option<Emptying>,
 }
 
@@ -122,7 +122,7 @@ impl BlockGroup {
         }
     }
 
-    /// Takes a range that may be given out.
+    /// Allocates an available range.
     pub(crate) fn allocate(&mut self, start: u64, len: u64) {
         assert!(
             self.is_free(Logical(start), len) == Some(true),
@@ -133,12 +133,12 @@ impl BlockGroup {
         assert!(taken, "invariant 3: {start}+{len} is given out, and is not available");
     }
 
-    /// Whether it can be closed for emptying: it is not yet, or is closed in any case.
+    /// Returns whether it can be closed for emptying: it is not closed yet, or it is always closed.
     pub(crate) fn may_be_closed(&self) -> bool {
         !self.new && (self.held.is_none() || self.giving == Giving::Closed)
     }
 
-    /// It is not being emptied any more, and gives space as before.
+    /// Ends its emptying, and makes its space available as before.
     pub(crate) fn open_again(&mut self) {
         self.emptying = None;
         if self.giving == Giving::Open
@@ -150,38 +150,38 @@ impl BlockGroup {
         }
     }
 
-    /// Whether it is being emptied, and would give space again if it were not.
+    /// Returns whether its space is unavailable only because it is being emptied.
     pub(crate) fn is_held_by_emptying(&self) -> bool {
         self.giving == Giving::Open && self.emptying.is_some()
     }
 
-    /// Whether what is in it may be overwritten.
+    /// Returns whether what is in it may be overwritten.
     pub(crate) fn may_be_overwritten(&self) -> bool {
         self.held.is_none()
     }
 
-    /// Takes back a range that was given out.
+    /// Frees a range that was allocated.
     pub(crate) fn give_back(&mut self, start: u64, len: u64) -> bool {
         self.held.as_mut().unwrap_or(&mut self.available).insert(start, len)
     }
 
-    /// What is neither allocated nor pinned, whether it may be given out or not.
+    /// Returns the space that is neither allocated nor pinned, whether it may be allocated or not.
     pub(crate) fn unused(&self) -> &FreeMap {
         self.held.as_ref().unwrap_or(&self.available)
     }
 
-    /// Whether what is recorded as used and as free is all of it.
+    /// Returns whether the recorded used and free bytes add up to the group's length.
     pub(crate) fn adds_up(&self) -> bool {
         self.recorded_used + self.recorded_free.total() == self.length
     }
 
-    /// The address after the group's last byte.
+    /// Returns the address after the group's last byte.
     pub(crate) fn end(&self) -> u64 {
         self.start.0 + self.length
     }
 
-    /// Whether all of a range is free according to the trees, or all of it allocated; `None` if
-    /// neither is so.
+    /// Returns whether all of a range is free according to the trees, or all of it allocated, or
+    /// `None` if neither is so.
     pub(crate) fn is_free(&self, start: Logical, len: u64) -> Option<bool> {
         let end = start.0.checked_add(len).filter(|end| *end <= self.end())?;
         match self.recorded_free.overlapping(start.0, end).next() {
@@ -239,7 +239,7 @@ impl BlockGroup {
 mod tests {
     use super::*;
 
-    /// Of invariant 10: what is recorded twice is refused.
+    /// Of invariant 10: a range that is recorded twice is refused.
     #[test]
     fn the_delta_is_the_difference_of_the_maps() {
         let mut group = BlockGroup::empty(Logical(1 << 20), 1 << 20, BlockGroupFlags::DATA);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Of invariant 9: what is in the free-space tree is what the recorded edits make of it.
+        /// Of invariant 9: the recorded edits produce the content of the free-space tree.
         #[test]
         fn items_edited_by_the_delta_are_the_complement_of_the_allocated_ranges(
             steps in proptest::collection::vec((proptest::bool::ANY, 0..64_u64, 1..9_u64, 0..4_u8), 1..80),

@@ -1,9 +1,10 @@
-//! All block groups of a volume: the only owner of what is asked of many of them at once.
+//! All block groups of a volume, and the indexes for questions about many of them at once.
 //!
-//! A volume of 10 TiB has ten thousand groups, so no operation may look at each. Sums by type and
-//! profile, the groups with room by its size, the empty ones, and those that a commit has to write
-//! follow each change of a group: it is changed through a [`GroupMut`], which compares what the
-//! indexes know of it before and after.
+//! A volume of 10 TiB has ten thousand groups, so no operation may visit all of them. There are
+//! indexes for sums by type and profile, for the groups with available space by the size of that,
+//! for the empty ones, and for those that a commit has to write. They follow each change of a
+//! group: it is changed through a [`GroupMut`], which compares the group's entries in the indexes
+//! before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Add, Deref, DerefMut, Sub};
@@ -13,32 +14,32 @@ use ubtrfs_format::items::BlockGroupFlags;
 
 use crate::group::{BlockGroup, Emptying};
 
-/// Groups of one size class whose free ranges are looked at before those of the next one are.
+/// How many groups of one size class are searched before those of the next class are.
 const MAX_TRIED: usize = 8;
-/// The most bytes that the trees have in a group that is called sparse: 16 of the largest nodes.
+/// The most bytes that the trees use in a group that is called sparse: 16 of the largest nodes.
 const MAX_SPARSE: u64 = 16 << 16;
 
-/// Sums over groups, in bytes but for the counts.
+/// Sums over groups, in bytes except for the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) groups: u64,
-    /// Groups that give space: they are not being emptied, nor on a seed.
+    /// Groups in which space is allocated: they are not being emptied, nor on a seed.
     pub(crate) open_groups: u64,
-    /// Groups in which the trees have nothing.
+    /// Groups in which the trees use nothing.
     pub(crate) empty_groups: u64,
     pub(crate) length: u64,
-    /// What the trees have in use.
+    /// The bytes that the trees use.
     pub(crate) used: u64,
-    /// What may be given out.
+    /// The bytes that may be allocated.
     pub(crate) available: u64,
-    /// The same in groups that the last commit has.
+    /// The bytes that may be allocated in groups that the last commit has.
     pub(crate) available_in_old: u64,
-    /// What is neither allocated nor pinned.
+    /// The bytes that are neither allocated nor pinned.
     pub(crate) unused: u64,
 }
 
 impl Sums {
-    /// Each of these sums with that of others.
+    /// Combines each of these sums with that of `other`.
     fn with(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             groups: combine(self.groups, other.groups),
@@ -61,7 +62,7 @@ impl Sums {
     }
 }
 
-/// What the indexes know of a group.
+/// The properties of a group that the indexes have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Digest {
     flags: BlockGroupFlags,
@@ -69,9 +70,9 @@ struct Digest {
     is_new: bool,
     is_touched: bool,
     emptying: Option<Emptying>,
-    /// Whether it is of metadata, and the trees have little in it.
+    /// Whether it is a metadata group of which the trees use little.
     is_sparse: bool,
-    /// The size class of its largest range that may be given out, if there is any.
+    /// The size class of its largest available range, if there is one.
     largest: Option<u32>,
 }
 
@@ -104,21 +105,21 @@ impl Digest {
         self.sums.empty_groups > 0
     }
 
-    /// What decides in which sets the group is.
+    /// Returns the properties that determine the sets to which the group belongs.
     fn key(&self) -> impl PartialEq {
         (self.flags, self.is_new, self.is_touched, self.emptying, self.is_sparse, self.largest, self.is_empty())
     }
 }
 
-/// What is known of all groups, by their digests.
+/// The indexes of all groups, by their digests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Indexes {
     /// By type and profile, of which there are few.
     sums: BTreeMap<u64, Sums>,
-    /// Groups with something to give out: by type and profile, whether the last commit does not
-    /// have them, and the size class of the largest range.
+    /// Groups with available space: by type and profile, by whether the last commit lacks them, and
+    /// by the size class of their largest available range.
     with_room: BTreeMap<(u64, bool, u32), BTreeSet<Logical>>,
-    /// Groups in which the trees have nothing, by type and profile.
+    /// Groups in which the trees use nothing, by type and profile.
     empty: BTreeSet<(u64, Logical)>,
     /// Groups whose records the next commit has to write.
     touched: BTreeSet<Logical>,
@@ -173,7 +174,7 @@ impl Indexes {
             self.remove(start, before);
             self.add(start, after);
         } else if let Some(sums) = self.sums.get_mut(&after.flags.0) {
-            // Most changes are of this kind.
+            // Most changes only change the sums.
             *sums = sums.minus(before.sums).plus(after.sums);
         }
     }
@@ -220,7 +221,7 @@ impl Drop for GroupMut<'_> {
 }
 
 impl Groups {
-    /// Whether there are none: they could not be read.
+    /// Returns whether there are no groups, since they could not be read.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_start.is_empty()
     }
@@ -240,60 +241,62 @@ impl Groups {
         Some(group)
     }
 
-    /// The group that begins at an address.
+    /// Returns the group that begins at an address.
     pub(crate) fn get(&self, start: Logical) -> Option<&BlockGroup> {
         self.by_start.get(&start)
     }
 
-    /// The same to change it.
+    /// Returns the group that begins at an address, to change it.
     pub(crate) fn get_mut(&mut self, start: Logical) -> Option<GroupMut<'_>> {
         let group = self.by_start.get_mut(&start)?;
         Some(GroupMut { before: Digest::of(group), indexes: &mut self.indexes, group })
     }
 
-    /// The group that holds an address.
+    /// Returns the group that holds an address.
     pub(crate) fn of(&self, address: Logical) -> Option<&BlockGroup> {
         let (_, group) = self.by_start.range(..=address).next_back()?;
         (address.0 < group.end()).then_some(group)
     }
 
-    /// The same to change it.
+    /// Returns the group that holds an address, to change it.
     pub(crate) fn of_mut(&mut self, address: Logical) -> Option<GroupMut<'_>> {
         let start = self.of(address)?.start;
         self.get_mut(start)
     }
 
-    /// The first group that ends behind an address.
+    /// Returns the first group that ends behind an address.
     pub(crate) fn first_behind(&self, address: Logical) -> Option<&BlockGroup> {
         self.of(address).or_else(|| self.by_start.range(address..).next().map(|(_, group)| group))
     }
 
-    /// Where the last group ends.
+    /// Returns the end address of the last group.
     pub(crate) fn end(&self) -> Option<u64> {
         self.by_start.values().next_back().map(BlockGroup::end)
     }
 
-    /// The sums of groups by type and profile.
+    /// Returns the sums of groups by type and profile.
     fn by_flags(&self) -> impl Iterator<Item = (BlockGroupFlags, Sums)> + Clone {
         self.indexes.sums.iter().map(|(flags, sums)| (BlockGroupFlags(*flags), *sums))
     }
 
-    /// The sums of groups whose type and profile are as asked.
+    /// Returns the sums of the groups whose type and profile satisfy `which`.
     pub(crate) fn sums_where(&self, which: impl Fn(BlockGroupFlags) -> bool) -> Sums {
         self.by_flags().filter(|(flags, _)| which(*flags)).fold(Sums::default(), |sum, (_, sums)| sum.plus(sums))
     }
 
-    /// The sums of groups that hold a kind of blocks.
+    /// Returns the sums of groups that hold a kind of blocks.
     pub(crate) fn sums(&self, kind: BlockGroupFlags) -> Sums {
         self.sums_where(|flags| flags.contains(kind))
     }
 
-    /// A sum over all groups of bytes, with the copies that the profile makes of each.
+    /// Returns a sum of bytes over all groups, each multiplied by the copies that its profile
+    /// makes.
     pub(crate) fn bytes_on_devices(&self, bytes: impl Fn(Sums) -> u64, copies: impl Fn(BlockGroupFlags) -> u64) -> u64 {
         self.by_flags().map(|(flags, sums)| bytes(sums) * copies(flags)).sum()
     }
 
-    /// Groups of a kind in which the trees have nothing, by type and profile and then by address.
+    /// Returns the groups of a kind in which the trees use nothing, by type and profile and then by
+    /// address.
     pub(crate) fn empty(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
         let flags = self.by_flags().map(|(flags, _)| flags).filter(move |flags| flags.contains(kind));
         let starts = flags.flat_map(|flags| {
@@ -303,34 +306,35 @@ impl Groups {
         starts.filter_map(|start| self.get(start))
     }
 
-    /// Where groups are in which the trees have nothing: at most `most`, from the first one behind
-    /// `after` on, and round to that.
+    /// Returns up to `most` groups in which the trees use nothing, by type and address: from the
+    /// first one behind `after` on, wrapping around.
     pub(crate) fn empty_after(&self, after: (u64, Logical), most: usize) -> Vec<(u64, Logical)> {
         let behind = self.indexes.empty.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
         behind.chain(self.indexes.empty.range(..=after)).take(most).copied().collect()
     }
 
-    /// Groups of a kind by their addresses. There may be many: no operation looks at them all.
+    /// Returns the groups of a kind in the order of their addresses. There may be many, so no
+    /// operation visits them all.
     pub(crate) fn of_kind(&self, kind: BlockGroupFlags) -> impl Iterator<Item = &BlockGroup> {
         self.by_start.values().filter(move |group| group.flags.contains(kind))
     }
 
-    /// Where groups are whose records the next commit has to write.
+    /// Returns the start addresses of groups whose records the next commit has to write.
     pub(crate) fn touched(&self) -> Vec<Logical> {
         self.indexes.touched.iter().copied().collect()
     }
 
-    /// Groups that are being emptied, or have been.
+    /// Returns the groups that are being emptied or were emptied.
     pub(crate) fn emptying(&self) -> impl Iterator<Item = &BlockGroup> {
         self.indexes.emptying.iter().filter_map(|start| self.get(*start))
     }
 
-    /// Groups of metadata in which the trees have little.
+    /// Returns the metadata groups of which the trees use little.
     pub(crate) fn sparse(&self) -> impl Iterator<Item = &BlockGroup> {
         self.indexes.sparse.iter().filter_map(|start| self.get(*start))
     }
 
-    /// Changes groups that are being emptied, or have been.
+    /// Changes the groups that are being emptied or were emptied.
     pub(crate) fn change_emptying(&mut self, mut change: impl FnMut(&mut BlockGroup)) {
         for start in self.indexes.emptying.clone() {
             if let Some(mut group) = self.get_mut(start) {
@@ -339,10 +343,11 @@ impl Groups {
         }
     }
 
-    /// A range of up to `want` bytes that may be given out, a multiple of `align` that begins at
-    /// one, and the group that has it. It is in the first group with a range for all of it, as far
-    /// as a few are looked at, else the largest there is. Groups of `profile` come first. `of_age`:
-    /// whether groups count that the last commit has (`false`), or has not (`true`).
+    /// Finds an available range of up to `want` bytes, whose start and length are multiples of
+    /// `align`. Returns its group, its start and its length. It is in the first group with a range
+    /// for all of it, among the few that are searched, else it is the largest one. Groups of
+    /// `profile` come first. `of_age` says which groups count: those that the last commit has
+    /// (`false`), and those that it lacks (`true`).
     pub(crate) fn find(
         &self,
         kind: BlockGroupFlags,
@@ -368,8 +373,8 @@ impl Groups {
         largest
     }
 
-    /// Where groups are that may have a range of `want` bytes, those first that are likely to: of
-    /// the lower addresses with a range of about this size, the first that surely has one, and then
+    /// Returns groups that may have a range of `want` bytes, the most likely first: a few at low
+    /// addresses with a range of about this size, then the first group that surely has one, then
     /// those with the largest ranges.
     fn candidates(&self, keys: impl Iterator<Item = (u64, bool)> + Clone, want: u64) -> impl Iterator<Item = Logical> {
         let class = want.max(1).ilog2();
@@ -381,12 +386,12 @@ impl Groups {
         let similar = keys.clone().flat_map(move |key| in_classes(key, class, class));
         let similar = similar.flat_map(|starts| starts.iter().take(MAX_TRIED).copied());
         let similar = similar.filter(move |start| sure.is_none_or(|sure| *start < sure));
-        // What is aligned may be smaller; and where nothing is large enough, the largest do.
+        // After alignment a range may be too small. If none is large enough, the largest is used.
         let largest = keys.filter_map(move |key| in_classes(key, 0, u32::MAX).next_back());
         similar.chain(sure).chain(largest.flat_map(|starts| starts.iter().take(MAX_TRIED).copied()))
     }
 
-    /// Panics unless the indexes are what the groups make of them.
+    /// Panics unless the indexes match the groups.
     pub(crate) fn check_indexes(&self) {
         let mut recounted = Indexes::default();
         self.by_start.iter().for_each(|(start, group)| recounted.add(*start, &Digest::of(group)));
@@ -409,7 +414,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const KINDS: [BlockGroupFlags; 2] = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA];
 
-    /// Volumes of so many groups of 1 MiB, every other one of data.
+    /// Groups of 1 MiB, every other one of data.
     fn groups(count: u64) -> Groups {
         (1..=count).map(|at| BlockGroup::empty(Logical(at * MIB), MIB, KINDS[at as usize % 2])).collect()
     }
@@ -425,7 +430,7 @@ mod tests {
             groups.get_mut(Logical(at * MIB)).unwrap().allocate(at * MIB, MIB - 12288);
         }
         assert_eq!(find(&groups, 12288), Some(2));
-        // Nowhere is as much; then it is the largest range.
+        // No range is as large, so the largest one is found.
         groups.get_mut(Logical(500 * MIB)).unwrap().give_back(500 * MIB + MIB - 16384, 4096);
         assert_eq!(find(&groups, MIB), Some(500));
         assert_eq!(find(&groups, 16384), Some(500));
@@ -460,7 +465,7 @@ mod tests {
 
     proptest::proptest! {
         /// Of invariant 9: sums and indexes are those of a recount after all changes, and a range
-        /// that is found is one that may be given out.
+        /// that is found may be allocated.
         #[test]
         fn indexes_follow_every_change(
             steps in proptest::collection::vec((0..8_u8, 0..12_u64, 1..40_u64, proptest::bool::ANY), 1..200),

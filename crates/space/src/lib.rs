@@ -1,8 +1,8 @@
 //! The space of a btrfs volume: block groups, allocation, pinning, reservations.
 //!
-//! Two pictures are kept of each block group. *Available* serves allocation and runs ahead;
-//! *recorded* follows the edits of the commit in progress, and is what the free-space tree, the
-//! block group items and the sums say (invariant 9).
+//! There are two maps of each block group. The *available* map serves allocation and runs ahead.
+//! The *recorded* map follows the edits of the commit in progress; the free-space tree, the block
+//! group items and the sums are made from it (invariant 9).
 //!
 //! ```text
 //! a range:   available ── Space::allocate_data, Space::allocate_node ──▶ allocated
@@ -25,12 +25,12 @@
 //!               └────────── SpaceState::vacate ──────────────────── leaving ◀──────────┘
 //! ```
 //!
-//! What is pinned was freed by a durable commit, and becomes available when the commit before it
-//! has no reader, or only those who keep a commit that is older than what was freed (invariant 3).
-//! Each range is recorded once (invariant 10). A chunk leaves if all of it is available, and its
-//! place is given to others when that is durable (invariant 18). Discarded is what is excluded
-//! (invariant 19). Reservations see to it that a commit finds what it needs (invariant 8), and that
-//! the kernel does (invariant 25).
+//! A pinned range was freed by a durable commit. It becomes available when the commit before that
+//! one has no reader, or only readers that keep a commit older than the range's allocation
+//! (invariant 3). Each range is recorded once (invariant 10). A chunk is removed if all of it is
+//! available, and its device space is used again when that is durable (invariant 18). Only excluded
+//! ranges are discarded (invariant 19). Reservations ensure that a commit finds the space that it
+//! needs (invariant 8), and that the kernel does (invariant 25).
 
 #![allow(clippy::missing_panics_doc, reason = "a panic is an invariant of this crate that does not hold")]
 

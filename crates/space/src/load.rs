@@ -1,4 +1,4 @@
-//! Block groups and free space of a volume that is being opened.
+//! Loading the block groups and the free space of a volume that is being opened.
 
 use std::collections::BTreeMap;
 
@@ -17,37 +17,37 @@ use crate::profiles::Profiles;
 use crate::space::SpaceState;
 use crate::stripe_length;
 
-/// Where the state of space is read from.
+/// The sources from which the state of space is read.
 pub struct SpaceSources<'a> {
     /// The last commit's extent tree.
     pub extent_tree: &'a Snapshot,
-    /// The tree that has the block group items: an own one, or the extent tree.
+    /// The tree with the block group items: the block-group tree, or the extent tree.
     pub block_group_tree: &'a Snapshot,
     /// The tree of device extents.
     pub dev_tree: &'a Snapshot,
     /// The free-space tree, if there is a valid one.
     pub free_space_tree: Option<&'a Snapshot>,
-    /// The volume has a free-space tree, valid or not: it will be valid after the next commit.
+    /// The volume has a free-space tree, valid or not. It will be valid after the next commit.
     pub keeps_free_space_tree: bool,
     /// All chunks, in the order of their logical addresses.
     pub chunks: &'a [(Logical, ChunkItem)],
     /// All devices, missing ones and those of seeds included.
     pub devices: &'a [DevItem],
-    /// Those that get no chunks.
+    /// Devices on which no chunks are made.
     pub closed_devices: &'a [DeviceId],
-    /// Those of which nothing is given out, though chunks on them have room.
+    /// Devices on which nothing is allocated, though chunks on them have room.
     pub seed_devices: &'a [DeviceId],
     /// Bytes of a node.
     pub node_size: u64,
     /// Bytes of a sector.
     pub sector_size: u64,
-    /// The most bytes of a new chunk, if it is given.
+    /// The most bytes of a new chunk, if that is limited.
     pub max_chunk: Option<u64>,
     /// Data and metadata share block groups.
     pub mixed: bool,
     /// The UUID of the chunk tree.
     pub chunk_tree_uuid: Uuid,
-    /// Count what is used by the extents and chunks alone.
+    /// Used space is counted from the extents and chunks alone.
     pub recount: bool,
 }
 
@@ -56,7 +56,7 @@ impl SpaceSources<'_> {
         chunk.stripes.iter().any(|stripe| self.seed_devices.contains(&stripe.devid))
     }
 
-    /// A profile, or single if it needs more devices than get chunks.
+    /// Returns a profile, or single if it needs more devices than are open for chunks.
     fn profile_for_own_devices(&self, flags: BlockGroupFlags) -> BlockGroupFlags {
         let open = self.devices.iter().filter(|item| !self.closed_devices.contains(&item.devid)).count();
         let is_enough = flags.raid().is_some_and(|raid| raid.least_devices <= open);
@@ -74,7 +74,7 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
     let mut free_space = sources.free_space_tree.map(FreeSpaceReader::new);
     for (start, chunk) in sources.chunks {
         if !devices.occupy(chunk) {
-            // What is written to the one would overwrite the other.
+            // A write to one chunk would overwrite the other.
             return Err(Error::Inconsistent {
                 tree: TreeId::CHUNK,
                 key: Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0),
@@ -92,7 +92,7 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
         if let Some(own) = chunks.find(|chunk| !sources.is_on_seeds(chunk)) {
             return own.flags.profile();
         }
-        // That of a seed, if the volume's own devices are enough for it; else there is one copy.
+        // The profile of a seed, if the volume's own devices are enough for it; else a single copy.
         newest.map_or(fallback, |chunk| sources.profile_for_own_devices(chunk.flags))
     };
     let metadata = profile_of(BlockGroupFlags::METADATA, BlockGroupFlags::DUP);
@@ -108,9 +108,9 @@ pub fn load_space(sources: &SpaceSources<'_>) -> Result<SpaceState> {
     })
 }
 
-/// An error unless the device tree gives each chunk what the chunk has on devices, and nothing more
-/// to any: what is written to a chunk could be anything's otherwise. The kernel mounts no volume of
-/// which that is not so.
+/// Fails unless the device tree has exactly the device extents of the chunks: otherwise a write to
+/// a chunk could overwrite something else. The kernel does not mount a volume for which this does
+/// not hold.
 fn check_device_extents(dev_tree: &Snapshot, chunks: &[(Logical, ChunkItem)]) -> Result<()> {
     let wrong = |key, what| Err(Error::Inconsistent { tree: TreeId::DEV, key, what });
     let key = |devid: u64, at: u64| Key::new(devid, ItemType::DEV_EXTENT, at);
@@ -151,8 +151,7 @@ fn load_group(
         .get(&key)?
         .ok_or(Error::MissingItem { tree: sources.block_group_tree.root().owner, key })?;
     let item = BlockGroupItem::parse(&item)?;
-    // By invariant 9 both come from one commit: nothing is built on a group of which that is not
-    // so.
+    // By invariant 9 both come from one commit, so a group that contradicts its chunk is refused.
     if item.used > chunk.length || BlockGroupFlags(item.flags) != chunk.flags {
         return Err(Error::Inconsistent {
             tree: sources.block_group_tree.root().owner,
@@ -176,7 +175,7 @@ fn load_group(
     Ok(with_available(group, chunk, sources.is_on_seeds(chunk)))
 }
 
-/// The group with what follows from its recorded free space.
+/// Completes a group with what follows from its recorded free space.
 fn with_available(mut group: BlockGroup, chunk: &ChunkItem, is_on_seeds: bool) -> BlockGroup {
     group.recorded_used = chunk.length - group.recorded_free.total();
     group.available = group.recorded_free.clone();

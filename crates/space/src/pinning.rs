@@ -1,9 +1,9 @@
-//! What commits freed, until nobody can read it any more.
+//! Pinning: space that commits freed is not allocated until no reader can see it any more.
 //!
-//! Who reads the trees of a commit sees what later ones have freed. So this is given out when the
-//! commit before the one that freed it has no reader, nor one of those before it. A commit that is
-//! *kept* has a reader for long: it is known what was allocated since, and that needs not wait for
-//! it.
+//! A reader of a commit's trees sees extents that later commits have freed. So freed space is
+//! allocated again only when neither the commit before the one that freed it nor any older commit
+//! has a reader. A commit that is *kept* has a reader for long. For it, everything allocated since
+//! is recorded, and need not wait for it.
 
 use ubtrfs_format::{Generation, Logical};
 use ubtrfs_volume::Published;
@@ -12,12 +12,12 @@ use crate::pins::ReadableCommit;
 use crate::space::{Space, SpaceState};
 
 impl Space {
-    /// Pins extents that a durable commit has freed until the readers of the commit before it,
-    /// which is of this generation, are gone.
+    /// Pins extents that a durable commit has freed, until the commit before it, which is of this
+    /// generation, has no readers.
     ///
     /// # Panics
     ///
-    /// If the commit that was published is not a later one.
+    /// If the published commit is not a later one.
     pub fn pin(
         &self,
         (generation, before): (Generation, &ReadableCommit),
@@ -30,19 +30,19 @@ impl Space {
         state.unpin();
     }
 
-    /// Unpins space that no reader can see any more.
+    /// Unpins the space that no reader can see any more.
     pub fn unpin(&self) {
         self.lock().unpin();
     }
 
-    /// Notes what is allocated from now on, while the last commit, which is of this generation, is
-    /// kept for long. No commit is in progress.
+    /// Records what is allocated from now on, while the last commit, which is of this generation,
+    /// is kept for long. No commit is in progress.
     pub fn keep(&self, generation: Generation, commit: &ReadableCommit) {
         self.lock().pins.keep(generation, commit);
     }
 
-    /// The newest commit that is kept. What later commits refer to may be given out again when yet
-    /// later ones have freed it.
+    /// Returns the newest commit that is kept. Space that only later commits used may be allocated
+    /// again once still later ones have freed it.
     pub fn newest_kept(&self) -> Option<Generation> {
         self.lock().pins.newest_kept()
     }

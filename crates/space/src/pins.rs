@@ -1,4 +1,4 @@
-//! What is pinned, by the commits whose readers may see it.
+//! The pinned extents, by the commits whose readers may see them.
 
 use std::any::Any;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use ubtrfs_format::{Generation, Logical};
 
 use crate::free_map::FreeMap;
 
-/// A commit that can be read, for as long as somebody holds it.
+/// A commit that can be read as long as somebody holds this.
 pub type ReadableCommit = Arc<dyn Any + Send + Sync>;
 
 type Readers = Weak<dyn Any + Send + Sync>;
@@ -17,41 +17,41 @@ type Readers = Weak<dyn Any + Send + Sync>;
 struct Pinned {
     readers: Readers,
     extents: Vec<(Logical, u64)>,
-    /// Whether they are only those that kept commits have in use.
+    /// The extents that no kept commit uses have been removed from it.
     is_sifted: bool,
 }
 
-/// A commit that somebody keeps, and what has been allocated since.
+/// A commit that somebody keeps, and the ranges that were allocated since.
 struct KeptCommit {
     generation: Generation,
     commit: Readers,
-    /// None of it is in use in the commit, though it may have been freed again.
+    /// Ranges that the commit does not use. They may have been freed again.
     allocated: FreeMap,
 }
 
 impl KeptCommit {
-    /// Whether somebody keeps it still.
+    /// Returns whether somebody still keeps it.
     fn is_read(&self) -> bool {
         self.commit.strong_count() > 0
     }
 
-    /// Whether the commit may have some of a range in use: not all of it was allocated since.
+    /// Returns whether the commit may use a part of a range: not all of it was allocated since.
     fn may_use(&self, start: u64, len: u64) -> bool {
         let mut allocated = self.allocated.overlapping(start, start + len);
         !allocated.next().is_some_and(|(at, size)| at <= start && start + len <= at + size)
     }
 }
 
-/// What is pinned.
+/// All pinned extents.
 #[derive(Default)]
 pub(crate) struct Pins {
-    /// In the order of the commits that freed it.
+    /// The extents in the order of the commits that freed them.
     pinned: Vec<Pinned>,
     kept: Vec<KeptCommit>,
 }
 
 impl Pins {
-    /// Whether readers keep any space from being given out.
+    /// Returns whether nothing is pinned.
     pub(crate) fn is_empty(&self) -> bool {
         self.pinned.is_empty()
     }
@@ -64,32 +64,32 @@ impl Pins {
         }
     }
 
-    /// Bytes that are pinned in a range of addresses.
+    /// Returns how many bytes are pinned in a range of addresses.
     pub(crate) fn bytes_in(&self, range: &Range<u64>) -> u64 {
         let extents = self.pinned.iter().flat_map(|pinned| &pinned.extents);
         let part = |(at, len): &(Logical, u64)| (at.0 + len).min(range.end).saturating_sub(at.0.max(range.start));
         extents.map(part).sum()
     }
 
-    /// Pins extents that a commit has freed, until the readers of the one before are gone.
+    /// Pins extents that a commit has freed, until the commit before it has no readers.
     pub(crate) fn pin(&mut self, before: &ReadableCommit, extents: Vec<(Logical, u64)>) {
         self.pinned.push(Pinned { readers: Arc::downgrade(before), extents, is_sifted: false });
     }
 
-    /// Notes what is allocated from now on while a commit is kept.
+    /// Records what is allocated from now on while a commit is kept.
     pub(crate) fn keep(&mut self, generation: Generation, commit: &ReadableCommit) {
         self.kept.retain(KeptCommit::is_read);
         self.kept.push(KeptCommit { generation, commit: Arc::downgrade(commit), allocated: FreeMap::default() });
     }
 
-    /// The newest commit that is kept.
+    /// Returns the newest commit that is kept.
     pub(crate) fn newest_kept(&self) -> Option<Generation> {
         self.kept.iter().filter(|kept| kept.is_read()).map(|kept| kept.generation).max()
     }
 
     /// Takes the extents that no reader can see any more.
     pub(crate) fn take_unseen(&mut self) -> Vec<(Logical, u64)> {
-        // In order: an older commit's readers must have ended first.
+        // Commits are handled in order: an older commit's readers must have ended first.
         let read = self.pinned.iter().position(|pinned| pinned.readers.strong_count() > 0);
         let ended = self.pinned.drain(..read.unwrap_or(self.pinned.len()));
         let mut unseen: Vec<_> = ended.flat_map(|pinned| pinned.extents).collect();
@@ -100,7 +100,7 @@ impl Pins {
         for pinned in &mut self.pinned {
             let is_read = pinned.readers.strong_count() > 0;
             if is_read && !self.kept.iter().any(|kept| kept.commit.ptr_eq(&pinned.readers)) {
-                // Of another one's readers is not known what they may see.
+                // For a commit that is not kept, it is not known what its readers may see.
                 break;
             }
             if !std::mem::replace(&mut pinned.is_sifted, true) {

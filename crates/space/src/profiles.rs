@@ -12,7 +12,7 @@ pub(crate) struct Profiles {
     is_mixed: bool,
 }
 
-/// Copies that a profile makes of each byte.
+/// Returns how many copies a profile makes of each byte.
 pub(crate) fn copies(flags: BlockGroupFlags) -> u64 {
     flags.raid().map_or(1, |raid| raid.copies)
 }
@@ -27,22 +27,22 @@ impl Profiles {
         Self { data, metadata, system, is_mixed }
     }
 
-    /// That of data.
+    /// Returns the profile of data.
     pub(crate) fn data(&self) -> BlockGroupFlags {
         self.data
     }
 
-    /// That of metadata.
+    /// Returns the profile of metadata.
     pub(crate) fn metadata(&self) -> BlockGroupFlags {
         self.metadata
     }
 
-    /// Whether data and metadata share chunks.
+    /// Returns whether data and metadata share chunks.
     pub(crate) fn is_mixed(&self) -> bool {
         self.is_mixed
     }
 
-    /// The type and profile of a new chunk of this kind.
+    /// Returns the type and profile of a new chunk of this kind.
     pub(crate) fn of_new_chunks(&self, kind: BlockGroupFlags) -> BlockGroupFlags {
         match kind {
             BlockGroupFlags::SYSTEM => kind.with(self.system),
@@ -54,7 +54,7 @@ impl Profiles {
         }
     }
 
-    /// Has new chunks of a type made in another profile.
+    /// Makes new chunks of a type in another profile from now on.
     pub(crate) fn convert(&mut self, kind: BlockGroupFlags, profile: BlockGroupFlags) {
         match kind {
             BlockGroupFlags::DATA => self.data = profile,

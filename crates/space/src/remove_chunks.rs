@@ -1,11 +1,11 @@
-//! Giving empty block groups back to the devices, so that the other kind can have the room.
+//! Removing empty block groups, so that the other kind can have their device space.
 //!
-//! A group goes when nothing is in it for anybody: not in the trees of the last commit nor in those
-//! that readers of older ones may see (what these freed is pinned), not in the log, not in the open
+//! A group is removed when nothing uses it: neither the trees of the last commit nor those that
+//! readers of older commits may see (extents that these lost are pinned), nor the log, nor the open
 //! transaction. All of these keep space from being *available*, so a group that is available as a
-//! whole is empty in every state that a crash may leave. From the moment at which a commit takes
-//! such a group nobody can allocate in it; the device's space is given to others only when that
-//! commit is durable (invariant 18).
+//! whole is empty in every state that a crash may leave. Once a commit takes such a group, nothing
+//! can be allocated in it. Its device space is used again only when that commit is durable
+//! (invariant 18).
 
 use std::ops::Range;
 
@@ -21,11 +21,11 @@ use crate::group::{BlockGroup, Emptying, Giving};
 use crate::profiles::copies;
 use crate::space::SpaceState;
 
-/// The number of commits during which a group must have been empty, so that one that is filled
-/// again soon stays.
+/// A group must have been empty during this many commits, so that one that is soon filled again
+/// stays.
 const IDLE_COMMITS: u32 = 2;
-/// Empty groups that a commit looks at, in turn, unless an operation waits for them: each that goes
-/// makes the commit longer.
+/// How many empty groups a commit considers, in rotation, unless an operation waits for space: each
+/// removal makes the commit longer.
 const MAX_LOOKED_AT: usize = 256;
 
 impl SpaceState {
@@ -35,8 +35,8 @@ impl SpaceState {
         self.chunks.set_wanted(Some(shortage));
     }
 
-    /// Whether commits would remove groups, though nothing else has changed; perhaps only those
-    /// that were emptied on purpose.
+    /// Returns whether commits would remove groups though nothing else has changed. With
+    /// `only_emptied`, considers only those that were emptied on purpose.
     pub fn has_empty_groups(&self, volume: &Volume, only_emptied: bool) -> bool {
         let goes = |group: &BlockGroup| is_unused(group, volume) && self.may_go(group);
         if only_emptied {
@@ -46,12 +46,12 @@ impl SpaceState {
         empty.into_iter().filter_map(|(_, start)| self.groups.get(start)).any(goes)
     }
 
-    /// Empty groups that a commit looks at.
+    /// Returns how many empty groups a commit considers.
     fn most_looked_at(&self) -> usize {
         if self.chunks.wanted().is_some() { usize::MAX } else { MAX_LOOKED_AT }
     }
 
-    /// Why a group that was emptied has not gone, for the log.
+    /// Returns, for the log, why a group that was emptied has not been removed.
     pub fn what_keeps(&self, start: Logical) -> String {
         let Some(group) = self.groups.get(start) else { return "it has left the volume".into() };
         let pinned = self.pins.bytes_in(&(start.0..group.end()));
@@ -68,8 +68,8 @@ impl SpaceState {
         )
     }
 
-    /// The addresses of nearly empty metadata groups except for the first one, if that has room for
-    /// their content.
+    /// Returns the address ranges of nearly empty metadata groups, except the first one if that has
+    /// room for their content.
     pub fn sparse_metadata(&self) -> Vec<Range<u64>> {
         let (few, room) = (16 * self.node_size, 64 * self.node_size);
         let is_open = |group: &&BlockGroup| group.giving == Giving::Open;
@@ -86,7 +86,7 @@ impl SpaceState {
         sparse
     }
 
-    /// Device bytes of empty metadata chunks that could be data chunks.
+    /// Returns the device bytes of empty metadata chunks that could become data chunks.
     pub(crate) fn reclaimable(&self) -> u64 {
         if self.profiles.is_mixed() {
             return 0;
@@ -104,7 +104,7 @@ impl SpaceState {
         bytes
     }
 
-    /// Takes the chunks that the commit in progress removes; the edits get those that delete the
+    /// Takes the chunks that the commit in progress removes. Adds to `edits` those that delete the
     /// records of their groups.
     pub fn take_empty_groups(&mut self, volume: &Volume, edits: &mut GroupEdits) -> Vec<(Logical, ChunkItem)> {
         let mut removed = Vec::new();
@@ -113,7 +113,7 @@ impl SpaceState {
             let Some(group) = self.groups.get(start) else { continue };
             let idle = if is_unused(group, volume) { group.idle_commits.saturating_add(1) } else { 0 };
             let is_due = idle > IDLE_COMMITS || self.chunks.wanted().is_some() || group.held.is_some();
-            // The leaves of the chunk tree that lose an item are written again.
+            // The leaves of the chunk tree that lose an item are rewritten.
             let has_room = removed.is_empty() || !self.is_system_short();
             let goes = idle > 0 && is_due && has_room && self.may_go(group);
             if let Some(mut group) = self.groups.get_mut(start) {
@@ -127,7 +127,7 @@ impl SpaceState {
                     is_unused(&group, volume),
                     "invariant 18: chunk {start} goes, and not all of it may be allocated"
                 );
-                // All pins are looked at.
+                // This visits all pins.
                 debug_assert!(
                     self.pins.bytes_in(&(start.0..group.end())) == 0,
                     "invariant 18: chunk {start} goes, and readers may see what was in it"
@@ -145,7 +145,7 @@ impl SpaceState {
         removed
     }
 
-    /// The commit that gave groups back is durable: others can have their place on the devices.
+    /// Releases the device space of removed groups, once the commit that removed them is durable.
     pub fn vacate(&mut self, volume: &Volume, _published: &Published) {
         for (start, chunk) in self.chunks.take_leaving() {
             assert!(self.groups.of(start).is_none(), "invariant 18: the addresses of chunk {start} were given out");
@@ -158,8 +158,9 @@ impl SpaceState {
         }
     }
 
-    /// Whether a group is dispensable: it isn't the last of its kind, and the others satisfy all
-    /// reservations. System chunks stay: they are small, and the superblock has a copy of each.
+    /// Returns whether a group is dispensable: it isn't the last of its kind, and the others
+    /// satisfy all reservations. System chunks stay: they are small, and the superblock has a copy
+    /// of each.
     fn may_go(&self, group: &BlockGroup) -> bool {
         let flags = group.flags;
         if group.held.is_some() {
@@ -172,7 +173,7 @@ impl SpaceState {
     }
 }
 
-/// Whether a group is empty in every state.
+/// Returns whether a group is empty in every state that a crash may leave.
 fn is_unused(group: &BlockGroup, volume: &Volume) -> bool {
     if group.recorded_used != 0 || group.recorded_free.total() != group.length {
         return false;

@@ -1,13 +1,14 @@
-//! Reservations: no commit may run out of space, so operations ask before they change anything
-//! (invariant 8).
+//! Reservations: no commit may run out of space, so operations reserve it before they change
+//! anything (invariant 8).
 //!
 //! Metadata is reserved for a whole transaction: twice the bytes of its new items, and for each
-//! leaf that may be touched (never more than there are) the leaf and a share of its path and of the
-//! extent tree. Data is reserved by the sector when a write is accepted, and released when
+//! leaf that may be touched (at most as many as there are) the leaf and a share of its path and of
+//! the extent tree. Data is reserved by the sector when a write is accepted, and released when
 //! writeback has allocated it.
 //!
-//! Metadata is never filled up: what the kernel's driver needs to mount the volume stays free
-//! (invariant 25), and so does what deletions may need here. Only what frees space may use of that.
+//! Metadata is never filled up. The space that the kernel's driver needs to mount the volume stays
+//! free (invariant 25), and so does the space that deletions may need here. Only operations that
+//! free space may use it.
 
 use ubtrfs_format::items::BlockGroupFlags;
 use ubtrfs_volume::Published;
@@ -16,12 +17,12 @@ use crate::chunks::ChunksJoin;
 use crate::demand::{Demand, GlobalReserve, Needs, Shortage, UseOfGlobalReserve};
 use crate::space::{Space, SpaceState};
 
-/// Nodes that even the smallest commit may write: the paths of all trees that record it. Where
-/// what it replaces comes back, these need no reservation.
+/// How many nodes even the smallest commit may write: the paths of all trees that record it. If the
+/// nodes that it replaces become free again, these need no reservation.
 const MIN_COMMIT: u64 = 32;
 
 /// An operation's reservation of metadata. It is held until the operation has joined a transaction,
-/// and counts in that one, even if commits begin or find nothing to do in between.
+/// and counts in that one, even if commits begin or find nothing to do in the meantime.
 #[must_use = "what is reserved has to be held until a transaction is joined"]
 pub struct Reservation<'a> {
     space: &'a Space,
@@ -51,12 +52,12 @@ impl Drop for Reservation<'_> {
 }
 
 impl SpaceState {
-    /// Bytes that the trees have in use, as the superblock counts them.
+    /// Returns how many bytes the trees use, as the superblock counts them.
     pub fn bytes_used(&self) -> u64 {
         self.groups.sums_where(|_| true).used
     }
 
-    /// Bytes of metadata in use: an upper bound of what commits can touch.
+    /// Returns how many bytes of metadata are in use, an upper bound of what commits can touch.
     fn metadata_used(&self) -> u64 {
         self.groups.sums(BlockGroupFlags::METADATA).used
     }
@@ -65,20 +66,21 @@ impl SpaceState {
         self.groups.sums(kind).available
     }
 
-    /// Bytes of metadata that a commit of these edits may need at the worst.
+    /// Returns how many bytes of metadata a commit of these edits may need at most.
     fn metadata_need(&self, demand: Demand) -> u64 {
-        // A node that several trees share may be copied by each.
+        // Each tree that shares a node may copy it.
         let leaves = (self.metadata_used() / self.node_size + 4).saturating_mul(self.reserved.needs.subvolumes.max(1));
         let touched = (demand.edits * 2).min(leaves);
         // A touched leaf is rewritten together with its share of the path above it and of the
-        // leaves of the extent and free-space trees that record both: one more node for two leaves
+        // leaves of the extent and free-space trees that record both. One more node for two leaves
         // covers the measured cost.
         2 * demand.item_bytes + (touched + touched / 2 + self.unsharing_need(touched)) * self.node_size
     }
 
-    /// Nodes of the extent tree that are written when so many possibly shared nodes are replaced.
+    /// Returns how many nodes of the extent tree are written when so many possibly shared nodes are
+    /// replaced.
     fn unsharing_need(&self, replaced: u64) -> u64 {
-        /// Entries of a node, each of which may change another leaf of the extent tree.
+        /// How many entries a node has. Each may change another leaf of the extent tree.
         const ENTRIES: u64 = 500;
         if self.reserved.needs.subvolumes == 0 || replaced == 0 {
             return 0;
@@ -91,9 +93,9 @@ impl SpaceState {
         self.reserved.needs.extent_nodes.min(self.metadata_used() / self.node_size)
     }
 
-    /// The bytes that must stay free if so many bytes can become metadata.
+    /// Returns the bytes that must stay free if `size` bytes can become metadata.
     fn reserve_of(&self, size: u64) -> GlobalReserve {
-        /// No transaction needs more to be worth its commit.
+        /// The most bytes that a transaction needs to be worth its commit.
         const WORTH_IT: u64 = 8 << 20;
         let kernel = if self.reserved.forgets_global_reserve { 0 } else { self.kernel_needs() };
         let deletions = (size / 16).clamp(32 * self.node_size, 64 << 20);
@@ -107,14 +109,14 @@ impl SpaceState {
         }
     }
 
-    /// Takes the estimates of the volume.
+    /// Sets the estimates of the volume.
     pub fn set_needs(&mut self, needs: Needs) {
         self.reserved.needs = needs;
         self.reserved.global_reserve.free = self.free_metadata();
         self.count_reserve();
     }
 
-    /// The commit in flight is done: its reservations end, and changes need what it says.
+    /// Ends the reservations of the commit in flight, and sets the estimates that it made.
     pub fn commit_ends(&mut self, needs: Needs, _published: &Published) {
         if cfg!(debug_assertions) {
             self.groups.check_indexes();
@@ -133,12 +135,12 @@ impl SpaceState {
         self.set_needs(needs);
     }
 
-    /// The open transaction may use all of the free reserve, whatever it has reserved.
+    /// Lets the open transaction use all of the global reserve, whatever it has reserved.
     pub fn may_use_all_of_global_reserve(&mut self) {
         self.reserved.pending.global_reserve = UseOfGlobalReserve::All;
     }
 
-    /// Fills metadata up as if no kernel would ever mount the volume.
+    /// Lets metadata be filled up without regard to kernels that would mount the volume.
     pub fn forget_global_reserve(&mut self) {
         self.reserved.forgets_global_reserve = true;
         self.count_reserve();
@@ -149,8 +151,8 @@ impl SpaceState {
         self.reserved.global_reserve = self.reserve_of(self.groups.sums(BlockGroupFlags::METADATA).length);
     }
 
-    /// Bytes of metadata space that operations can get, once nothing is pending: zero where hardly
-    /// another transaction could begin. In mixed groups new chunks can add `more`.
+    /// Returns how many bytes of metadata space operations can get once nothing is pending: zero if
+    /// hardly another transaction could begin. In mixed groups new chunks can add `more`.
     pub(crate) fn usable_metadata(&self, more: u64) -> u64 {
         let mut kept = self.reserved.global_reserve;
         if more > 0 {
@@ -165,24 +167,25 @@ impl SpaceState {
         free - kept.bytes - kept.least_transaction / 2
     }
 
-    /// The shortage of metadata in bytes for operations that take so much.
+    /// Returns how many bytes of metadata are missing for operations that take `wanted` bytes.
     pub(crate) fn missing_metadata(&self, wanted: u64) -> u64 {
         (wanted + self.reserved.global_reserve.bytes + self.last_transactions()).saturating_sub(self.free_metadata())
     }
 
-    /// Bytes of metadata that the last transactions leave besides the reserve: none begins with
-    /// less than the least.
+    /// Returns the bytes of metadata that the last transactions leave in addition to the reserve:
+    /// none begins with less than the least.
     pub(crate) fn last_transactions(&self) -> u64 {
         2 * self.reserved.global_reserve.least_transaction
     }
 
-    /// Free bytes of metadata block groups by the trees.
+    /// Returns how many bytes of metadata block groups are free according to the trees.
     pub(crate) fn free_metadata(&self) -> u64 {
         let metadata = self.groups.sums(BlockGroupFlags::METADATA);
         metadata.length - metadata.used
     }
 
-    /// Reserves, or returns what is short. A shortage may be cured by a new chunk or a commit.
+    /// Reserves a demand, or returns the kind of space that is short. A new chunk or a commit may
+    /// cure a shortage.
     pub fn reserve(&mut self, demand: Demand) -> std::result::Result<(), Shortage> {
         if demand.global_reserve == UseOfGlobalReserve::All {
             self.unpin();
@@ -193,7 +196,8 @@ impl SpaceState {
         Ok(())
     }
 
-    /// What would be reserved for changes and for data with a further demand, or what is short.
+    /// Returns what would be reserved for changes and for data with a further demand, or the kind
+    /// of space that is short.
     pub(crate) fn with_demand(&self, demand: Demand) -> std::result::Result<(Demand, u64), Shortage> {
         let data = self.reserved.data + demand.data;
         if demand.data > 0 && data > self.available(BlockGroupFlags::DATA) {
@@ -227,14 +231,16 @@ impl SpaceState {
         Ok((pending, data))
     }
 
-    /// Whether space that commits have freed is not available yet, since somebody reads the trees
-    /// of an older commit: then what the next commits free will not be either, when it is needed.
+    /// Returns whether space that commits have freed is not available yet, since somebody reads the
+    /// trees of an older commit. Then space that the next commits free will not be available when
+    /// it is needed, either.
     fn is_held_back(&self) -> bool {
         !self.pins.is_empty()
     }
 
-    /// Whether a commit may free something without a reservation, by the reserve of what frees
-    /// space: if what it takes of that is available again after it, or the reserve is whole.
+    /// Returns whether a commit may free something without a reservation, by the reserve for
+    /// operations that free space. It may if what it takes of that becomes available again after
+    /// it, or if the reserve is whole.
     pub fn may_free_unreserved(&mut self) -> bool {
         self.unpin();
         let need = self.metadata_need(self.reserved.pending) + self.metadata_need(self.reserved.frozen);
@@ -242,7 +248,7 @@ impl SpaceState {
         !self.is_held_back() || self.available(BlockGroupFlags::METADATA) >= whole
     }
 
-    /// Bytes of metadata space that neither commits nor deletions may need.
+    /// Returns how many bytes of metadata space neither commits nor deletions may need.
     pub fn spare_metadata(&self) -> u64 {
         let in_flight =
             self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes + self.reserved.relocation;
@@ -257,12 +263,14 @@ impl SpaceState {
         }
     }
 
-    /// Bytes of metadata that the commit in flight can still get, which has taken its chunks.
+    /// Returns how many bytes of metadata the commit in flight, which has taken its chunks, can
+    /// still get.
     fn taken_metadata(&self) -> u64 {
         self.groups.sums(BlockGroupFlags::METADATA).available_in_old
     }
 
-    /// Whether data may take so much of groups that the commit in flight needs for its nodes, too.
+    /// Returns whether data may take `data` bytes of groups that the commit in flight needs for its
+    /// nodes, too.
     pub(crate) fn leaves_nodes_room(&self, data: u64) -> bool {
         !self.profiles.is_mixed()
             || self.chunks.join() == ChunksJoin::CommitInFlight
@@ -270,8 +278,8 @@ impl SpaceState {
                 >= data + self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes
     }
 
-    /// Bytes of block groups of this kind that are dispensable: reservations can be satisfied
-    /// without them.
+    /// Returns how many bytes of block groups of this kind are dispensable: reservations can be
+    /// satisfied without them.
     pub(crate) fn spare(&self, flags: BlockGroupFlags) -> u64 {
         let of = |kind, spare: u64| if flags.contains(kind) { spare } else { u64::MAX };
         let data = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
@@ -279,16 +287,16 @@ impl SpaceState {
         system.min(of(BlockGroupFlags::METADATA, self.dispensable_metadata())).min(of(BlockGroupFlags::DATA, data))
     }
 
-    /// Whether the commit that begins may need more metadata space than there is.
+    /// Returns whether the commit that begins may need more metadata space than there is.
     pub fn is_metadata_short(&self) -> bool {
         let need =
             self.metadata_need(self.reserved.frozen) + self.reserved.global_reserve.bytes + self.reserved.relocation;
         need > self.available(BlockGroupFlags::METADATA)
     }
 
-    /// Bytes of system chunks that the commit in progress and the next may need for the chunks that
-    /// they add and remove, besides what any commit needs: new leaves are half full at the least,
-    /// and of the others each may be written again.
+    /// Returns how many bytes of system chunks the commit in progress and the next may need for the
+    /// chunks that they add and remove, in addition to what any commit needs: new leaves are at
+    /// least half full, and each of the others may be rewritten.
     pub(crate) fn system_need(&self) -> u64 {
         const FEW: u64 = 8;
         let leaves = self.groups.sums(BlockGroupFlags::SYSTEM).used / self.node_size;
@@ -296,23 +304,23 @@ impl SpaceState {
         2 * self.chunks.coming_bytes() + (again + FEW) * self.node_size
     }
 
-    /// Whether the chunk tree may not find room to grow by a few more chunks.
+    /// Returns whether the chunk tree may not find room to grow by a few more chunks.
     pub(crate) fn is_system_short(&self) -> bool {
         self.available(BlockGroupFlags::SYSTEM) < self.system_need()
     }
 
-    /// Bytes of data with a reservation and without an extent: dirty data, and data of writes in
-    /// progress.
+    /// Returns how many bytes of data have a reservation but no extent: dirty data, and data of
+    /// writes in progress.
     pub fn reserved_data(&self) -> u64 {
         self.reserved.data
     }
 
-    /// Whether so much data could not be reserved now.
+    /// Returns whether so many bytes of data could not be reserved now.
     pub fn is_data_short(&self, bytes: u64) -> bool {
         self.reserved.data + bytes > self.available(BlockGroupFlags::DATA)
     }
 
-    /// Counts data as reserved that has an extent already.
+    /// Counts data as reserved that already has an extent.
     pub fn promise_placed_data(&mut self, bytes: u64) {
         self.reserved.data += bytes;
     }
@@ -329,20 +337,21 @@ impl SpaceState {
 
     /// Releases the metadata reservation of an operation that failed.
     pub fn unreserve_metadata(&mut self, demand: Demand) {
-        // The transaction of the reservation may be closed already; then the next one has a little
+        // The transaction of the reservation may be closed already. Then the next one has a little
         // less.
         let pending = &mut self.reserved.pending;
         pending.edits = pending.edits.saturating_sub(demand.edits);
         pending.item_bytes = pending.item_bytes.saturating_sub(demand.item_bytes);
     }
 
-    /// The open transaction becomes the commit in flight. What operations hold counts in the next
-    /// one, too: they may join that.
+    /// Makes the reservations of the open transaction those of the commit in flight. What
+    /// operations still hold counts in the next transaction, too, since they may join that.
     pub fn freeze_reservations(&mut self) {
         self.reserved.frozen = std::mem::replace(&mut self.reserved.pending, self.reserved.held);
     }
 
-    /// Nothing was changed since the last commit: only operations in progress need any.
+    /// Drops the reservations of a transaction without changes, except those that operations in
+    /// progress hold.
     pub fn drop_pending_reservations(&mut self) {
         self.reserved.pending = self.reserved.held;
     }
@@ -369,8 +378,8 @@ mod tests {
         Reservation::of(space, &mut inner, demand)
     }
 
-    /// Of invariant 8: chunks that are made during a commit must not count on what that one needs
-    /// for its own.
+    /// Of invariant 8: chunks that are made during a commit must not count on space that the commit
+    /// needs for its own.
     #[test]
     fn room_for_the_items_of_chunks_is_kept_until_their_commit_ends() {
         let mut state = SpaceState::empty(4096, 4096);

@@ -1,4 +1,4 @@
-//! The possible growth: the sizes of new chunks, and the part of the unallocated space that data
+//! Estimates of growth: the sizes of new chunks, and the part of the unallocated space that data
 //! can get.
 
 use ubtrfs_format::items::BlockGroupFlags;
@@ -8,11 +8,11 @@ use crate::chunks::MIN_CHUNK;
 use crate::profiles::copies;
 use crate::space::SpaceState;
 
-/// The approximate size of metadata chunks that are made while little is unallocated.
+/// The approximate size of metadata chunks that are made when little is unallocated.
 const SMALL_METADATA_CHUNK: u64 = 8 * MIB;
 
 impl SpaceState {
-    /// How long the next chunk of this kind should be.
+    /// Returns how many bytes long the next chunk of this kind should be.
     pub(crate) fn next_chunk_length(&self, kind: BlockGroupFlags) -> u64 {
         /// The part of the unallocated space that a metadata chunk may take.
         const SHARE: u64 = 32;
@@ -30,20 +30,20 @@ impl SpaceState {
         ceiling.min(device_bytes / 10).max(MIB) / MIB * MIB
     }
 
-    /// Bytes of data that new chunks can hold.
+    /// Returns how many bytes of data new chunks can hold.
     pub(crate) fn room_for_chunks(&self) -> u64 {
         self.devices.room(self.profiles.of_new_chunks(BlockGroupFlags::DATA), MIN_CHUNK)
     }
 
-    /// Bytes of metadata for each MiB of data: checksums in leaves that are not quite full, and
-    /// extents.
+    /// Returns how many bytes of metadata each MiB of data takes: checksums in leaves that are not
+    /// quite full, and extents.
     fn metadata_of_a_mib(&self) -> u64 {
         const EXTENTS: u64 = 300;
         MIB / self.sector_size * self.reserved.needs.checksum_size * 9 / 8 + EXTENTS
     }
 
-    /// Bytes of metadata chunks that have to be made before so many bytes of data fill the volume,
-    /// the first of them while there is much left.
+    /// Returns how many bytes of metadata chunks have to be made before `data` bytes fill the
+    /// volume. The first of these chunks is made while much is left, so it is large.
     fn bytes_of_missing_metadata_chunks(&self, data: u64) -> u64 {
         let needed = data / MIB * self.metadata_of_a_mib();
         let missing = self.missing_metadata(needed);
@@ -54,8 +54,8 @@ impl SpaceState {
         first + missing.saturating_sub(first).next_multiple_of(SMALL_METADATA_CHUNK)
     }
 
-    /// Whether the next chunk should be one of metadata, though data needs one: too little is left
-    /// to be made into chunks for metadata to wait.
+    /// Returns whether the next chunk should be a metadata chunk though data needs one: so little
+    /// unallocated space is left that metadata can't wait.
     pub fn metadata_comes_first(&self) -> bool {
         let room = self.room_for_chunks();
         !self.profiles.is_mixed()
@@ -64,15 +64,15 @@ impl SpaceState {
             && self.bytes_of_missing_metadata_chunks(self.available(BlockGroupFlags::DATA) + room) > 0
     }
 
-    /// Bytes of metadata space that could become data chunks without being needed for metadata
-    /// again.
+    /// Returns how many bytes of metadata space could become data chunks and would not be needed
+    /// for metadata again.
     pub(crate) fn dispensable_metadata(&self) -> u64 {
         let data = self.available(BlockGroupFlags::DATA);
         let needed = if self.profiles.is_mixed() { 0 } else { data / MIB * self.metadata_of_a_mib() };
         self.spare_metadata().saturating_sub(needed + self.last_transactions())
     }
 
-    /// Bytes that data can have.
+    /// Returns how many bytes data can get.
     pub(crate) fn data_available(&self) -> u64 {
         let free = self.available(BlockGroupFlags::DATA).saturating_sub(self.reserved.data);
         if self.profiles.is_mixed() {

@@ -1,4 +1,4 @@
-//! The space of a volume under its lock, and what operations do with it in one step.
+//! The space of a volume under its lock, and the operations on it that are one step.
 
 use std::ops::{Deref, DerefMut};
 
@@ -28,7 +28,7 @@ pub struct Space {
 
 /// The state of space, locked.
 pub struct SpaceGuard<'a> {
-    // It is dropped before the next thread gets the lock.
+    // Dropped before the next thread gets the lock.
     _watch: WatchPanics<'a>,
     state: MutexGuard<'a, SpaceState>,
 }
@@ -48,13 +48,13 @@ impl DerefMut for SpaceGuard<'_> {
 }
 
 impl SpaceGuard<'_> {
-    /// Waits until a condition is signalled, or until this time. Whether the time has come.
+    /// Waits until a condition is signalled, or until this time. Returns whether the time has come.
     pub(crate) fn wait_until(&mut self, condition: &Condvar, until: Instant) -> bool {
         condition.wait_until(&mut self.state, until).timed_out()
     }
 }
 
-/// What the lock of space protects.
+/// The state that the lock of space protects.
 pub struct SpaceState {
     pub(crate) groups: Groups,
     pub(crate) devices: DeviceMap,
@@ -63,7 +63,7 @@ pub struct SpaceState {
     pub(crate) pins: Pins,
     pub(crate) discards: Discards,
     pub(crate) reserved: Reserved,
-    /// Operations that wait for the space of groups that are being emptied.
+    /// How many operations wait for the space of groups that are being emptied.
     pub(crate) waiting_for_groups: usize,
     /// The next commit rewrites all records of block groups, devices and free space, whatever the
     /// trees have.
@@ -89,18 +89,18 @@ impl Space {
         Self::new(SpaceState { devices, ..SpaceState::empty(node_size, sector_size) })
     }
 
-    /// The state itself, for the commit's own steps.
+    /// Locks the state, for the commit's own steps.
     pub fn lock(&self) -> SpaceGuard<'_> {
         let state = self.inner.lock();
         SpaceGuard { _watch: self.panics.watch(), state }
     }
 
-    /// Whether a thread has panicked while it had the lock: what is recorded may be wrong.
+    /// Returns whether a thread has panicked while it held the lock: the records may be wrong.
     pub fn has_panicked(&self) -> bool {
         self.panics.any()
     }
 
-    /// How often its lock was taken.
+    /// Returns how often its lock was taken.
     pub fn counters(&self) -> LockCounters {
         self.inner.counters()
     }
@@ -121,56 +121,57 @@ impl Space {
         Some(start)
     }
 
-    /// Space for a node of a tree in the system chunks (`system`) or in the metadata chunks.
-    /// `known_only`: not in chunks that the commit being made does not write.
+    /// Allocates a node of a tree in the system chunks (`system`) or in the metadata chunks. With
+    /// `known_only`, leaves out chunks that the commit being made does not write.
     pub fn allocate_node(&self, system: bool, known_only: bool) -> Option<Logical> {
         self.lock().allocate_node(system, known_only)
     }
 
-    /// Bytes of a node.
+    /// Returns the size of a node in bytes.
     pub fn node_size(&self) -> u64 {
         self.node_size
     }
 
-    /// Allocates a node of the log: only if no commit may need the space, if more than `left` bytes
-    /// remain free, and in a chunk that the last commit has.
+    /// Allocates a node of the log in a chunk that the last commit has. Does so only if no commit
+    /// may need the space and more than `left` bytes remain free.
     pub fn allocate_log_node(&self, left: u64) -> Option<Logical> {
         let mut inner = self.lock();
         if inner.spare_metadata() < inner.node_size + left { None } else { inner.allocate_node(false, true) }
     }
 
-    /// Whether two addresses are in one chunk.
+    /// Returns whether two addresses are in one chunk.
     pub fn are_in_one_chunk(&self, one: Logical, other: Logical) -> bool {
         let inner = self.lock();
         let chunk = inner.groups.of(one).map(|group| group.start);
         chunk.is_some() && chunk == inner.groups.of(other).map(|group| group.start)
     }
 
-    /// Whether what is at an address may be overwritten: not on devices of seeds, and not in a
-    /// group that is being emptied, since it may have been copied already.
+    /// Returns whether the content at an address may be overwritten in place. It may not on devices
+    /// of seeds, nor in a group that is being emptied, since it may have been copied already.
     pub fn may_be_overwritten(&self, address: Logical) -> bool {
         self.lock().groups.of(address).is_some_and(BlockGroup::may_be_overwritten)
     }
 
-    /// Whether an address is in a chunk that the last commit does not have.
+    /// Returns whether an address is in a chunk that the last commit does not have.
     pub fn is_in_new_chunk(&self, address: Logical) -> bool {
         self.lock().groups.of(address).is_none_or(|group| group.new)
     }
 
-    /// Excludes space that a log uses from allocation. Returns whether the trees of the last commit
-    /// have it as allocated; `None` if it is neither that nor free, or not of this kind.
+    /// Excludes space that a log uses from allocation. Returns true if the trees of the last commit
+    /// have it as allocated, false if it was free, and `None` if it is neither, or not of this
+    /// kind.
     pub fn exclude(&self, start: Logical, len: u64, kind: BlockGroupFlags) -> Option<bool> {
         let mut inner = self.lock();
         let mut group = inner.group_of(start).filter(|group| group.flags.contains(kind))?;
         if group.is_free(start, len)? { group.available.remove(start.0, len).then_some(false) } else { Some(true) }
     }
 
-    /// Whether the block groups could be read.
+    /// Returns whether the block groups could be read.
     pub fn is_known(&self) -> bool {
         !self.lock().groups.is_empty()
     }
 
-    /// Frees space that was allocated and to which no tree or superblock ever referred.
+    /// Frees allocated space to which no tree or superblock ever referred.
     pub fn release(&self, start: Logical, len: u64) {
         self.lock().make_available(start, len);
     }
@@ -194,22 +195,24 @@ impl SpaceState {
         }
     }
 
-    /// The devices, and what of them belongs to chunks.
+    /// Returns the devices, with the map of their chunks.
     pub fn devices(&self) -> &DeviceMap {
         &self.devices
     }
 
-    /// The same to change it.
+    /// Returns the devices to change them.
     pub fn devices_mut(&mut self) -> &mut DeviceMap {
         &mut self.devices
     }
 
-    /// Whether the next commit has something to write of space, though no tree has changed.
+    /// Returns whether the next commit has to write something about space though no tree has
+    /// changed.
     pub fn has_changes(&self) -> bool {
         self.chunks.has_new() || self.rewrites_all || self.devices.has_changes()
     }
 
-    /// Whether the commit in progress has to rewrite all records of space; later ones need not.
+    /// Returns whether the commit in progress has to rewrite all records of space. Later ones need
+    /// not.
     pub fn take_rewrites_all(&mut self) -> bool {
         std::mem::take(&mut self.rewrites_all)
     }

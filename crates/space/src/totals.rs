@@ -14,11 +14,11 @@ pub struct SpaceTotals {
     pub unallocated: u64,
     /// Bytes of data block groups.
     pub data_total: u64,
-    /// Bytes of them that can be allocated now.
+    /// Bytes of data block groups that can be allocated now.
     pub data_free: u64,
     /// Bytes of metadata block groups.
     pub metadata_total: u64,
-    /// Bytes of them that can be allocated now.
+    /// Bytes of metadata block groups that can be allocated now.
     pub metadata_free: u64,
     /// Copies that a data byte takes on devices.
     pub data_copies: u64,
@@ -26,10 +26,9 @@ pub struct SpaceTotals {
     pub metadata_copies: u64,
     /// Device bytes of allocated and pinned space, all copies counted.
     pub used_on_devices: u64,
-    /// Bytes that are reserved for writes and not allocated yet.
+    /// Bytes that are reserved for writes but not allocated yet.
     pub data_reserved: u64,
-    /// Device bytes of empty metadata chunks, which will be removed, at the latest when data needs
-    /// them.
+    /// Device bytes of empty metadata chunks. They are removed, at the latest when data needs them.
     pub reclaimable: u64,
     /// Bytes that data can get: in its block groups, in new ones and in removed metadata chunks, as
     /// far as metadata has room for their items.
@@ -41,7 +40,7 @@ pub struct SpaceTotals {
 }
 
 impl Space {
-    /// The sums that statfs needs.
+    /// Returns the sums that statfs needs.
     pub fn totals(&self) -> SpaceTotals {
         self.lock().totals()
     }

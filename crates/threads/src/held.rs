@@ -1,25 +1,26 @@
-//! Which locks a thread holds, in debug builds and under the scheduler: who would wait for one out
-//! of the order of ranks panics (invariant 7), whether or not somebody has it just then.
+//! The locks that a thread holds, recorded in debug builds and under the scheduler. A thread that
+//! would wait for a lock out of the order of ranks panics (invariant 7), whether or not the lock is
+//! taken just then.
 
 use crate::rank::Rank;
 
-/// What is known of a lock, where that is checked: its rank, and its place in the order in which
-/// locks of that rank may be taken beside one another.
+/// What is known of a lock, where the order is checked: its rank, and its place in the order in
+/// which several locks of that rank may be held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Class {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
     place: (Rank, [u64; 2]),
 }
 
-/// The note that this thread holds a lock, as long as its guard lives.
+/// The record that this thread holds a lock. It lives as long as the lock's guard.
 #[derive(Debug)]
 pub(crate) struct Held {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
     place: (Rank, [u64; 2]),
 }
 
-/// Whether this thread holds a lock of this rank, for assertions: where ranks are not checked
-/// nobody knows, and it is `false`.
+/// Returns whether this thread holds a lock of this rank, for assertions. Where ranks are not
+/// checked, this is not known, and the result is `false`.
 pub fn is_held(rank: Rank) -> bool {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
     return checked::is_held(rank);
@@ -30,12 +31,12 @@ pub fn is_held(rank: Rank) -> bool {
     }
 }
 
-/// Asserts, where ranks are checked, that this thread holds no lock: before it waits for what
-/// threads of a pool do, and between two jobs.
+/// Asserts, where ranks are checked, that this thread holds no lock: before it waits for threads of
+/// a pool, and between two jobs.
 ///
 /// # Panics
 ///
-/// If it does.
+/// If it holds one.
 pub fn assert_none_held(before: &str) {
     #[cfg(any(debug_assertions, feature = "shuttle"))]
     checked::assert_none_held(before);
@@ -78,7 +79,8 @@ mod checked {
         static HELD: RefCell<Vec<(Rank, [u64; 2])>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// Does something with the places of this thread; nothing while the thread's memory is dropped.
+    /// Calls a function with the places of this thread. Does nothing while the thread's local
+    /// storage is dropped.
     fn with_held<R>(something: impl FnOnce(&mut Vec<(Rank, [u64; 2])>) -> R) -> Option<R> {
         HELD.try_with(|held| something(&mut held.borrow_mut())).ok()
     }
@@ -92,7 +94,7 @@ mod checked {
         assert!(held.is_empty() || is_unwinding(), "invariant 7: {before}, a thread holds {held:?}");
     }
 
-    /// A thread that has panicked shall say the first reason.
+    /// Returns whether the thread is panicking. It should report only its first reason.
     fn is_unwinding() -> bool {
         std::thread::panicking()
     }
@@ -104,7 +106,8 @@ mod checked {
 
         pub(crate) fn assert_order(self) {
             let Self { place } = self;
-            // Nor the same one again: a writer may wait between two readers.
+            // The same lock may not be taken again either, since a writer may wait between two
+            // readers.
             let after = with_held(|held| held.iter().copied().find(|held| *held >= place)).flatten();
             if let Some((after, number)) = after {
                 let ((rank, order), is_same) = (place, after == place.0);
@@ -147,7 +150,8 @@ mod checked {
 mod tests {
     use crate::{Mutex, MutexGuard, Rank, RwLock, assert_none_held, is_held};
 
-    /// Of invariant 7: who keeps to the order is let alone, in whatever order locks are let go.
+    /// Of invariant 7: a thread that keeps to the order does not panic, in whatever order it
+    /// releases locks.
     #[test]
     fn locks_are_taken_in_order_again_and_again() {
         let (gate, space) = (RwLock::new(Rank::Gate, ()), Mutex::new(Rank::Space, ()));
@@ -187,7 +191,8 @@ mod tests {
         let _first = first.write();
     }
 
-    /// A writer that waits between the two would wait for the first, and the second for it.
+    /// A writer that comes between the two reads would wait for the first one, and the second one
+    /// for the writer.
     #[test]
     #[should_panic(expected = "invariant 7: a thread that holds Inode waits for Inode ([5, 7] and [5, 7])")]
     fn no_inode_is_locked_twice_for_reading() {

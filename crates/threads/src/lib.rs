@@ -1,14 +1,14 @@
 //! Threads, locks and clocks, as the engine and the server use them.
 //!
-//! Everything by which threads wait for one another, or see what another has done, comes from here:
-//! so there is one place where it can be replaced. In programs these are the types of `std`,
-//! `parking_lot` and `arc_swap` themselves. With the feature `shuttle` threads are tasks of one
-//! thread, which a scheduler interleaves as a seed says, and each operation of this crate is a
-//! point where another task may go on; `scheduler` runs a test like that. Time is part of it: it
-//! passes with the steps of the tasks, and where all of them wait for a time, at once.
+//! All operations by which threads wait for one another, or see what another has done, are in this
+//! crate, so that they can be replaced in one place. In programs these are the types of `std`,
+//! `parking_lot` and `arc_swap` themselves. With the feature `shuttle`, threads are tasks of one
+//! thread, which a scheduler interleaves as a seed determines. Each operation of this crate is then
+//! a point at which another task may continue; `scheduler` runs a test like that. Time is part of
+//! it: it passes with the steps of the tasks, and jumps if all of them wait for a time.
 //!
-//! Counters that order nothing are plain atomics of `std`: each access of those of [`atomic`] is a
-//! step of the scheduler.
+//! Counters that order nothing are plain atomics of `std`, since each access to those of [`atomic`]
+//! is a step of the scheduler.
 //!
 //! Each lock has a rank, and a thread takes locks in the order of ranks (invariant 7, `rank`).
 

@@ -1,6 +1,6 @@
-//! Locks with ranks: what this crate has in place of those of `parking_lot`.
+//! Locks with ranks, which wrap those of `parking_lot`.
 //!
-//! A lock costs no more than the real one where debug assertions are off.
+//! Without debug assertions a lock costs no more than the wrapped one.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,24 +9,25 @@ use crate::held::{Class, Held};
 use crate::rank::Rank;
 use crate::unranked;
 
-/// A mutual exclusion of threads.
+/// A mutex with a rank.
 pub struct Mutex<T: ?Sized> {
     class: Class,
     lock: unranked::Mutex<T>,
 }
 
 impl<T> Mutex<T> {
-    /// A mutex of a rank, which nobody has.
+    /// An unlocked mutex of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self::in_order(rank, [0; 2], value)
     }
 
-    /// The same, which may be taken beside others of its rank that come before it in this order.
+    /// As [`Self::new`], but it may be taken while locks of its rank are held that come before it in
+    /// this order.
     pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { class: Class::new(rank, order), lock: unranked::Mutex::new(value) }
     }
 
-    /// The same around what its type has as default.
+    /// As [`Self::new`], around the default value of the type.
     pub fn with_default(rank: Rank) -> Self
     where
         T: Default,
@@ -34,14 +35,14 @@ impl<T> Mutex<T> {
         Self::new(rank, T::default())
     }
 
-    /// What it protects.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.lock.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Takes it.
+    /// Locks the mutex.
     ///
     /// # Panics
     ///
@@ -52,7 +53,7 @@ impl<T: ?Sized> Mutex<T> {
         MutexGuard { guard, held: self.class.hold() }
     }
 
-    /// Takes it unless somebody has it.
+    /// Locks the mutex, or returns `None` if it is locked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.lock.try_lock()?;
         Some(MutexGuard { guard, held: self.class.hold() })
@@ -63,7 +64,7 @@ impl<T: ?Sized> Mutex<T> {
         self.class.assert_order();
     }
 
-    /// What it protects, by the only reference to it.
+    /// Returns the value by the only reference to the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -75,39 +76,40 @@ impl<T: ?Sized> fmt::Debug for Mutex<T> {
     }
 }
 
-/// A taken [`Mutex`].
+/// The guard of a locked [`Mutex`].
 pub struct MutexGuard<'a, T: ?Sized> {
-    /// The real one, for condition variables.
+    /// The wrapped guard, for condition variables.
     pub(crate) guard: unranked::MutexGuard<'a, T>,
     held: Held,
 }
 
 impl<T: ?Sized> MutexGuard<'_, T> {
-    /// Does something without the lock, and takes it again.
+    /// Releases the lock, calls `something`, and takes the lock again.
     pub fn unlocked<R>(this: &mut Self, something: impl FnOnce() -> R) -> R {
         let Self { guard, held } = this;
         held.without(|| unranked::MutexGuard::unlocked(guard, something))
     }
 }
 
-/// A lock that many may have for reading, or one for a change.
+/// A read-write lock with a rank: many threads may hold it for reading, or one for writing.
 pub struct RwLock<T: ?Sized> {
     class: Class,
     lock: unranked::RwLock<T>,
 }
 
 impl<T> RwLock<T> {
-    /// A lock of a rank, which nobody has.
+    /// An unlocked lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self::in_order(rank, [0; 2], value)
     }
 
-    /// The same, which may be taken beside others of its rank that come before it in this order.
+    /// As [`Self::new`], but it may be taken while locks of its rank are held that come before it in
+    /// this order.
     pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { class: Class::new(rank, order), lock: unranked::RwLock::new(value) }
     }
 
-    /// The same around what its type has as default.
+    /// As [`Self::new`], around the default value of the type.
     pub fn with_default(rank: Rank) -> Self
     where
         T: Default,
@@ -115,15 +117,15 @@ impl<T> RwLock<T> {
         Self::new(rank, T::default())
     }
 
-    /// What it protects.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.lock.into_inner()
     }
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Takes it for reading, beside other readers. Who has it must not take it again: between the
-    /// two a writer may begin to wait.
+    /// Takes the lock for reading, shared with other readers. A thread that holds it must not take
+    /// it again, since a writer may begin to wait in between.
     ///
     /// # Panics
     ///
@@ -134,7 +136,7 @@ impl<T: ?Sized> RwLock<T> {
         RwLockReadGuard { guard, _held: self.class.hold() }
     }
 
-    /// Takes it alone.
+    /// Takes the lock exclusively.
     ///
     /// # Panics
     ///
@@ -145,13 +147,13 @@ impl<T: ?Sized> RwLock<T> {
         RwLockWriteGuard { guard, _held: self.class.hold() }
     }
 
-    /// Takes it for reading unless that meant to wait.
+    /// Takes the lock for reading, or returns `None` if that would have to wait.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let guard = self.lock.try_read()?;
         Some(RwLockReadGuard { guard, _held: self.class.hold() })
     }
 
-    /// Takes it alone unless somebody has it.
+    /// Takes the lock exclusively, or returns `None` if another thread holds it.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let guard = self.lock.try_write()?;
         Some(RwLockWriteGuard { guard, _held: self.class.hold() })
@@ -162,7 +164,7 @@ impl<T: ?Sized> RwLock<T> {
         self.class.assert_order();
     }
 
-    /// What it protects, by the only reference to it.
+    /// Returns the value by the only reference to the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.lock.get_mut()
     }
@@ -174,13 +176,13 @@ impl<T: ?Sized> fmt::Debug for RwLock<T> {
     }
 }
 
-/// An [`RwLock`] that is taken for reading.
+/// The guard of an [`RwLock`] that is held for reading.
 pub struct RwLockReadGuard<'a, T: ?Sized> {
     guard: unranked::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
-/// An [`RwLock`] that is taken for a change.
+/// The guard of an [`RwLock`] that is held exclusively.
 pub struct RwLockWriteGuard<'a, T: ?Sized> {
     guard: unranked::RwLockWriteGuard<'a, T>,
     _held: Held,

@@ -1,26 +1,28 @@
-//! Whether a thread has panicked while it changed what others rely on (invariant 72). A lock does
-//! not tell: it is given to the next thread as if nothing had happened.
+//! Recording whether a thread has panicked while it changed what others rely on (invariant 72). A
+//! lock does not show that: the next thread gets it as if nothing had happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The panics of threads within something.
+/// Whether a thread has panicked within a guarded section.
 #[derive(Clone, Debug, Default)]
 pub struct Panics(Arc<AtomicBool>);
 
-/// A thread that is within it. If it panics before this is dropped, that is noted.
+/// The presence of a thread within the section. If it panics before this is dropped, that is
+/// recorded.
 #[derive(Debug)]
 #[must_use = "a panic is noted only while this lives"]
 pub struct WatchPanics<'a>(Option<&'a AtomicBool>);
 
 impl Panics {
-    /// A thread begins to change what others rely on. One that panics already only gives back what
-    /// it has: its panic came where nothing was half done.
+    /// Marks the beginning of a section in which this thread changes what others rely on. A thread
+    /// that is already panicking is not watched: it only releases what it holds, and its panic
+    /// occurred where nothing was half done.
     pub fn watch(&self) -> WatchPanics<'_> {
         WatchPanics(if std::thread::panicking() { None } else { Some(&self.0) })
     }
 
-    /// Whether one has panicked.
+    /// Returns whether a thread has panicked within the section.
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }

@@ -1,13 +1,13 @@
 //! The order of all locks of the engine and the server (invariant 7).
 
 /// The rank of a lock. A thread that holds a lock waits only for locks that come after it in this
-/// list; taking one without waiting for it is always allowed.
+/// list. Taking a lock without waiting for it is always allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     // Tests and simulations.
     /// The part of a simulated history that one thread performs.
     Part,
-    /// What a test holds others up with.
+    /// A lock by which a test blocks other threads.
     TestGate,
 
     // The server: tables of requests and of what the kernel knows.
@@ -15,11 +15,11 @@ pub enum Rank {
     SessionRings,
     /// The device of a session, until it ends.
     SessionDevice,
-    /// How the mount has ended.
+    /// The result with which the mount has ended.
     ServerEnded,
     /// The loop device by which syncs arrive, until it has ended.
     SyncLoopDevice,
-    /// Its page, as long as it is kept dirty.
+    /// The page of that loop device, as long as it is kept dirty.
     SyncDevice,
     /// Threads that serve a session's requests.
     SessionThreads,
@@ -33,13 +33,13 @@ pub enum Rank {
     RingBacklog,
     /// The first error of a session's rings.
     RingError,
-    /// Until when a forced unmount is expected.
+    /// The time until which a forced unmount is expected.
     ForceExpected,
     /// Jobs of users that wait for a thread.
     UsersPool,
     /// Jobs of a pool.
     Pool,
-    /// Ioctls under way that a signal may end.
+    /// Ioctls in progress that a signal may end.
     LongIoctls,
     /// Nodes that were shown to have capabilities.
     Refusals,
@@ -57,19 +57,19 @@ pub enum Rank {
     NameIsDone,
     /// Numbers of nodes, as the kernel knows them.
     Nodes,
-    /// Which numbers belong to which subvolume.
+    /// The numbers of nodes that belong to each subvolume.
     NodeWindows,
-    /// Comparisons, streams and merges under way.
+    /// Comparisons, streams and merges in progress.
     Streams,
-    /// How many threads they have.
+    /// How many threads comparisons, streams and merges have.
     StreamTurns,
-    /// What one of them has made.
+    /// The output of one of them.
     Stream,
     /// Scrubs that run.
     ScrubsRunning,
     /// Scrubs that were cancelled.
     ScrubsCancelled,
-    /// How far a scrub is.
+    /// The progress of a scrub.
     ScrubProgress,
     /// Paths of devices by their numbers.
     DeviceNumbers,
@@ -79,35 +79,35 @@ pub enum Rank {
     // The engine: work that goes on for long.
     /// The engine's threads, until they are joined.
     EngineThreads,
-    /// The replacement of a device that runs.
+    /// The running replacement of a device.
     ReplaceRunning,
-    /// The balance, removal, resizing or replacement that runs.
+    /// The running balance, removal, resizing or replacement.
     ExclusiveOperation,
-    /// The balance that runs.
+    /// The running balance.
     Balance,
-    /// What the copy of a device pauses by.
+    /// The pause of the copy of a device.
     ReplacePause,
-    /// What a scrub pauses by.
+    /// The pause of a scrub.
     ScrubPause,
-    /// Copies of extents that are moved, which no commit has yet.
+    /// Copies of moved extents that no commit has yet.
     UncommittedCopies,
     /// The turn of discards.
     DiscardTurn,
-    /// Whether discards end.
+    /// Whether discards are to stop.
     DiscardStop,
 
     // The engine: operations and commits.
     /// Renames of directories.
     Rename,
-    /// The turn of freeing what was deleted.
+    /// The turn of the inactivator, which frees deleted inodes.
     InactivationTurn,
     /// The commit.
     Commit,
-    /// What is asked of the next commit.
+    /// Requests to the next commit.
     CommitRequests,
     /// The tree log.
     TreeLog,
-    /// The log whose nodes are under way.
+    /// The log whose nodes are in flight.
     LogInFlight,
     /// The replacement item, as commits write it.
     Replacement,
@@ -117,13 +117,13 @@ pub enum Rank {
     Gate,
 
     // The engine: tables and lists, which are held for work in memory only.
-    /// Trees of hashes that are kept.
+    /// The cached trees of hashes.
     Verities,
-    /// Blocks of a tree of hashes that were proved.
+    /// The verified blocks of a tree of hashes.
     ProvedVerity,
-    /// Compressed extents that are kept unpacked.
+    /// Cached decompressed extents.
     UnpackedExtents,
-    /// Fsyncs that the next commit ends.
+    /// Fsyncs that wait for the next commit.
     LogNeedCommit,
     /// The group of fsyncs that is open.
     LogGathering,
@@ -139,7 +139,7 @@ pub enum Rank {
     SharedExtents,
     /// Extents that were allocated in a transaction.
     NewExtents,
-    /// Nodes of which is known whether they are shared.
+    /// Nodes for which it is known whether they are shared.
     SharedNodes,
     /// Inodes that were renamed in a transaction.
     RenamedInodes,
@@ -149,7 +149,8 @@ pub enum Rank {
     NextTreeId,
     /// Subvolumes whose entries were renamed.
     MovedSubvolumes,
-    /// Who looks at the published roots while they change.
+    /// Held shared while a loaded inode or subvolume enters its table, and exclusively while a
+    /// commit is published.
     PublishedRoots,
     /// Changes of subvolumes in a transaction.
     SubvolumeChanges,
@@ -157,33 +158,33 @@ pub enum Rank {
     Compression,
     /// Threads that compress, and are idle.
     IdlePackers,
-    /// Files whose data is under way.
+    /// Files whose data is in flight.
     FilesInFlight,
     /// The I/O of ordered extents.
     DataWrites,
     /// Block groups, free space and reservations.
     Space,
-    /// What was deleted and is yet to be freed.
+    /// Deleted inodes that are still to be freed.
     Inactivation,
     /// Why the mount is read-only for good.
     Aborted,
-    /// Subvolumes whose trees are yet to be dropped.
+    /// Subvolumes whose trees are still to be dropped.
     UndroppedSubvolumes,
     /// Subvolumes that were deleted.
     DeletedSubvolumes,
     /// A shard of the table of inodes. All are locked from the first to the last.
     InodeTable,
-    /// Whether a commit is asked for.
+    /// Whether a commit is requested.
     CommitRequest,
     /// Whether devices are to be brought up to the others.
     ResilverRequest,
     /// The last errors of devices.
     LastErrors,
-    /// How an fsync has ended.
+    /// The result of an fsync.
     FsyncEnd,
     /// The progress of a ring's entry.
     RingEntry,
-    /// What other threads send to a ring's thread.
+    /// Messages of other threads to a ring's thread.
     Mailbox,
 
     // Trees and the volume.
@@ -191,23 +192,23 @@ pub enum Rank {
     NodeReadAhead,
     /// A shard of the cache of nodes.
     NodeCache,
-    /// What could not be read.
+    /// Notes about what could not be read.
     Damage,
     /// The target of a replacement that was found at the mount.
     FoundTarget,
-    /// Who gives all devices one superblock before the first write.
+    /// Held while all devices get the same superblock before the first write.
     LevelingSuperblocks,
-    /// Who writes superblocks.
+    /// Held while superblocks are written.
     VolumePublishing,
-    /// Who changes the set of devices.
+    /// Held while the set of devices changes.
     ChangingDevices,
-    /// Writes that are being submitted, while a range is to be free of them.
+    /// Held shared by submissions of writes, and exclusively to keep a range free of them.
     Submissions,
-    /// Who gives up a device.
+    /// Held while it is decided whether to give up a device.
     GivingUp,
     /// How far a device was brought up to the others.
     Resilvered,
-    /// When devices were looked for last.
+    /// When the superblocks on the devices were last compared with ours.
     LastLook,
     /// The map of chunks.
     ChunkMap,
@@ -219,27 +220,27 @@ pub enum Rank {
     MemberPrimary,
     /// Errors of a device, as they are saved.
     MemberErrors,
-    /// Ranges with writes under way.
+    /// Ranges with writes in flight.
     VolumeInFlight,
-    /// Faults of devices that cost nothing.
+    /// Faults of devices that lost nothing.
     FaultLog,
 
     // Devices.
     /// Superblocks that are not written yet.
     DeferredSuperblocks,
-    /// What a device far away keeps of what it read.
+    /// The data of reads and writes that a device far away keeps.
     ReadAheadKept,
     /// The rate of a device in tests.
     ThrottledDevice,
     /// Faults of a device in tests.
     FaultyDevice,
-    /// What a device in tests keeps to itself.
+    /// The state of a device in tests that lies.
     LyingDevice,
     /// The recording of a device in tests.
     RecordingDevice,
-    /// The mark of who writes to a device.
+    /// The state of a device that is protected by a writer's mark.
     ProtectedDevice,
-    /// What a writer knows of its mark.
+    /// The state of a writer's mark and lease.
     WriterLease,
     /// The ticket of writes that are submitted later.
     DeferredWrite,
@@ -249,13 +250,13 @@ pub enum Rank {
     MemoryDevice,
     /// The queue of a pool of writers.
     WritePoolQueue,
-    /// Where writers take jobs.
+    /// The end of the queue at which writers take jobs.
     WritePoolJobs,
-    /// Who submits to a ring of devices.
+    /// Held while writes are submitted to a device's ring.
     UringSubmission,
-    /// What is under way on such a ring.
+    /// The writes in flight on such a ring.
     UringState,
-    /// The first error of a group of writes there.
+    /// The first error of a group of writes on such a ring.
     UringError,
     /// Requests to an NBD server.
     NbdSession,

@@ -1,9 +1,9 @@
-//! The real ones: names of other crates' types, at no cost.
+//! The types of this crate in programs: other crates' types under the same names, without cost.
 
 pub use std::sync::OnceLock;
 
 pub use arc_swap::{ArcSwap, ArcSwapOption};
-/// Locks of which nobody knows a rank.
+/// Locks without a rank.
 pub mod unranked {
     pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
 }
@@ -29,7 +29,7 @@ pub mod thread {
 pub mod time {
     pub use std::time::{Duration, Instant};
 
-    /// The time of the wall clock.
+    /// Returns the time of the wall clock.
     pub fn wall_clock() -> std::time::SystemTime {
         std::time::SystemTime::now()
     }

@@ -1,4 +1,4 @@
-//! How much processor time lookups and merges take:
+//! Measures how much processor time lookups and merges take:
 //! `cargo run --release -p ubtrfs-tree --example speed`.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ const ITEMS: u64 = 1_000_000;
 const LOOKUPS: u64 = 2_000_000;
 const PUTS: u64 = 100_000;
 
-/// The time that this thread has run; others on the machine do not disturb it.
+/// The time that this thread has run, which other threads on the machine do not affect.
 struct Clock(Duration);
 
 impl Clock {
@@ -92,7 +92,7 @@ fn key(number: u64) -> Key {
     Key::new(256 + number / 4, ItemType::DIR_INDEX, number % 4)
 }
 
-/// The numbers below `ITEMS` in a scattered order.
+/// Returns the numbers below `ITEMS` in a scattered order.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % ITEMS
 }

@@ -1,5 +1,5 @@
-//! Blocks of trees, and what is known of one before it is read: nobody sees one that does not fit
-//! the place where it was found (invariant 11).
+//! Blocks of trees, and what is known of a block before it is read. No caller gets a block that
+//! does not fit the place where it was found (invariant 11).
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use ubtrfs_volume::{Buffer, SharedBuffer};
 
 use crate::{Error, Result};
 
-/// What all nodes of a volume have in common.
+/// The properties that all nodes of a volume have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Geometry {
     /// Bytes of a node.
@@ -42,7 +42,8 @@ pub struct Root {
 pub struct Block(SharedBuffer);
 
 impl Block {
-    /// A block that `fill` writes to: all of it, for it gets memory as others left it.
+    /// A block whose content `fill` writes. It has to write all of it, since the memory has what an
+    /// earlier user left.
     pub(crate) fn filled(
         node_size: usize,
         fill: impl FnOnce(&mut [u8]) -> ubtrfs_format::Result<()>,
@@ -58,27 +59,27 @@ impl Block {
         Self(Buffer::zeroed(node_size).share())
     }
 
-    /// The bytes, for writing; copied first if they are shared.
+    /// Returns the bytes for writing. They are copied first if they are shared.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.to_mut()
     }
 
-    /// The bytes as a write takes them.
+    /// Returns the bytes for a write to a device.
     pub fn share(&self) -> SharedBuffer {
         self.0.clone()
     }
 
-    /// The block's header.
+    /// Returns the block's header.
     pub fn header(&self) -> ubtrfs_format::Result<Header> {
         Header::parse(self)
     }
 
-    /// The block as leaf or internal node.
+    /// Returns the block as leaf or internal node.
     pub fn node(&self) -> ubtrfs_format::Result<Node<'_>> {
         Node::view(self)
     }
 
-    /// Where `part`, a slice of this block, starts.
+    /// Returns the offset at which `part`, a slice of this block, starts.
     pub(crate) fn offset_of(&self, part: &[u8]) -> usize {
         part.as_ptr().addr().wrapping_sub(self.as_ptr().addr())
     }
@@ -105,7 +106,7 @@ impl From<Vec<u8>> for Block {
     }
 }
 
-/// Where a node is and what it must be, as known from its parent.
+/// The place of a node and the properties that it must have, as known from its parent.
 ///
 /// Levels descend by one from parent to child and the key ranges of siblings do not overlap, so
 /// that a walk of any image, however hostile, meets no node twice and ends.
@@ -119,7 +120,7 @@ pub struct NodeRef {
     pub generation: Generation,
     /// The node's level.
     pub level: u8,
-    /// The node's first key; of a root it is not known.
+    /// The node's first key; `None` for a root.
     pub first_key: Option<Key>,
     /// The key below which all of the node's keys are, if it has a right neighbour.
     pub upper: Option<Key>,
@@ -138,7 +139,7 @@ impl NodeRef {
         }
     }
 
-    /// The child in `slot` of this node, whose content is `node`.
+    /// Returns the child in `slot` of this node, whose content is `node`.
     pub fn child(&self, node: &Internal<'_>, slot: usize) -> Option<Self> {
         let child = node.child(slot)?;
         Some(Self {
@@ -151,12 +152,12 @@ impl NodeRef {
         })
     }
 
-    /// Whether both are the same node. An address is reused only by a later generation.
+    /// Returns whether both are the same node. An address is reused only by a later generation.
     pub(crate) fn is_same_node(&self, other: &Self) -> bool {
         (self.bytenr, self.generation, self.level) == (other.bytenr, other.generation, other.level)
     }
 
-    /// What the source of blocks has to check.
+    /// Returns what the source of blocks has to check.
     pub(crate) fn expectation(&self, fsid: Uuid) -> NodeExpectation {
         NodeExpectation {
             bytenr: self.bytenr,
@@ -193,7 +194,8 @@ impl NodeRef {
         if let (Some(upper), Some(key)) = (self.upper, last)
             && key >= upper
         {
-            // By invariant 11 keys of a node are below those of its neighbour in the parent.
+            // Invariant 11: the keys of a node are below those of its right neighbour in the
+            // parent.
             return Err(Error::KeyBeyondRange { tree: self.tree, bytenr: self.bytenr, key });
         }
         Ok(node)
@@ -204,7 +206,7 @@ impl NodeRef {
     }
 }
 
-/// Whether nodes of `tree` may have another tree as owner.
+/// Returns whether nodes of `tree` may have another tree as owner.
 fn accepts_other_owners(tree: TreeId) -> bool {
     tree.is_subvolume() || tree == TreeId::LOG || tree == TreeId::RELOC
 }

@@ -1,4 +1,4 @@
-//! Nodes in memory.
+//! The cache of nodes.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -13,27 +13,27 @@ use crate::node_id::NodeId;
 use crate::read_ahead::ReadAhead;
 use crate::{Block, BoxError, Damage, Error, Geometry, NodeRef, Result, SeededHash};
 
-/// Where nodes come from that are not in the cache.
+/// The source of nodes that are not in the cache.
 pub trait NodeSource: Send + Sync {
-    /// The node's bytes (node size of them), after its checksum has been verified and
-    /// [`Node::check`](ubtrfs_format::Node::check) has found it to be as `expected`.
+    /// Reads a node. Returns its bytes, as many as the node size, after its checksum has been
+    /// verified and [`Node::check`](ubtrfs_format::Node::check) has found it to be as `expected`.
     fn read_node(&self, expected: &NodeExpectation) -> std::result::Result<Vec<u8>, BoxError>;
 
-    /// How many nodes are best read at a time, before they are needed; 0 where reading one takes
-    /// little time.
+    /// Returns how many nodes are best read at a time before they are needed, or 0 if reading one
+    /// takes little time.
     fn reads_ahead(&self) -> usize {
         0
     }
 }
 
-/// How the cache does.
+/// The counters of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
-    /// Nodes that were there.
+    /// Lookups that found their node.
     pub hits: u64,
-    /// Nodes that had to be read.
+    /// Lookups that had to read their node.
     pub misses: u64,
-    /// Bytes held.
+    /// Bytes of the nodes in the cache.
     pub bytes: u64,
 }
 
@@ -45,12 +45,12 @@ pub struct NodeCache {
     source: Arc<dyn NodeSource>,
     geometry: Geometry,
     hasher: SeededHash,
-    /// A power of two of them.
+    /// The shards, whose number is a power of two.
     shards: Box<[Shard]>,
-    /// Where readers of ranges note nodes that they pass over; without it such a node is an error.
+    /// Where readers of ranges note nodes that they skip. If it is `None`, such a node is an error.
     damage: Option<Arc<Damage>>,
     read_ahead: Arc<ReadAhead>,
-    /// How many threads read ahead at the most.
+    /// The most threads that read ahead.
     reads_ahead: usize,
 }
 
@@ -61,11 +61,13 @@ struct Shard {
 }
 
 impl NodeCache {
-    /// Shards hold at least so many nodes, so that uneven shares of the budget do not matter.
+    /// The least number of nodes that a shard holds, so that uneven shares of the budget do not
+    /// matter.
     const NODES_PER_SHARD: usize = 64;
     const MAX_SHARDS: usize = 64;
 
-    /// A cache of at most `budget` bytes of nodes (but some always) in front of `source`.
+    /// A cache in front of `source` of at most `budget` bytes of nodes (but with a minimal number
+    /// of nodes).
     pub fn new(source: Arc<dyn NodeSource>, geometry: Geometry, budget: usize) -> Self {
         let nodes = (budget / (geometry.node_size as usize).max(1)).max(Self::NODES_PER_SHARD);
         let shards = (nodes / Self::NODES_PER_SHARD).min(Self::MAX_SHARDS).next_power_of_two();
@@ -83,14 +85,15 @@ impl NodeCache {
         Self { source, geometry, hasher, shards, damage: None, read_ahead, reads_ahead }
     }
 
-    /// Has ranges pass over nodes that can't be read or don't fit, noting each in `damage`: for
-    /// volumes that are only read.
+    /// Has ranges skip nodes that can't be read or don't fit, and note each in `damage`. This is
+    /// for volumes that are only read.
     #[must_use]
     pub fn passing_over(self, damage: Arc<Damage>) -> Self {
         Self { damage: Some(damage), ..self }
     }
 
-    /// Whether a range continues after this error of one of its nodes, which is noted then.
+    /// Returns whether a range continues after this error of one of its nodes. If it does, the
+    /// error is noted.
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         match &self.damage {
             Some(damage) if !matches!(error, Error::WouldBlock) => {
@@ -101,12 +104,13 @@ impl NodeCache {
         }
     }
 
-    /// What all nodes have in common.
+    /// Returns what all nodes have in common.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The node at this position, from memory or from the source, checked to fit the position.
+    /// Returns the node at this position, from memory or from the source, after checking that it
+    /// fits the position.
     pub fn get(&self, at: &NodeRef) -> Result<Block> {
         let block = self.fetch(at)?;
         at.view(&block)?;
@@ -134,7 +138,7 @@ impl NodeCache {
         self.read(at)
     }
 
-    /// Has nodes read that will be needed soon, as far as reading takes long.
+    /// Has nodes read ahead that will be needed soon, if reading takes long.
     pub(crate) fn prefetch(self: &Arc<Self>, nodes: impl Iterator<Item = NodeRef>) {
         if self.reads_ahead > 0 {
             let is_missing = |node: &NodeRef| {
@@ -142,13 +146,14 @@ impl NodeCache {
                 self.shard(id).nodes.read().get(id).is_none()
             };
             let cache = Arc::downgrade(self);
-            // Who needs a node that can't be read reads it again, and sees why.
+            // An error is ignored: the thread that needs the node reads it again, and gets the
+            // error.
             let read = move |node: &NodeRef| cache.upgrade().map(|cache| drop(cache.read(node))).is_some();
             self.read_ahead.read(nodes.filter(is_missing), self.reads_ahead, read);
         }
     }
 
-    /// Whether it is worth it to have nodes read ahead.
+    /// Returns whether nodes are read ahead.
     pub(crate) fn reads_ahead(&self) -> bool {
         self.reads_ahead > 0
     }
@@ -176,18 +181,19 @@ impl NodeCache {
         self.shard(id).nodes.write().insert(id, block);
     }
 
-    /// Drops a node whose space another node of the same generation will reuse (as in log trees).
+    /// Drops a node from the cache whose space another node of the same generation will reuse (as
+    /// in log trees).
     pub fn forget(&self, bytenr: Logical, generation: Generation) {
         let id = NodeId { bytenr: bytenr.0, generation: generation.0 };
         self.shard(id).nodes.write().remove(id);
     }
 
-    /// How often locks of shards were taken.
+    /// Returns how often locks of shards were taken.
     pub fn lock_counters(&self) -> LockCounters {
         self.shards.iter().map(|shard| shard.nodes.counters()).sum()
     }
 
-    /// Hits, misses and bytes held.
+    /// Returns hits, misses and the bytes in the cache.
     pub fn counters(&self) -> CacheCounters {
         let mut sum = CacheCounters::default();
         for shard in &self.shards {
@@ -199,7 +205,8 @@ impl NodeCache {
     }
 
     fn shard(&self, id: NodeId) -> &Shard {
-        // The maps use the low bits and the top seven.
+        // The maps in the shards use the low bits and the top seven, so the shard is chosen by
+        // others.
         let hash = (self.hasher.hash_one(id) >> 40) as usize;
         &self.shards[hash & (self.shards.len() - 1)]
     }
@@ -232,7 +239,8 @@ impl Clock {
 
     fn get(&self, id: NodeId) -> Option<Block> {
         let cached = self.nodes.get(&id)?;
-        // A store dirties the cache line for all processors, so store only what changes.
+        // A store dirties the cache line for all processors, so this stores only if the value
+        // changes.
         if !cached.used.load(Relaxed) {
             cached.used.store(true, Relaxed);
         }

@@ -1,12 +1,12 @@
-//! What a reader of a damaged volume passes over.
+//! Notes about what a reader of a damaged volume skips.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ubtrfs_threads::{Mutex, Rank};
 
-/// Notes what could not be read and was left out. A reader of a file or a directory knows by the
-/// [count](Self::count), before and after, whether something of it is missing.
+/// Notes what could not be read and was skipped. A reader of a file or a directory compares the
+/// [count](Self::count) before and after to find out whether a part of it is missing.
 #[derive(Debug)]
 pub struct Damage {
     count: AtomicU64,
@@ -21,10 +21,10 @@ impl Default for Damage {
 }
 
 impl Damage {
-    /// Different sentences that are kept.
+    /// How many different messages are kept.
     const KEPT: usize = 1000;
 
-    /// Notes that a node was skipped; the same one may be noted repeatedly.
+    /// Notes that a node was skipped. The same one may be noted repeatedly.
     pub fn note(&self, what: &dyn std::error::Error) {
         self.count.fetch_add(1, Relaxed);
         let sentence = crate::sentence(what);
@@ -34,7 +34,7 @@ impl Damage {
         }
     }
 
-    /// How often something was left out.
+    /// Returns how often something was skipped.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -44,12 +44,12 @@ impl Damage {
         self.unverified.fetch_add(1, Relaxed);
     }
 
-    /// How often data was read whose checksum is lost.
+    /// Returns how often data was read whose checksum is lost.
     pub fn unverified(&self) -> u64 {
         self.unverified.load(Relaxed)
     }
 
-    /// What was left out, each once, at most a thousand of them.
+    /// Returns messages about what was skipped, each once, at most a thousand.
     pub fn sentences(&self) -> Vec<String> {
         self.sentences.lock().iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! The items that two trees don't have alike, without reading what they share.
+//! The items in which two trees differ, found without reading the nodes that they share.
 
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use crate::block::{Block, NodeRef};
 use crate::error::Result;
 use crate::tree::{Item, Reader, Tree};
 
-/// An item that two trees don't have alike: absent from one of them, or of other bytes.
+/// An item in which two trees differ: one of them lacks it, or its bytes differ.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// The item's key.
@@ -21,23 +21,23 @@ pub struct Difference {
 }
 
 impl<R: Reader + Clone> Tree<R> {
-    /// The items with keys in `range` that this tree and a newer one don't have alike, ascending.
+    /// Returns the items with keys in `range` in which this tree and a newer one differ, ascending.
     ///
-    /// Nodes that both have (same address and generation) are neither read nor compared, so this
-    /// costs what differs, not what is there. Memory holds a path in each tree. Ends after an
-    /// error.
+    /// Nodes that both trees have (same address and generation) are neither read nor compared, so
+    /// the cost depends on the differences, not on the size of the trees. Memory holds a path in
+    /// each tree. Ends after an error.
     pub fn differences(&self, newer: &Self, range: &RangeInclusive<Key>) -> Differences<R> {
         Differences { old: Cursor::new(self.clone(), range), new: Cursor::new(newer.clone(), range) }
     }
 
-    /// The items with keys in `range` of leaves that this generation or a later one wrote,
-    /// ascending. Other nodes are not read, but for the root. Ends after an error.
+    /// Returns the items with keys in `range` of leaves that this generation or a later one wrote,
+    /// ascending. Other nodes are not read, except the root. Ends after an error.
     pub fn written_since(&self, generation: Generation, range: &RangeInclusive<Key>) -> WrittenSince<R> {
         WrittenSince { cursor: Cursor::new(self.clone(), range), generation }
     }
 }
 
-/// See [`Tree::differences`].
+/// The iterator of [`Tree::differences`].
 pub struct Differences<R> {
     old: Cursor<R>,
     new: Cursor<R>,
@@ -61,13 +61,14 @@ impl<R: Reader> Differences<R> {
                 (Some(old), Some(new)) => (old, new),
             };
             match (old, new) {
-                // Both have these items next: they are alike wherever the nodes are in the trees.
+                // Both trees have these items next, so they are equal wherever the nodes are in the
+                // trees.
                 (Place::Node(old), Place::Node(new)) if old.is_same_node(&new) => {
                     self.old.pass();
                     self.new.pass();
                 }
-                // What begins first can't be in the other. Of two that begin together the higher
-                // one may have the other below it.
+                // The node that begins first can't be in the other tree. Of two that begin at the
+                // same key, the higher one may have the other below it.
                 (Place::Node(old), Place::Node(new)) => {
                     match old.first_key.cmp(&new.first_key).then(new.level.cmp(&old.level)) {
                         Ordering::Less => self.old.enter()?,
@@ -126,7 +127,7 @@ impl<R: Reader> Iterator for Differences<R> {
     }
 }
 
-/// See [`Tree::written_since`].
+/// The iterator of [`Tree::written_since`].
 pub struct WrittenSince<R> {
     cursor: Cursor<R>,
     generation: Generation,
@@ -137,7 +138,7 @@ impl<R: Reader> WrittenSince<R> {
         while let Some(place) = self.cursor.place()? {
             match place {
                 Place::Item(_) => return Ok(self.cursor.take()),
-                // No node is older than one below it.
+                // A node is never older than the nodes below it.
                 Place::Node(node) if node.generation < self.generation => self.cursor.pass(),
                 Place::Node(_) => self.cursor.enter()?,
             }
@@ -158,15 +159,15 @@ impl<R: Reader> Iterator for WrittenSince<R> {
     }
 }
 
-/// What is next in a tree.
+/// The next node or item in a tree.
 enum Place {
-    /// A node that has not been read, with all that is below it.
+    /// A node that has not been read, with everything below it.
     Node(NodeRef),
     /// An item, by its key.
     Item(Key),
 }
 
-/// A node on the path to what is next.
+/// A node on the path to the next node or item.
 struct Step {
     at: NodeRef,
     block: Block,
@@ -174,8 +175,8 @@ struct Step {
     slot: usize,
 }
 
-/// A place in a tree, before a node or an item. The caller decides for each node whether it is
-/// read.
+/// A place in a tree, before a node or an item. The caller decides for each node whether to read
+/// it.
 struct Cursor<R> {
     tree: Tree<R>,
     start: Key,
@@ -190,7 +191,7 @@ impl<R: Reader> Cursor<R> {
         Self { tree, start: *range.start(), end: *range.end(), is_fresh: !range.is_empty(), path: Vec::new() }
     }
 
-    /// What is next, if anything is.
+    /// Returns the next node or item, if there is one.
     fn place(&mut self) -> Result<Option<Place>> {
         if self.is_fresh {
             return Ok(Some(Place::Node(NodeRef::root(self.tree.root()))));
@@ -216,7 +217,7 @@ impl<R: Reader> Cursor<R> {
         Ok(None)
     }
 
-    /// Reads the node that is next: its first child or item is next then.
+    /// Reads the next node. Then its first child or item is next.
     fn enter(&mut self) -> Result<()> {
         let Some(Place::Node(at)) = self.place()? else { return Ok(()) };
         let read = self.tree.fetch(&at).and_then(|block| {
@@ -239,7 +240,7 @@ impl<R: Reader> Cursor<R> {
         Ok(())
     }
 
-    /// Leaves out what is next.
+    /// Skips the next node or item.
     fn pass(&mut self) {
         if std::mem::take(&mut self.is_fresh) {
             return;
@@ -249,7 +250,7 @@ impl<R: Reader> Cursor<R> {
         }
     }
 
-    /// The item that is next, which is passed.
+    /// Returns the next item, and goes on behind it.
     fn take(&mut self) -> Option<Item> {
         let step = self.path.last_mut()?;
         let slot = step.slot;

@@ -9,8 +9,8 @@ use ubtrfs_format::{
 use crate::tree::{Reader, Tree};
 use crate::{Block, Error, Geometry, NodeCache, NodeRef, Result, Root};
 
-/// Nodes that were created in this commit and are not yet submitted, of all its trees. Changing one
-/// again rewrites it in place.
+/// Nodes that this commit has created in all its trees and not yet submitted. Another change of
+/// such a node rewrites it in place.
 #[derive(Debug)]
 pub struct DirtyNodes {
     generation: Generation,
@@ -21,43 +21,43 @@ pub struct DirtyNodes {
 }
 
 impl DirtyNodes {
-    /// No nodes yet; all will be of `generation`.
+    /// An empty set of nodes of this generation.
     pub fn new(generation: Generation, geometry: Geometry) -> Self {
         Self { generation, geometry, nodes: BTreeMap::new(), leaves: 0 }
     }
 
-    /// The commit's generation.
+    /// Returns the commit's generation.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// What all nodes have in common.
+    /// Returns the properties that all nodes have in common.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// How many nodes there are.
+    /// Returns how many nodes there are.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many leaves there are.
+    /// Returns how many leaves there are.
     pub fn leaves(&self) -> usize {
         self.leaves
     }
 
-    /// Whether there is no node.
+    /// Returns whether there is no node.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The node at this address. Its checksum is not set yet.
+    /// Returns the node at this address. Its checksum is not set yet.
     pub fn get(&self, bytenr: Logical) -> Option<&Block> {
         self.nodes.get(&bytenr)
     }
 
-    /// All nodes with their checksums set, by ascending address: ready to be written and to be
-    /// inserted into the cache.
+    /// Returns all nodes by ascending address, with their checksums set, ready to be written and to
+    /// be inserted into the cache.
     pub fn into_sealed(self) -> Vec<(Logical, Block)> {
         sealed(self.nodes, self.geometry.checksum)
     }
@@ -71,15 +71,15 @@ impl DirtyNodes {
         sealed(leaves, self.geometry.checksum)
     }
 
-    /// Takes all nodes out, as [`take_leaves`](Self::take_leaves) does with the leaves: a snapshot
-    /// may come to share them, so nothing may change them any more.
+    /// Takes all nodes out, as [`take_leaves`](Self::take_leaves) does with the leaves. A snapshot
+    /// may then share them, so nothing may change them any more.
     pub fn take_all(&mut self) -> Vec<(Logical, Block)> {
         self.leaves = 0;
         sealed(std::mem::take(&mut self.nodes), self.geometry.checksum)
     }
 
-    /// Puts a copy of a node to another address, as one of `owner` and of this commit: its entries
-    /// stay.
+    /// Adds a copy of a node at another address, as a node of `owner` and of this commit. Its
+    /// entries stay.
     pub fn insert_copy(&mut self, node: &Block, bytenr: Logical, owner: TreeId) -> Result<()> {
         let bad = |problem| Error::Block { tree: owner, bytenr, problem };
         let header = node.header().map_err(bad)?;
@@ -98,7 +98,7 @@ impl DirtyNodes {
         Ok(())
     }
 
-    /// The node that a pointer references, if it is one of these.
+    /// Returns the node that a pointer references, if it is one of these.
     pub(crate) fn find(&self, at: &NodeRef) -> Option<&Block> {
         if at.generation == self.generation { self.nodes.get(&at.bytenr) } else { None }
     }
@@ -128,7 +128,7 @@ fn sealed(nodes: BTreeMap<Logical, Block>, checksum: ChecksumType) -> Vec<(Logic
     nodes.into_iter().map(seal).collect()
 }
 
-/// Reads the commit's own nodes where there are any, and the cache's otherwise.
+/// Reads the commit's own nodes from memory, and others through the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Working<'a> {
     dirty: &'a DirtyNodes,
@@ -141,7 +141,7 @@ impl Reader for Working<'_> {
     }
 }
 
-/// A tree in the middle of a commit.
+/// A tree during a commit.
 pub type WorkingTree<'a> = Tree<Working<'a>>;
 
 impl<'a> WorkingTree<'a> {

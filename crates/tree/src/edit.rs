@@ -1,4 +1,4 @@
-//! What a transaction changes in a tree.
+//! The changes that a transaction makes to a tree.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, btree_map};
@@ -8,20 +8,20 @@ use ubtrfs_format::{ITEM_HEADER_SIZE, Key};
 
 use crate::{Error, Patch, Result, patch};
 
-/// What happens to one item.
+/// The change of one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// The item has these bytes, whatever it had before.
     Put(Vec<u8>),
     /// The item is deleted.
     Delete,
-    /// Names inside the item change, in this order. No two are about the same name.
+    /// Names inside the item change, in this order. No two patches are about the same name.
     Patch(Vec<Patch>),
 }
 
 impl Edit {
-    /// The item `key` after this edit, where `base` is the item before it. `None`: there is no such
-    /// item.
+    /// Returns the item `key` after this edit, given the item `base` before it. `None` means that
+    /// there is no such item.
     pub fn apply<'a>(&'a self, key: &Key, base: Option<&[u8]>) -> ubtrfs_format::Result<Option<Cow<'a, [u8]>>> {
         match self {
             Self::Put(bytes) => Ok(Some(Cow::Borrowed(bytes))),
@@ -59,22 +59,22 @@ pub struct EditBatch {
 }
 
 impl EditBatch {
-    /// No edits.
+    /// An empty batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The item has these bytes.
+    /// Sets the bytes of an item.
     pub fn put(&mut self, key: Key, bytes: impl Into<Vec<u8>>) {
         self.set(key, Edit::Put(bytes.into()));
     }
 
-    /// The item is deleted; it need not exist.
+    /// Deletes an item, which need not exist.
     pub fn delete(&mut self, key: Key) {
         self.set(key, Edit::Delete);
     }
 
-    /// A name inside the item changes. An error if the patch does not suit the key, or if the batch
+    /// Changes a name inside an item. Fails if the patch does not suit the key, or if the batch
     /// puts malformed bytes there.
     pub fn patch(&mut self, key: Key, patch: Patch) -> Result<()> {
         let bad = |problem| Error::BadPatch { key, problem };
@@ -101,7 +101,7 @@ impl EditBatch {
         Ok(())
     }
 
-    /// All items of the tree in this range are deleted.
+    /// Deletes all items of the tree in this range.
     pub fn delete_range(&mut self, range: RangeInclusive<Key>) {
         let (mut first, mut last) = range.into_inner();
         if first > last {
@@ -136,50 +136,50 @@ impl EditBatch {
         Ok(())
     }
 
-    /// Forgets the edit of this key and returns it.
+    /// Removes the edit of this key from the batch, and returns it.
     pub fn remove(&mut self, key: &Key) -> Option<Edit> {
         let edit = self.edits.remove(key)?;
         self.bytes -= edit.bytes();
         Some(edit)
     }
 
-    /// The edit of this key. There is none for keys that are only inside a deleted range.
+    /// Returns the edit of this key. There is none for keys that are only inside a deleted range.
     pub fn get(&self, key: &Key) -> Option<&Edit> {
         self.edits.get(key)
     }
 
-    /// Whether the tree's item of this key is inside a deleted range.
+    /// Returns whether the tree's item of this key is inside a deleted range.
     pub fn deletes(&self, key: &Key) -> bool {
         self.ranges.range(..=*key).next_back().is_some_and(|(_, last)| last >= key)
     }
 
-    /// The edits of single items, ascending.
+    /// Returns the edits of single items, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
         self.edits.iter()
     }
 
-    /// The edits of single items with keys in `range`, ascending.
+    /// Returns the edits of single items with keys in `range`, ascending.
     pub fn range(&self, range: RangeInclusive<Key>) -> impl DoubleEndedIterator<Item = (&Key, &Edit)> {
         let range = (range.start() <= range.end()).then_some(range);
         range.into_iter().flat_map(|range| self.edits.range(range))
     }
 
-    /// The deleted ranges, ascending; those that overlap or touch have become one.
+    /// Returns the deleted ranges, ascending; those that overlap or touch have become one.
     pub fn deleted_ranges(&self) -> impl DoubleEndedIterator<Item = RangeInclusive<Key>> {
         self.ranges.iter().map(|(first, last)| *first..=*last)
     }
 
-    /// Whether nothing changes.
+    /// Returns whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty() && self.ranges.is_empty()
     }
 
-    /// Edited keys and deleted ranges.
+    /// Returns how many edited keys and deleted ranges there are.
     pub fn len(&self) -> usize {
         self.edits.len() + self.ranges.len()
     }
 
-    /// Bytes that new items will take in leaves at most, for reservations.
+    /// Returns the most bytes that new items will take in leaves, for reservations.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -3,14 +3,15 @@ use ubtrfs_format::{Generation, Key, Logical, TreeId};
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Any error of the floor that reads blocks or allocates their space.
+/// Any error of the layer that reads blocks or allocates their space.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a tree could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This thread is in [non-blocking mode](crate::nonblocking).
+    /// The operation would have to wait, but this thread is in [non-blocking
+    /// mode](crate::nonblocking).
     #[error("that takes waiting for a device or a commit")]
     WouldBlock,
     /// The source of blocks failed.
@@ -20,11 +21,11 @@ pub enum Error {
         tree: TreeId,
         /// The block.
         bytenr: Logical,
-        /// What the source said.
+        /// The source's error.
         #[source]
         source: BoxError,
     },
-    /// A block is not what its parent says, or its structure is broken.
+    /// A block is not the one that its parent refers to, or its structure is broken.
     #[error("tree {tree}: block {bytenr}: {problem}")]
     Block {
         /// The tree that was walked.
@@ -34,7 +35,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: ubtrfs_format::Error,
     },
-    /// A block holds a key that belongs into its right neighbour.
+    /// A block holds a key that belongs in its right neighbour.
     #[error("tree {tree}: block {bytenr}: key {key} lies beyond the range that the parent gives the block")]
     KeyBeyondRange {
         /// The tree that was walked.

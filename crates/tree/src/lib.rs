@@ -1,9 +1,9 @@
 //! Immutable copy-on-write B-tree snapshots and the merge of edits into them.
 //!
-//! A [`Snapshot`] is a root and a [`NodeCache`]: any thread reads it without a lock. All changes of
-//! a transaction are an [`EditBatch`] per tree, which [`merge`] turns into a new root. The nodes it
-//! makes stay in [`DirtyNodes`] until the commit submits them; a [`WorkingTree`] reads through
-//! them.
+//! A [`Snapshot`] is a root and a [`NodeCache`]; any thread reads it without a lock. The changes of
+//! a transaction are one [`EditBatch`] per tree, which [`merge`] turns into a new root. The nodes
+//! that it creates stay in [`DirtyNodes`] until the commit submits them. A [`WorkingTree`] reads
+//! through them.
 
 mod block;
 mod cache;

@@ -1,4 +1,4 @@
-//! A committed node at another address: what relocation writes.
+//! Moving a committed node to another address, for relocation.
 
 use ubtrfs_format::items::{FileExtent, FileExtentKind};
 use ubtrfs_format::{
@@ -28,33 +28,34 @@ pub enum Pointer {
         ino: u64,
         /// The file offset at which the whole extent would begin, modulo 2^64.
         offset: u64,
-        /// Whether it is space that was reserved and reads as zeroes.
+        /// Whether it is reserved space, which reads as zeros.
         prealloc: bool,
     },
 }
 
-/// What a node becomes.
+/// The properties of a moved node.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     /// Its new address.
     pub to: Logical,
     /// The generation of the commit that moves it.
     pub generation: Generation,
-    /// Snapshots may share it, which its generation does not say any more: it says so itself.
+    /// Snapshots may share it. Since its generation no longer shows that, a flag in it does.
     pub may_be_shared: bool,
 }
 
-/// Where an address stands in the key pointer of a node, and in a file extent item.
+/// The offset of an address in a key pointer of a node, and in a file extent item.
 const IN_KEY_POINTER: usize = 17;
 const IN_FILE_EXTENT: usize = 21;
 
 impl Block {
-    /// What the node's entries point to, in order. Holes and inline extents point to nothing.
+    /// Returns what the node's entries point to, in order. Holes and inline extents point to
+    /// nothing.
     pub fn pointers(&self) -> Result<Vec<Pointer>> {
         Ok(self.places()?.into_iter().map(|(_, pointer)| pointer).collect())
     }
 
-    /// The pointers, each with the place of its address in the block.
+    /// Returns the pointers, each with the place of its address in the block.
     fn places(&self) -> Result<Vec<(usize, Pointer)>> {
         let mut places = Vec::new();
         match self.node()? {
@@ -83,8 +84,9 @@ impl Block {
         Ok(places)
     }
 
-    /// A copy of the node at its new address, ready to be written. What `moved` gives an address
-    /// for is pointed to there; a node gets the new generation, too. All else stays as it is.
+    /// Returns a copy of the node at its new address, ready to be written. Pointers for which
+    /// `moved` returns a new address get that address, and pointers to nodes also get the new
+    /// generation. Everything else stays as it is.
     pub fn moved(
         &self,
         new: Moved,

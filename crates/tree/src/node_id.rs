@@ -1,4 +1,4 @@
-//! What tells nodes apart.
+//! The identity of nodes.
 
 use crate::NodeRef;
 

@@ -1,9 +1,10 @@
 //! The non-blocking mode of threads.
 //!
 //! A thread that serves many requests can serve those that need only memory, and has to leave the
-//! rest to other threads. Which kind a request is becomes known only during it. So such a thread
-//! turns non-blocking mode on, and whatever would block on a device or a commit fails with
-//! [`Error::WouldBlock`](crate::Error::WouldBlock) instead, before it has changed anything.
+//! others to other threads. It learns which kind a request is only while it serves it. So such a
+//! thread turns non-blocking mode on, and an operation that would block on a device or a commit
+//! fails with [`Error::WouldBlock`](crate::Error::WouldBlock) instead, before it has changed
+//! anything.
 
 use std::cell::Cell;
 
@@ -13,7 +14,7 @@ ubtrfs_threads::thread_local! {
     static MAY_BLOCK: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Restores the mode that was set before, also when the work panics.
+/// Restores the mode that was set before, even if the work panics.
 struct Restore(bool);
 
 impl Drop for Restore {
@@ -22,25 +23,25 @@ impl Drop for Restore {
     }
 }
 
-/// Does `work` in non-blocking mode: it fails where it would have to block.
+/// Does `work` in non-blocking mode: it fails if it would have to block.
 pub fn nonblocking<T>(work: impl FnOnce() -> T) -> T {
     let _restore = Restore(MAY_BLOCK.with(|may| may.replace(false)));
     work()
 }
 
-/// Does `work`, which may block even in a non-blocking thread, because it can't be aborted in
-/// between.
+/// Does `work`, which may block even in a non-blocking thread, because it can't be interrupted
+/// halfway.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     let _restore = Restore(MAY_BLOCK.with(|may| may.replace(true)));
     work()
 }
 
-/// Whether this thread may block.
+/// Returns whether this thread may block.
 pub fn may_block() -> bool {
     MAY_BLOCK.with(Cell::get)
 }
 
-/// An error if this thread is in non-blocking mode.
+/// Fails if this thread is in non-blocking mode.
 pub fn ensure_may_block() -> Result<()> {
     if may_block() { Ok(()) } else { Err(Error::WouldBlock) }
 }

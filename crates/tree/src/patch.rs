@@ -1,4 +1,4 @@
-//! Changes of one name inside an item that several names share.
+//! Changes of one name inside an item that holds several names.
 
 use ubtrfs_format::items::{
     DirEntry, ExtRef, FileType, InodeRef, MAX_NAME_LEN, dir_entries, encode_dir_entry, encode_extref, encode_inode_ref,
@@ -8,8 +8,8 @@ use ubtrfs_format::{DirIndex, Error, Generation, Ino, ItemType, Key, Result};
 
 /// A change of one name in a `DIR_ITEM`, `XATTR_ITEM`, `INODE_REF` or `INODE_EXTREF` item.
 ///
-/// All are idempotent. Putting a name that is there replaces it; removing one that is not there
-/// does nothing. An item left without names is deleted.
+/// All patches are idempotent. Putting an existing name replaces it; removing a missing one does
+/// nothing. An item without names left is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Patch {
     /// Inserts an entry into a `DIR_ITEM`, or an xattr into an `XATTR_ITEM`.
@@ -18,7 +18,7 @@ pub enum Patch {
         location: Key,
         /// The transaction that makes the entry.
         transid: Generation,
-        /// The type of what the name points to.
+        /// The type of the file that the name points to.
         file_type: FileType,
         /// The name.
         name: Vec<u8>,
@@ -72,8 +72,8 @@ impl Patch {
         }
     }
 
-    /// Whether both are about the same name of their item, so that the later one makes the earlier
-    /// one moot.
+    /// Returns whether both are about the same name of their item, so that the later one replaces
+    /// the earlier one.
     pub(crate) fn replaces(&self, earlier: &Self) -> bool {
         let parent = |patch: &Self| match patch {
             Self::PutExtRef { parent, .. } | Self::RemoveExtRef { parent, .. } => Some(*parent),
@@ -82,7 +82,7 @@ impl Patch {
         self.name() == earlier.name() && parent(self) == parent(earlier)
     }
 
-    /// Bytes that the patch may add to an item.
+    /// Returns how many bytes the patch may add to an item.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::PutEntry { name, value, .. } => 30 + name.len() + value.len(),
@@ -92,7 +92,7 @@ impl Patch {
         }
     }
 
-    /// Whether an item of this key can take the patch.
+    /// Fails if an item of this key can't take the patch.
     pub(crate) fn check(&self, key: &Key) -> Result<()> {
         let suits = match self {
             Self::PutEntry { .. } | Self::RemoveEntry { .. } => {
@@ -112,8 +112,8 @@ impl Patch {
     }
 }
 
-/// The bytes of the item `key` after `patches`, in order; empty if no name is left. `base` are its
-/// bytes before.
+/// Applies `patches`, in order, to the item `key`, whose bytes are `base`. Returns the new bytes,
+/// which are empty if no name is left.
 pub(crate) fn apply(patches: &[Patch], key: &Key, base: &[u8]) -> Result<Vec<u8>> {
     for patch in patches {
         patch.check(key)?;

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::tree::{Item, Reader, Tree};
 
 impl<R: Reader> Tree<R> {
-    /// The items with keys in `range`, ascending. Nodes are read when they are reached. Ends after
-    /// an error.
+    /// Returns the items with keys in `range`, ascending. Nodes are read when they are reached.
+    /// Ends after an error.
     pub fn range(&self, range: RangeInclusive<Key>) -> Range<R>
     where
         R: Clone,
@@ -18,8 +18,9 @@ impl<R: Reader> Tree<R> {
         Range::new(self.clone(), &range)
     }
 
-    /// The same, but if no item has the first key of the range, the last one before it comes first:
-    /// its key may stand for a range that reaches into this one. One search finds both.
+    /// As [`Self::range`], but if no item has the first key of the range, the last item before it
+    /// comes first, since its key may stand for a range that reaches into this one. One search
+    /// finds both.
     pub fn range_with_previous(&self, range: RangeInclusive<Key>) -> Range<R>
     where
         R: Clone,
@@ -27,8 +28,8 @@ impl<R: Reader> Tree<R> {
         Range { with_previous: true, ..Range::new(self.clone(), &range) }
     }
 
-    /// The items with keys in `range`, descending. Nodes are read when they are reached. Ends after
-    /// an error.
+    /// Returns the items with keys in `range`, descending. Nodes are read when they are reached.
+    /// Ends after an error.
     pub fn range_rev(&self, range: RangeInclusive<Key>) -> RangeRev<R>
     where
         R: Clone,
@@ -36,7 +37,7 @@ impl<R: Reader> Tree<R> {
         RangeRev::new(self.clone(), &range)
     }
 
-    /// The item with the greatest key that is not above `key`.
+    /// Returns the item with the greatest key up to `key`.
     pub fn last_at_or_before(&self, key: &Key) -> Result<Option<Item>>
     where
         R: Clone,
@@ -50,24 +51,24 @@ impl<R: Reader> Tree<R> {
 struct Step {
     at: NodeRef,
     block: Block,
-    /// Ascending: the next child or item. Descending: the one after the next.
+    /// If ascending, the slot of the next child or item; if descending, the slot after it.
     slot: usize,
-    /// Ascending, of a node above leaves: the first child that has not been read ahead, and how
-    /// many were the last time.
+    /// If ascending, for a node above leaves: the first child that has not been read ahead, and how
+    /// many were read ahead the last time.
     ahead: (usize, usize),
 }
 
-/// Children that are read ahead of the one that is needed, at the most.
+/// The most children that are read ahead of the one that is needed.
 const MAX_AHEAD: usize = 32;
 
-/// Items in ascending order of their keys; see [`Tree::range`].
+/// The items in ascending order of their keys; the iterator of [`Tree::range`].
 #[derive(Clone)]
 pub struct Range<R> {
     tree: Tree<R>,
     path: Vec<Step>,
     start: Key,
     end: Key,
-    /// The last item before `start` comes first, unless there is one with that key.
+    /// The last item before `start` comes first, unless an item has that key.
     with_previous: bool,
     /// The path has not been entered yet.
     fresh: bool,
@@ -79,9 +80,9 @@ impl<R: Reader> Range<R> {
         Self { tree, path: Vec::new(), start, end, with_previous: false, fresh: start <= end }
     }
 
-    /// Goes down to the first child or item of this node that is in the range. (A leaf that may
-    /// have the key begins with one that is not above it, but for the first of the tree: what comes
-    /// before the key is in the same leaf.)
+    /// Descends to the first child or item of this node that is in the range. (A leaf that may have
+    /// the key begins with an item that is not above it, unless it is the first leaf of the tree.
+    /// So the item before the key is in the same leaf.)
     fn enter(&mut self, at: NodeRef) -> Result<()> {
         let block = self.tree.fetch(&at)?;
         let slot = match at.view(&block)? {
@@ -95,11 +96,11 @@ impl<R: Reader> Range<R> {
         Ok(())
     }
 
-    /// Has the children read that follow the one at `slot`, twice as many each time: a range that
-    /// has been read far will be read farther.
+    /// Has the children read ahead that follow the one at `slot`, twice as many each time: a range
+    /// that has been read far will probably be read farther.
     fn read_ahead(tree: &Tree<R>, step: &mut Step, slot: usize, end: &Key) -> Result<()> {
         let (ahead, window) = step.ahead;
-        // Of what was read ahead the last time half is still to come.
+        // Half of what was read ahead the last time is still to come.
         if !tree.reader().reads_ahead() || ahead > slot + 1 + window / 2 {
             return Ok(());
         }
@@ -112,8 +113,8 @@ impl<R: Reader> Range<R> {
         Ok(())
     }
 
-    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path
-    /// of a node that failed.
+    /// Enters the node. On a damaged volume a failure may be noted instead of returned. A node that
+    /// failed is not on the path.
     fn enter_or_pass(&mut self, at: NodeRef) -> Result<()> {
         self.enter(at).or_else(|error| if self.tree.passes_over(&error) { Ok(()) } else { Err(error) })
     }
@@ -159,7 +160,7 @@ impl<R: Reader> Iterator for Range<R> {
     }
 }
 
-/// Items in descending order of their keys; see [`Tree::range_rev`].
+/// The items in descending order of their keys; the iterator of [`Tree::range_rev`].
 #[derive(Clone)]
 pub struct RangeRev<R> {
     tree: Tree<R>,
@@ -184,8 +185,8 @@ impl<R: Reader> RangeRev<R> {
         Ok(())
     }
 
-    /// The same; of a damaged volume perhaps not, which has been noted then. Nothing is on the path
-    /// of a node that failed.
+    /// Enters the node. On a damaged volume a failure may be noted instead of returned. A node that
+    /// failed is not on the path.
     fn enter_or_pass(&mut self, at: NodeRef) -> Result<()> {
         self.enter(at).or_else(|error| if self.tree.passes_over(&error) { Ok(()) } else { Err(error) })
     }

@@ -1,7 +1,7 @@
-//! Reading nodes before they are needed, several at a time, where each takes long.
+//! Reading nodes before they are needed, several at a time, if each read takes long.
 //!
-//! A few threads read them into the cache. They begin when there is something to read, and end when
-//! there has been nothing for some time, or when the cache is gone.
+//! A few threads read nodes into the cache. They start when there is something to read, and end
+//! when there has been nothing for some time, or when the cache is gone.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::node_id::NodeId;
 
 /// How long a thread waits for something to read before it ends.
 const IDLE: Duration = Duration::from_secs(10);
-/// Nodes that wait to be read for each thread; what comes beyond that is left to those who need it.
+/// How many nodes may wait for each thread. Further ones are left to the threads that need them.
 const WAITING_FOR_EACH: usize = 16;
 
-/// Nodes that are being read, or are to be.
+/// The nodes that are being read ahead, or wait for that.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     state: Mutex<State>,
-    /// There is something to read.
+    /// Notified when there is something to read.
     wanted: Condvar,
-    /// A node has been read, or could not be.
+    /// Notified when a node has been read, or could not be.
     read: Condvar,
 }
 
@@ -36,15 +36,15 @@ impl Default for ReadAhead {
 #[derive(Debug, Default)]
 struct State {
     queue: VecDeque<NodeRef>,
-    /// What is in the queue or being read.
+    /// The nodes that are in the queue or being read.
     under_way: HashSet<NodeId>,
     threads: usize,
     idle: usize,
 }
 
 impl ReadAhead {
-    /// Waits while this node is being read ahead. A node that nobody has begun to read is left to
-    /// the caller.
+    /// Waits while this node is being read ahead. A node whose read has not begun is removed from
+    /// the queue and left to the caller.
     pub(crate) fn wait_for(&self, id: NodeId) {
         let mut state = self.state.lock();
         if !state.under_way.contains(&id) {
@@ -60,7 +60,8 @@ impl ReadAhead {
         }
     }
 
-    /// Has these nodes read by at most so many threads. `read` says whether there still is a cache.
+    /// Has these nodes read by at most `threads` threads. `read` returns whether the cache still
+    /// exists.
     pub(crate) fn read(
         self: &Arc<Self>,
         nodes: impl Iterator<Item = NodeRef>,
@@ -81,14 +82,14 @@ impl ReadAhead {
                 state.threads += 1;
             }
         }
-        // Without a thread nobody would read it.
+        // Without a thread nobody would read the queue.
         if state.threads == 0 {
             state.queue.clear();
             state.under_way.clear();
         }
     }
 
-    /// The next node to read; `None` if there was none for some time.
+    /// Returns the next node to read, or `None` if there was none for some time.
     fn next(&self) -> Option<NodeRef> {
         let mut state = self.state.lock();
         loop {
@@ -104,7 +105,7 @@ impl ReadAhead {
         }
     }
 
-    /// Starts a thread; false where none can be made.
+    /// Starts a thread. Returns false if none can be started.
     fn begin(self: &Arc<Self>, read: impl Fn(&NodeRef) -> bool + Send + 'static) -> bool {
         let this = Arc::clone(self);
         let work = move || {
@@ -122,7 +123,7 @@ impl ReadAhead {
     }
 }
 
-/// A node that is being read: however that ends, nobody waits for it any more.
+/// A node that is being read. However that ends, dropping this ends the wait for the node.
 struct Reading<'a> {
     read_ahead: &'a ReadAhead,
     id: NodeId,
@@ -135,7 +136,8 @@ impl Drop for Reading<'_> {
     }
 }
 
-/// A thread that reads: when the last one ends, what waits to be read is left to those who need it.
+/// A thread that reads ahead. When the last one ends, the nodes in the queue are left to the
+/// threads that need them.
 struct Thread<'a>(&'a ReadAhead);
 
 impl Drop for Thread<'_> {

@@ -1,4 +1,4 @@
-//! A quick hash of numbers that an image gives, with a random seed, so that none can be made whose
+//! A fast hash of numbers from an image, with a random seed, so that nobody can make an image whose
 //! numbers collide.
 
 use std::hash::{BuildHasher, Hasher};
@@ -10,7 +10,7 @@ use ubtrfs_threads::hash_seed;
 pub struct SeededHash(u64);
 
 impl SeededHash {
-    /// One with a seed of its own.
+    /// A hash with a new seed.
     pub fn new() -> Self {
         Self(hash_seed())
     }
@@ -24,7 +24,7 @@ impl BuildHasher for SeededHash {
     }
 }
 
-/// The hash so far of one value.
+/// The state of the hash of one value.
 #[derive(Debug)]
 pub struct FoldedMultiply(u64);
 

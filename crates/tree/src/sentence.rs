@@ -1,8 +1,8 @@
-//! Errors in words.
+//! Messages of errors.
 
 use std::error::Error;
 
-/// The messages of an error and its causes, each once.
+/// Returns the messages of an error and its causes in one sentence, each once.
 pub fn sentence(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -17,7 +17,7 @@ pub fn sentence(error: &dyn Error) -> String {
     plain(&text)
 }
 
-/// Without the numbers that the standard library adds to the system's errors.
+/// Removes the numbers that the standard library adds to the system's errors.
 pub fn plain(text: &str) -> String {
     match text.rsplit_once(" (os error ") {
         Some((before, after)) if after.ends_with(')') => before.to_owned(),

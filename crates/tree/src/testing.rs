@@ -19,7 +19,7 @@ impl NodeSource for Leaf {
     }
 }
 
-/// A tree of one leaf in memory, which holds these items.
+/// Returns a tree in memory of one leaf with these items.
 ///
 /// # Panics
 ///

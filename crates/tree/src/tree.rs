@@ -1,4 +1,4 @@
-//! Trees as readers see them.
+//! Trees for readers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,20 +10,21 @@ use crate::block::{Block, NodeRef, Root};
 use crate::cache::NodeCache;
 use crate::error::{Error, Result};
 
-/// How the nodes of a tree are reached.
+/// Access to the nodes of a tree.
 pub trait Reader {
-    /// The node's bytes. The caller checks that they fit the position.
+    /// Returns the node's bytes. The caller checks that they fit the position.
     fn fetch(&self, at: &NodeRef) -> Result<Block>;
 
-    /// Has nodes read that will be needed soon, where reading takes long.
+    /// Has nodes read ahead that will be needed soon, if reading takes long.
     fn prefetch(&self, _nodes: impl Iterator<Item = NodeRef>) {}
 
-    /// Whether [`Self::prefetch`] does anything.
+    /// Returns whether [`Self::prefetch`] does anything.
     fn reads_ahead(&self) -> bool {
         false
     }
 
-    /// Whether ranges skip a node that fails with this error, and continue with its neighbour.
+    /// Returns whether ranges skip a node that fails with this error, and continue with its
+    /// neighbour.
     fn passes_over(&self, _error: &Error) -> bool {
         false
     }
@@ -52,12 +53,13 @@ impl Reader for Arc<NodeCache> {
 pub struct Tree<R> {
     reader: R,
     root: Root,
-    /// The root node, once it was read by this tree or a clone: all threads start there, and would
-    /// wait for one another in the cache.
+    /// The root node, once this tree or a clone has read it: all threads start there, and would
+    /// contend for it in the cache.
     root_block: Arc<OnceLock<Block>>,
 }
 
-/// A tree as a commit left it. Cheap to clone; holds for as long as its nodes' space is not reused.
+/// A tree as a commit left it. It is cheap to clone, and valid as long as its nodes' space is not
+/// reused.
 pub type Snapshot = Tree<Arc<NodeCache>>;
 
 impl Snapshot {
@@ -66,7 +68,7 @@ impl Snapshot {
         Self::with_reader(cache, root)
     }
 
-    /// The cache that the nodes come from.
+    /// Returns the cache that the nodes come from.
     pub fn cache(&self) -> &Arc<NodeCache> {
         &self.reader
     }
@@ -77,7 +79,7 @@ impl<R: Reader> Tree<R> {
         Self { reader, root, root_block: Arc::default() }
     }
 
-    /// The tree's root.
+    /// Returns the tree's root.
     pub fn root(&self) -> &Root {
         &self.root
     }
@@ -90,12 +92,12 @@ impl<R: Reader> Tree<R> {
         Ok(self.root_block.get_or_init(|| block))
     }
 
-    /// The node's bytes. The caller checks that they fit the position.
+    /// Returns the node's bytes. The caller checks that they fit the position.
     pub(crate) fn fetch(&self, at: &NodeRef) -> Result<Block> {
         if *at == NodeRef::root(&self.root) { self.root_block().cloned() } else { self.reader.fetch(at) }
     }
 
-    /// The item with this key.
+    /// Returns the item with this key.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let mut at = NodeRef::root(&self.root);
         let mut block = self.root_block()?;
@@ -116,7 +118,7 @@ impl<R: Reader> Tree<R> {
         }
     }
 
-    /// Has the leaves read that have these keys, or would have them, where reading takes long.
+    /// Has the leaves read ahead that have these keys, or would have them, if reading takes long.
     pub fn prefetch(&self, keys: impl IntoIterator<Item = Key>) -> Result<()> {
         if !self.reader.reads_ahead() || self.root.level == 0 {
             return Ok(());
@@ -141,12 +143,12 @@ impl<R: Reader> Tree<R> {
         Ok(())
     }
 
-    /// The reader of its nodes.
+    /// Returns the reader of its nodes.
     pub(crate) fn reader(&self) -> &R {
         &self.reader
     }
 
-    /// The nodes from the root to the leaf that has this key, or would have it.
+    /// Returns the nodes from the root to the leaf that has this key, or would have it.
     pub fn path_to(&self, key: &Key) -> Result<Vec<NodeRef>> {
         let mut path = vec![NodeRef::root(&self.root)];
         while let Some(child) = path.last().map_or(Ok(None), |at| self.child_for(at, key))? {
@@ -155,7 +157,7 @@ impl<R: Reader> Tree<R> {
         Ok(path)
     }
 
-    /// The child of a node that has a key or would have it; none of a leaf.
+    /// Returns the child of a node that has a key or would have it, or `None` for a leaf.
     fn child_for(&self, at: &NodeRef, key: &Key) -> Result<Option<NodeRef>> {
         Ok(match at.view(&self.fetch(at)?)? {
             Node::Leaf(_) => None,
@@ -163,13 +165,14 @@ impl<R: Reader> Tree<R> {
         })
     }
 
-    /// Whether ranges leave out a node that fails like this; see [`NodeCache::passing_over`].
+    /// Returns whether ranges skip a node that fails with this error; see
+    /// [`NodeCache::passing_over`].
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         self.reader.passes_over(error)
     }
 }
 
-/// An item of a tree: its key, and its bytes by dereference. Holds its whole leaf in memory.
+/// An item of a tree: its key, and its bytes by dereference. It keeps its whole leaf in memory.
 #[derive(Clone)]
 pub struct Item {
     /// The item's key.
@@ -186,7 +189,7 @@ impl Item {
         Some(Self { key, leaf: block.clone(), start: start as u32, end: (start + data.len()) as u32 })
     }
 
-    /// The leaf that holds the item.
+    /// Returns the leaf that holds the item.
     pub fn leaf(&self) -> &Block {
         &self.leaf
     }

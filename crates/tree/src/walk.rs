@@ -7,23 +7,23 @@ use ubtrfs_format::Node;
 use crate::tree::{Reader, Tree};
 use crate::{Block, NodeRef, Result};
 
-/// What a visitor wants next.
+/// How a walk continues after a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// The node's children, then its right neighbours.
+    /// With the node's children, then its right neighbours.
     Descend,
-    /// Not its children, only its right neighbours.
+    /// Only with its right neighbours.
     Skip,
-    /// Nothing more.
+    /// The walk ends.
     Stop,
 }
 
 impl<R: Reader> Tree<R> {
-    /// Shows every node to `visit`, parents before their children, in order of keys. A node that
-    /// can't be read or does not fit its position is shown as its error; the walk continues with
-    /// its neighbours.
+    /// Calls `visit` for every node, for parents before their children, in the order of keys. If a
+    /// node can't be read or does not fit its position, `visit` gets the error, and the walk
+    /// continues with the node's neighbours.
     pub fn walk(&self, visit: &mut dyn FnMut(&NodeRef, Result<&Block>) -> Walk) {
-        // Stopping early and reaching the end are the same to the caller.
+        // The caller does not distinguish stopping early from reaching the end.
         let _ = self.walk_from(&NodeRef::root(self.root()), visit);
     }
 

@@ -1,8 +1,9 @@
-//! How long a log write takes at the least: two 16 KiB blocks, a barrier, the superblock's 4 KiB, a
-//! barrier.
+//! Measures the least time that a log write takes: two 16 KiB blocks, a barrier, the superblock's 4
+//! KiB, a barrier.
 //!
-//! `cargo run --release -p ubtrfs-volume --example barrier_latency -- FILE [threads]`: FILE is
-//! overwritten; a new file is made 64 MiB large, its blocks written beforehand.
+//! `cargo run --release -p ubtrfs-volume --example barrier_latency -- FILE [threads]` overwrites
+//! FILE. A file that does not exist yet is made 64 MiB large, and its blocks are written before the
+//! measurement.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A device of a volume that is not there.
+//! The stand-in for a device of a volume that is missing.
 
 use std::io;
 
@@ -7,14 +7,14 @@ use ubtrfs_format::Physical;
 use crate::deferred_writes::failed;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
 
-/// A device that fails at everything.
+/// A device that fails every request with `ENODEV`.
 #[derive(Debug)]
 pub(crate) struct AbsentDevice {
     size: u64,
 }
 
 impl AbsentDevice {
-    /// One that would have so many bytes.
+    /// Stands for a device of `size` bytes.
     pub(crate) fn new(size: u64) -> Self {
         Self { size }
     }

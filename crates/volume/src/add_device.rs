@@ -1,8 +1,8 @@
-//! A device that a volume gets.
+//! Adding a device to a volume.
 //!
-//! Nothing of the volume refers to it before the commit that has its item. That commit writes its
-//! superblocks before those of the others: a crash in between leaves the volume without it, or with
-//! it if it is given.
+//! Nothing in the volume refers to the new device before the commit that has its item. That commit
+//! writes the superblocks of the new device before those of the others. After a crash in between,
+//! the volume opens without the new device, or with it if it is given.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,12 +18,13 @@ use crate::member::Member;
 use crate::replacing::TARGET;
 use crate::volume::Volume;
 
-/// The least bytes of a device that the volume gets, or that one is made smaller to.
+/// The smallest size, in bytes, of a device that is added to a volume, or to which a device is
+/// shrunk.
 pub const MIN_DEVICE: u64 = 16 << 20;
 
 impl Volume {
-    /// Makes a device one of the volume's, in memory: the commit that has its item is announced by
-    /// [`Self::announce_device`]. What is on the device is wiped. Returns its item.
+    /// Adds a device to the volume in memory, and returns its item. Wipes what is on the device.
+    /// [`Self::announce_device`] announces the commit that has the item.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DevItem> {
         let _under_way = self.begin()?;
         let sector = u64::from(self.sector_size());
@@ -45,12 +46,12 @@ impl Volume {
         Ok(item)
     }
 
-    /// The commit of this generation has the item of a new device.
+    /// Notes that the commit of this generation has the item of a new device.
     pub fn announce_device(&self, devid: DeviceId, generation: Generation) -> Result<()> {
         self.member(devid).map(|member| member.set_joining(generation))
     }
 
-    /// The item of a device that is new.
+    /// Returns the item of a new device.
     pub(crate) fn new_item(&self, devid: DeviceId, total_bytes: u64) -> DevItem {
         DevItem {
             devid,
@@ -65,14 +66,15 @@ impl Volume {
     }
 }
 
-/// The number of a new device beside these: above all of them, or the lowest that is free.
+/// Returns the number of a device that is added to these: one above the highest, or the lowest free
+/// one if there is none above.
 fn number_of_new(devices: &BTreeSet<DeviceId>) -> DeviceId {
     let above = devices.last().map_or(0, |last| last.0).checked_add(1).map(DeviceId);
     above.unwrap_or_else(|| (1..u64::MAX).map(DeviceId).find(|free| !devices.contains(free)).unwrap_or_default())
 }
 
-/// Wipes both ends of a device and the places of superblocks, and makes that durable: the device
-/// takes writes. From then on others that would write to it are kept out.
+/// Wipes both ends of a device and the places of superblocks, and makes that durable. From then on
+/// the device keeps out others that would write to it.
 pub fn wipe(device: &dyn Device) -> Result<()> {
     let size = device.size() / SUPERBLOCK_SIZE as u64 * SUPERBLOCK_SIZE as u64;
     let ends = [(0, WIPED_AT_ENDS), (size.saturating_sub(WIPED_AT_ENDS), WIPED_AT_ENDS)];

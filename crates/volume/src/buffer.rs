@@ -10,12 +10,12 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::counted_lock::{CountedMutex, LockCounters};
 
-/// Alignment of buffers, and the unit that addresses and lengths of device writes are multiples of.
+/// Alignment of buffers in bytes. Addresses and lengths of device writes are multiples of it, too.
 pub const ALIGNMENT: usize = 4096;
 
 /// Buffers of more pages than this are not recycled.
 const POOLED_PAGES: usize = 256;
-/// Bytes that the pool holds on to.
+/// The most bytes that the pool keeps.
 const POOL_BYTES: usize = 8 << 20;
 
 #[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -46,13 +46,13 @@ impl Buffer {
     }
 
     /// A buffer of `len` bytes whose content is not specified: zeros, or what an earlier user of
-    /// the memory left. For reads, which fill it entirely.
+    /// the memory left. It is for reads, which fill it entirely.
     pub fn for_reading(len: usize) -> Self {
         let pages = pages_of(len);
         Self { pages: recycled(pages).unwrap_or_else(|| zeroed_pages(pages)), len }
     }
 
-    /// How often the lock of the pool was taken, which all volumes of the process share.
+    /// Returns how often the lock of the pool was taken. All volumes of the process share the pool.
     pub fn pool_counters() -> LockCounters {
         POOL.counters()
     }
@@ -64,13 +64,14 @@ impl Buffer {
     }
 }
 
-/// The pages of a buffer of so many bytes: those that the pool has are of few sizes.
+/// Returns how many pages a buffer of `len` bytes gets. The count is rounded up to a power of two,
+/// so that the pool has pages of few sizes.
 fn pages_of(len: usize) -> usize {
     let pages = len.div_ceil(ALIGNMENT).max(1);
     if pages > POOLED_PAGES { pages } else { pages.next_power_of_two() }
 }
 
-/// So many pages from the pool, if it has them, with what an earlier user left.
+/// Takes that many pages from the pool, if it has them. They still hold what an earlier user left.
 fn recycled(pages: usize) -> Option<Vec<Page>> {
     if pages > POOLED_PAGES {
         return None;
@@ -116,7 +117,7 @@ impl DerefMut for Buffer {
 }
 
 impl From<&[u8]> for Buffer {
-    /// A copy. Memory that is new is not cleared before, if the bytes fill it.
+    /// A copy of the bytes. New memory is not zeroed first if the bytes fill it.
     fn from(bytes: &[u8]) -> Self {
         let (len, pages) = (bytes.len(), pages_of(bytes.len()));
         let (whole, rest) = bytes.as_chunks();
@@ -157,14 +158,14 @@ impl Deref for Owner {
 }
 
 impl Clone for Owner {
-    /// The same bytes, aligned.
+    /// Copies the bytes to aligned memory.
     fn clone(&self) -> Self {
         Self::Aligned(Buffer::from(&**self))
     }
 }
 
-/// A part of an immutable buffer that several users share. Writes keep it alive until they are
-/// done.
+/// A part of an immutable buffer that several users share. A write keeps the buffer alive until it
+/// is done.
 #[derive(Clone, Debug)]
 pub struct SharedBuffer {
     owner: Arc<Owner>,
@@ -175,15 +176,16 @@ impl SharedBuffer {
     /// A part of this part.
     ///
     /// # Panics
-    /// When `range` reaches beyond the end: it is the caller's own arithmetic, as in slicing.
+    /// When `range` reaches beyond the end: as in slicing, the caller is responsible for its
+    /// arithmetic.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.range.len(), "a slice beyond the end of its buffer");
         Self { owner: Arc::clone(&self.owner), range: self.range.start + range.start..self.range.start + range.end }
     }
 
-    /// The bytes, for writing. If any of the buffer is shared, it is copied as a whole first, since
-    /// the memory of a write in flight must not change.
+    /// Returns the bytes for writing. If any part of the buffer is shared, this copies the whole
+    /// buffer first, since the memory of a write in flight must not change.
     pub fn to_mut(&mut self) -> &mut [u8] {
         let whole = match Arc::make_mut(&mut self.owner) {
             Owner::Aligned(buffer) => &mut **buffer,
@@ -207,7 +209,7 @@ impl AsRef<[u8]> for SharedBuffer {
 }
 
 impl From<Vec<u8>> for SharedBuffer {
-    /// Takes the memory as it is; where it is not aligned, a direct write copies it.
+    /// Takes the memory as it is. If it is not aligned, a direct write copies it.
     fn from(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
         Self { owner: Arc::new(Owner::Plain(bytes)), range }
@@ -220,7 +222,7 @@ impl From<Buffer> for SharedBuffer {
     }
 }
 
-/// Whether memory is aligned for direct I/O.
+/// Returns whether the address and length of memory are aligned for direct I/O.
 pub(crate) fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGNMENT) && bytes.len().is_multiple_of(ALIGNMENT)
 }

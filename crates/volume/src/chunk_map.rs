@@ -1,4 +1,4 @@
-//! From logical addresses to places on devices, for every profile.
+//! The map from logical addresses to places on devices, for every profile.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,9 +26,9 @@ struct Chunk {
 enum Layout {
     /// Every stripe has all data.
     Copies,
-    /// Stripes take turns, each `copies` of them holding the same.
+    /// The data rotates over groups of `copies` stripes; the stripes of a group hold the same.
     Striped { copies: usize },
-    /// Stripes take turns, `parities` of them holding parity, and their roles rotate from row to
+    /// In each row `parities` stripes hold parity and the others data. The roles rotate from row to
     /// row.
     Parity { parities: usize },
 }
@@ -38,7 +38,7 @@ enum Layout {
 pub(crate) struct IoStripe {
     /// The device.
     pub(crate) devid: DeviceId,
-    /// Where on it.
+    /// The physical address on it.
     pub(crate) at: Physical,
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct MappedRange {
     pub(crate) len: u64,
     /// Where the copies are, at least one.
     pub(crate) copies: Vec<IoStripe>,
-    /// Whether writing all copies is enough: not with parity, where the one copy also follows from
-    /// the other stripes of its row.
+    /// Whether writing all copies is enough. With parity it is not: the range has one copy, which
+    /// also follows from the other stripes of its row.
     pub(crate) writable: bool,
 }
 
@@ -61,14 +61,14 @@ pub(crate) struct Row {
     pub(crate) start: Logical,
     /// How many stripes have data: the first ones. The others are P, then Q.
     pub(crate) data: usize,
-    /// Where the stretch is of each stripe.
+    /// Where each stripe has its part of the stretch.
     pub(crate) stripes: Vec<IoStripe>,
-    /// The stripe that has the address.
+    /// The index of the stripe that has the address that was looked up.
     pub(crate) wanted: usize,
 }
 
 impl Row {
-    /// Stripes with parity.
+    /// Returns how many stripes have parity.
     pub(crate) fn parities(&self) -> usize {
         self.stripes.len() - self.data
     }
@@ -94,7 +94,7 @@ impl Layout {
         }
     }
 
-    /// Stripes of a row that hold different data.
+    /// Returns how many stripes of a row hold different data.
     fn width(self, stripes: usize) -> u64 {
         let width = match self {
             Self::Copies => 1,
@@ -106,7 +106,7 @@ impl Layout {
 }
 
 impl Chunk {
-    /// Bytes that the chunk takes of each of its devices.
+    /// Returns how many bytes the chunk takes on each of its devices.
     fn extent_len(&self) -> u64 {
         match self.layout {
             Layout::Copies => self.item.length,
@@ -117,7 +117,7 @@ impl Chunk {
         }
     }
 
-    /// The piece at `offset` (below the chunk's length), not longer than `len`.
+    /// Returns the piece at `offset` (below the chunk's length), at most `len` bytes long.
     fn locate(&self, offset: u64, len: u64) -> MappedRange {
         let stripes = &self.item.stripes;
         let place = |stripe: &Stripe, within: u64| IoStripe { devid: stripe.devid, at: stripe.offset.plus(within) };
@@ -142,14 +142,15 @@ impl Chunk {
         MappedRange { len, copies, writable: !matches!(self.layout, Layout::Parity { .. }) }
     }
 
-    /// Which stripe of the chunk has this role in a row: those with data come first, then P, then
-    /// Q.
+    /// Returns the index of the stripe of the chunk that has this role in a row. The roles with
+    /// data come first, then P, then Q.
     fn turned(&self, role: usize, row: u64) -> usize {
         let stripes = self.item.stripes.len();
         (role + (row % stripes as u64) as usize) % stripes
     }
 
-    /// The row at `offset` (below the chunk's length), from there on; `None` without parity.
+    /// Returns the row at `offset` (below the chunk's length), from there on, or `None` if the
+    /// chunk has no parity.
     fn row(&self, offset: u64) -> Option<Row> {
         let Layout::Parity { parities } = self.layout else { return None };
         let stripes = &self.item.stripes;
@@ -168,8 +169,8 @@ impl Chunk {
         })
     }
 
-    /// The offset within the chunk of what lies here on a device; `None` where that is another
-    /// chunk's, or parity.
+    /// Returns the offset within the chunk of the data at this place on a device, or `None` if the
+    /// place belongs to another chunk or holds parity.
     fn offset_of(&self, devid: DeviceId, at: Physical) -> Option<u64> {
         let within = |stripe: &Stripe| at.0.checked_sub(stripe.offset.0).filter(|offset| *offset < self.extent_len());
         let holds = |(index, stripe): (usize, &Stripe)| {
@@ -188,7 +189,7 @@ impl Chunk {
         ((column as u64) < width && offset < self.item.length).then_some(offset)
     }
 
-    /// The logical offsets within the chunk whose row or copy touches a superblock.
+    /// Returns the logical offsets within the chunk whose row or copy overlaps a superblock.
     fn reserved(&self) -> Vec<Range<u64>> {
         let extent = self.extent_len();
         let width = self.layout.width(self.item.stripes.len());
@@ -233,8 +234,8 @@ impl Chunk {
 }
 
 impl ChunkMap {
-    /// Adds a chunk. `device_bytes` returns how many bytes a device has, `None` for one that is not
-    /// there.
+    /// Adds a chunk. `device_bytes` returns how many bytes a device has, or `None` for a device
+    /// that is missing.
     pub(crate) fn insert(
         &mut self,
         start: Logical,
@@ -271,7 +272,7 @@ impl ChunkMap {
         Ok(())
     }
 
-    /// Whether devices other than the lost ones have all data, of all chunks.
+    /// Returns whether the devices that are not lost have all data of all chunks.
     pub(crate) fn survives(&self, lost: impl Fn(DeviceId) -> bool) -> bool {
         self.chunks.values().all(|chunk| {
             let is_lost = |stripe: &&Stripe| lost(stripe.devid);
@@ -286,22 +287,22 @@ impl ChunkMap {
         })
     }
 
-    /// Removes the chunk that starts here; whether there was one.
+    /// Removes the chunk that starts here, and returns whether there was one.
     pub(crate) fn remove(&mut self, start: Logical) -> bool {
         self.chunks.remove(&start.0).is_some()
     }
 
-    /// The chunk that starts here.
+    /// Returns the chunk that starts here.
     pub(crate) fn get(&self, start: Logical) -> Option<&ChunkItem> {
         self.chunks.get(&start.0).map(|chunk| &chunk.item)
     }
 
-    /// All chunks in order.
+    /// Returns all chunks in the order of their addresses.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Logical, &ChunkItem)> {
         self.chunks.iter().map(|(start, chunk)| (Logical(*start), &chunk.item))
     }
 
-    /// Whether a chunk has something of a range of a device.
+    /// Returns whether a stripe of a chunk overlaps this range of a device.
     pub(crate) fn has_stripe_in(&self, devid: DeviceId, range: Range<u64>) -> bool {
         self.chunks.values().any(|chunk| {
             let overlaps = |start: u64| start < range.end && start + chunk.extent_len() > range.start;
@@ -309,12 +310,12 @@ impl ChunkMap {
         })
     }
 
-    /// The logical address of what lies here on a device.
+    /// Returns the logical address of the data at this place on a device.
     pub(crate) fn logical_of(&self, devid: DeviceId, at: Physical) -> Option<Logical> {
         self.chunks.iter().find_map(|(start, chunk)| chunk.offset_of(devid, at).map(|offset| Logical(start + offset)))
     }
 
-    /// The piece that starts at `at`, not longer than `len`.
+    /// Returns the piece that starts at `at`, at most `len` bytes long.
     pub(crate) fn locate(&self, at: Logical, len: u64) -> Result<MappedRange> {
         let unmapped = Error::Unmapped { at, len };
         let Some((start, chunk)) = self.chunks.range(..=at.0).next_back() else { return Err(unmapped) };
@@ -322,7 +323,8 @@ impl ChunkMap {
         if offset >= chunk.item.length { Err(unmapped) } else { Ok(chunk.locate(offset, len)) }
     }
 
-    /// The row with parity that has this address, from there on; `None` in other chunks.
+    /// Returns the part, from this address on, of the row that has it, or `None` in a chunk without
+    /// parity.
     pub(crate) fn row(&self, at: Logical) -> Option<Row> {
         let (start, chunk) = self.chunks.range(..=at.0).next_back()?;
         let offset = at.0 - start;
@@ -330,7 +332,7 @@ impl ChunkMap {
         Some(Row { start: row.start.plus(*start), ..row })
     }
 
-    /// All pieces of a range, in order; an error where a part of it is in no chunk.
+    /// Returns all pieces of a range, in order, or an error if a part of it is in no chunk.
     pub(crate) fn pieces(&self, at: Logical, len: u64) -> Result<Vec<MappedRange>> {
         let mut pieces = Vec::with_capacity(1);
         let mut done = 0;
@@ -343,8 +345,8 @@ impl ChunkMap {
         Ok(pieces)
     }
 
-    /// The logical ranges of the chunk at `start` that superblock copies overlap, and that must not
-    /// be allocated.
+    /// Returns the logical ranges of the chunk at `start` that overlap copies of the superblock.
+    /// They must not be allocated.
     pub(crate) fn reserved(&self, start: Logical) -> Vec<Range<u64>> {
         let Some(chunk) = self.chunks.get(&start.0) else { return Vec::new() };
         chunk.reserved().into_iter().map(|range| start.0 + range.start..start.0 + range.end).collect()

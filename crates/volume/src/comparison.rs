@@ -1,12 +1,12 @@
-//! Scrubs and whatever else compares what is on the devices with what should be there: meanwhile
-//! nothing is read from what devices that are far away keep in memory of reads and writes.
+//! Comparing what is on the devices with what should be there, as a scrub does. Meanwhile a device
+//! that is far away answers no read from what it keeps in memory of reads and writes.
 
 use std::sync::Arc;
 
 use crate::device::Device;
 use crate::volume::Volume;
 
-/// A comparison, which ends when this is dropped.
+/// A comparison. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Comparison(Vec<Arc<dyn Device>>);
 

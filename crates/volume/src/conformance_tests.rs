@@ -19,7 +19,7 @@ use crate::{
 };
 
 const SIZE: usize = 5 << 20;
-/// Behind the superblock and the mark of the writer.
+/// An address behind the superblock and the writer's mark.
 const BEHIND_SUPERBLOCK: u64 = 128 << 10;
 
 /// A device on a recorded one whose requests can be made to fail.
@@ -102,7 +102,7 @@ fn protected_devices_conform() {
     let protected = ProtectedDevice::new(stack.faulty.clone(), 0, timing, None).unwrap();
     assert!(stack.recording.counters().written_bytes > 0, "there is a mark");
     assert_conforms(stack.subject(protected).from(BEHIND_SUPERBLOCK));
-    // What is no volume has no mark.
+    // A device without a superblock gets no mark.
     let stack = Stack::new();
     let protected = ProtectedDevice::new(stack.faulty.clone(), 0, timing, None).unwrap();
     assert_conforms(stack.subject(protected));

@@ -1,5 +1,5 @@
-//! Locks that count how often they were taken, and how often somebody had to wait for one: what
-//! says whether a lock that all requests share stands in the way of more processors.
+//! Locks that count how often they were taken, and how often a thread had to wait for them. The
+//! counters show whether a lock that all requests share limits how many processors they can use.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,9 +8,9 @@ use ubtrfs_threads::{Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWri
 /// How often a lock was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockCounters {
-    /// By anybody.
+    /// All acquisitions.
     pub acquisitions: u64,
-    /// By those who found it taken and waited.
+    /// Acquisitions that found the lock taken and waited.
     pub contended: u64,
 }
 
@@ -30,8 +30,8 @@ impl std::iter::Sum for LockCounters {
     }
 }
 
-/// The counters of one lock. They lie beside it, so that counting touches no memory that taking it
-/// does not touch.
+/// The counters of one lock. They lie beside the lock, so that counting touches no memory that
+/// locking does not touch anyway.
 #[derive(Debug, Default)]
 struct Counts {
     acquisitions: AtomicU64,
@@ -43,7 +43,7 @@ impl Counts {
         Self { acquisitions: AtomicU64::new(0), contended: AtomicU64::new(0) }
     }
 
-    /// Tries first; waits, and counts that, if somebody has the lock.
+    /// Tries to take the lock; if another thread has it, counts that and waits.
     fn take<G>(&self, attempt: impl FnOnce() -> Option<G>, wait: impl FnOnce() -> G) -> G {
         attempt().unwrap_or_else(|| {
             self.contended.fetch_add(1, Relaxed);
@@ -51,7 +51,8 @@ impl Counts {
         })
     }
 
-    /// Counts for the only holder: nobody else does meanwhile, so it need not be one step.
+    /// Counts an acquisition of the only holder. No other thread counts meanwhile, so the addition
+    /// need not be atomic.
     fn count_alone(&self) {
         self.acquisitions.store(self.acquisitions.load(Relaxed) + 1, Relaxed);
     }
@@ -69,17 +70,18 @@ pub struct CountedMutex<T> {
 }
 
 impl<T> CountedMutex<T> {
-    /// A mutex of a rank, which nobody has.
+    /// An unlocked mutex of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self::in_order(rank, [0; 2], value)
     }
 
-    /// The same, which may be taken beside others of its rank that come before it in this order.
+    /// As [`Self::new`], but the mutex may be taken while others of its rank are held that come
+    /// before it in this order.
     pub const fn in_order(rank: Rank, order: [u64; 2], value: T) -> Self {
         Self { counts: Counts::new(), lock: Mutex::in_order(rank, order, value) }
     }
 
-    /// The same around what its type has as default.
+    /// As [`Self::new`], around the default value of the type.
     pub fn with_default(rank: Rank) -> Self
     where
         T: Default,
@@ -87,7 +89,7 @@ impl<T> CountedMutex<T> {
         Self::new(rank, T::default())
     }
 
-    /// Takes it.
+    /// Locks the mutex.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.lock.assert_order();
         let guard = self.counts.take(|| self.lock.try_lock(), || self.lock.lock());
@@ -95,20 +97,20 @@ impl<T> CountedMutex<T> {
         guard
     }
 
-    /// Takes it unless somebody has it.
+    /// Locks the mutex, or returns `None` if it is locked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let guard = self.lock.try_lock()?;
         self.counts.count_alone();
         Some(guard)
     }
 
-    /// How often that was.
+    /// Returns how often the mutex was locked.
     pub fn counters(&self) -> LockCounters {
         self.counts.get()
     }
 }
 
-/// An [`RwLock`] that counts, readers and writers alike.
+/// An [`RwLock`] that counts the acquisitions of readers and writers together.
 #[derive(Debug)]
 pub struct CountedRwLock<T> {
     counts: Counts,
@@ -116,12 +118,12 @@ pub struct CountedRwLock<T> {
 }
 
 impl<T> CountedRwLock<T> {
-    /// A lock of a rank, which nobody has.
+    /// An unlocked lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self { counts: Counts::new(), lock: RwLock::new(rank, value) }
     }
 
-    /// The same around what its type has as default.
+    /// As [`Self::new`], around the default value of the type.
     pub fn with_default(rank: Rank) -> Self
     where
         T: Default,
@@ -129,7 +131,7 @@ impl<T> CountedRwLock<T> {
         Self::new(rank, T::default())
     }
 
-    /// Takes it for reading, beside other readers.
+    /// Takes the lock for reading, shared with other readers.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.lock.assert_order();
         let guard = self.counts.take(|| self.lock.try_read(), || self.lock.read());
@@ -137,7 +139,7 @@ impl<T> CountedRwLock<T> {
         guard
     }
 
-    /// Takes it alone.
+    /// Takes the lock exclusively.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.lock.assert_order();
         let guard = self.counts.take(|| self.lock.try_write(), || self.lock.write());
@@ -145,12 +147,12 @@ impl<T> CountedRwLock<T> {
         guard
     }
 
-    /// How often either was.
+    /// Returns how often the lock was taken either way.
     pub fn counters(&self) -> LockCounters {
         self.counts.get()
     }
 
-    /// The lock itself, which nobody counts.
+    /// Returns the lock itself, whose acquisitions are not counted.
     pub fn uncounted(&self) -> &RwLock<T> {
         &self.lock
     }

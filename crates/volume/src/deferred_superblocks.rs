@@ -1,5 +1,5 @@
-//! A device that keeps superblocks in memory until they are asked for: however many commits there
-//! are, the volume on the device stays as it was until then.
+//! A device that keeps superblocks in memory until they are published: until then the volume on the
+//! device stays as it was, however many commits there are.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,12 +11,12 @@ use ubtrfs_threads::{Mutex, Rank};
 
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 
-/// A device whose superblocks are written by [`Self::publish`] alone. All else is written at once,
-/// so that who uses it must not overwrite anything that the superblocks on the device refer to.
+/// A device whose superblocks only [`Self::publish`] writes. Everything else is written at once, so
+/// its user must not overwrite anything that the superblocks on the device refer to.
 #[derive(Debug)]
 pub struct DeferredSuperblocks {
     device: Arc<dyn Device>,
-    /// The newest of each copy.
+    /// The newest content of each superblock copy, by its address.
     superblocks: Mutex<BTreeMap<Physical, DeviceWrite>>,
 }
 
@@ -26,15 +26,17 @@ impl DeferredSuperblocks {
         Self { device, superblocks: Mutex::with_default(Rank::DeferredSuperblocks) }
     }
 
-    /// Writes the superblocks, after everything else is durable; when it returns they are, too.
+    /// Makes everything else durable, then writes the superblocks and makes them durable, too.
     pub fn publish(self: &Arc<Self>) -> io::Result<()> {
         Self::publish_all(std::slice::from_ref(self))
     }
 
-    /// The same of all devices of a volume: everything else is durable on all of them before any
-    /// gets its superblock, and they get them at once, so that hardly a crash comes between.
+    /// As [`Self::publish`], for all devices of a volume. Everything else is durable on all of them
+    /// before any of them gets its superblock. All superblocks are written at once, so that a crash
+    /// hardly comes in between.
     pub fn publish_all(devices: &[Arc<Self>]) -> io::Result<()> {
-        // The devices may defer them, too.
+        // The devices below may defer superblocks, too, so the lock is not held while they are
+        // used.
         let kept: Vec<(&Arc<Self>, BTreeMap<Physical, DeviceWrite>)> = devices
             .iter()
             .map(|device| (device, device.superblocks.lock().clone()))
@@ -45,7 +47,7 @@ impl DeferredSuperblocks {
             device.device.submit(kept.values().cloned().collect())
         };
         let tickets: Vec<DeviceTicket> = kept.iter().map(submit).collect();
-        // All of them are waited for, whatever becomes of the first one.
+        // All tickets are waited for, even if the first one fails.
         let written: Vec<io::Result<()>> = tickets.into_iter().map(|ticket| Ok(ticket.wait()?)).collect();
         written.into_iter().collect::<io::Result<()>>()?;
         kept.iter().try_for_each(|(device, _)| device.device.flush())?;

@@ -1,5 +1,5 @@
-//! Writes that are submitted later, when something is known that takes a device to find out: the
-//! one who has them written does not wait for that.
+//! Writes that are submitted later, once something is known that only a slow request to the device
+//! can find out. The caller that submits them does not wait for that.
 
 use std::io;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ impl Submit {
     }
 }
 
-/// The ticket of writes that are not done.
+/// Returns a ticket that fails with this error, for writes that were not made.
 pub(crate) fn failed(writes: &[DeviceWrite], source: io::Error) -> DeviceTicket {
     let (at, len) = writes.first().map(|write| (write.at, write.data.len())).unwrap_or_default();
     DeviceTicket::done(Err(WriteError { at, len, source }))
 }
 
-/// Such writes.
+/// Writes that are not submitted yet.
 #[derive(Debug)]
 pub(crate) struct DeferredWrites {
     writes: Vec<DeviceWrite>,
@@ -40,7 +40,7 @@ pub(crate) struct DeferredWrites {
     place: Arc<Place>,
 }
 
-/// Where the ticket of the device comes.
+/// Where the device's ticket is put when the writes are submitted.
 #[derive(Debug)]
 struct Place {
     ticket: Mutex<Option<DeviceTicket>>,
@@ -54,14 +54,14 @@ impl Default for Place {
 }
 
 impl DeferredWrites {
-    /// The writes, and the ticket by which they are waited for.
+    /// Returns the deferred writes, and a ticket to wait for them.
     pub(crate) fn new(writes: Vec<DeviceWrite>, how: Submit) -> (Self, DeviceTicket) {
         let place = Arc::new(Place::default());
         let ticket = DeviceTicket::new(DeferredTicket(Arc::clone(&place)));
         (Self { writes, how, place }, ticket)
     }
 
-    /// Submits them, or has them fail.
+    /// Submits the writes, or has them fail with the error in `may_write`.
     pub(crate) fn submit(self, device: &dyn Device, may_write: &io::Result<()>) {
         let ticket = match may_write {
             Ok(()) => self.how.submit(device, self.writes),
@@ -84,13 +84,14 @@ impl PendingWrites for DeferredTicket {
                 None => self.0.filled.wait(&mut place),
             }
         };
-        // The device takes locks of its own.
+        // Not waited for under this lock, since the device takes locks of its own.
         drop(place);
         ticket.wait()
     }
 
     fn is_done(&self) -> bool {
-        // Taken out meanwhile, since the device takes locks of its own. Nobody else waits for it.
+        // The ticket is taken out meanwhile, since the device takes locks of its own. No other
+        // thread waits for it.
         let Some(ticket) = self.0.ticket.lock().take() else { return false };
         let is_done = ticket.is_done();
         *self.0.ticket.lock() = Some(ticket);

@@ -1,4 +1,4 @@
-//! What a device is: positioned reads, batches of writes, a barrier.
+//! The trait of a device: positioned reads, batches of writes, a barrier.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -14,125 +14,128 @@ use crate::error::WriteError;
 
 /// A device. All methods may be called by many threads at once.
 ///
-/// What each method promises is said here, and `conformance` (feature `testing`) tests exactly
-/// that: a test of each implementor runs it. A device that is away, or that has failed, keeps its
-/// size and fails requests with errors of its own instead.
+/// The comments here say what each method promises, and `conformance` (feature `testing`) tests
+/// exactly that: a test of each implementor runs it. A device that is away, or that has failed,
+/// keeps its size and fails requests with errors of its own instead.
 pub trait Device: Send + Sync + Debug {
-    /// Bytes of the device, as far as it is known: [`Self::find_size`] may find that there are
-    /// others by now.
+    /// Returns the size of the device in bytes, as far as it is known: [`Self::find_size`] may find
+    /// that it has changed.
     fn size(&self) -> u64;
 
-    /// Looks how large the device is by now, and returns that, which is its size from then on. One
-    /// that can't be looked at keeps its size.
+    /// Finds out how large the device is by now, in bytes, and returns that; from then on it is the
+    /// device's size. On an error the size stays as it was.
     fn find_size(&self) -> io::Result<u64> {
         Ok(self.size())
     }
 
-    /// Whether writes and discards are refused, with `ReadOnlyFilesystem`. It stays as it is.
+    /// Returns whether the device refuses writes and discards, with `ReadOnlyFilesystem`. This
+    /// never changes.
     fn is_read_only(&self) -> bool;
 
-    /// Fills `buf` from `at`. Any address and length will do. What a write that was waited for has
-    /// written is shown. A range that reaches beyond the device's end is `UnexpectedEof`, also
-    /// where the device has shrunk since its size was found; an empty one within the device is
-    /// read.
+    /// Fills `buf` from the physical address `at`. Any address and length will do. A read returns
+    /// what a write has written that was waited for. It fails with `UnexpectedEof` if the range
+    /// reaches beyond the device's end, also where the device has shrunk since its size was found.
+    /// An empty read within the device succeeds.
     fn read_at(&self, at: Physical, buf: &mut [u8]) -> io::Result<()>;
 
     /// Starts writes, in no particular order, and returns without waiting for them (though it may
-    /// wait while the device's queue is full). Addresses and lengths are multiples of 4096, else
-    /// the error is `InvalidInput`; beyond the device's end it is `UnexpectedEof`. Then nothing of
-    /// the batch is written. Each 4096 bytes that several writes of the batch have in common are
-    /// those of one of them. Errors are reported by the ticket, with the address and the length of
-    /// the write, or of neighbours that were written together with it. No writes, or empty ones,
-    /// succeed.
+    /// wait while the device's queue is full). Addresses and lengths are multiples of 4096 bytes,
+    /// else the error is `InvalidInput`; for a write beyond the device's end it is `UnexpectedEof`.
+    /// After these two errors nothing of the batch is written. Where several writes of the batch
+    /// overlap, each 4096 bytes are as one of them wrote them. The ticket reports errors, with the
+    /// address and the length of the write, or of the neighbours that were written together with
+    /// it. A batch without writes, or with empty ones, succeeds.
     fn submit(&self, writes: Vec<DeviceWrite>) -> DeviceTicket;
 
-    /// As [`Device::submit`], but each write is durable as it completes (FUA). Only where
-    /// [`Device::has_fua`].
+    /// As [`Device::submit`], but each write is durable as it completes (FUA). It may be called
+    /// only if [`Device::has_fua`] returns true.
     fn submit_fua(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         self.submit(writes)
     }
 
-    /// As [`Device::submit`], but before all that waits.
+    /// As [`Device::submit`], but the writes go before all that wait in the device's queue.
     fn submit_urgently(&self, writes: Vec<DeviceWrite>) -> DeviceTicket {
         self.submit(writes)
     }
 
-    /// Whether [`Device::submit_fua`] saves a barrier.
+    /// Returns whether the device supports [`Device::submit_fua`], which saves a barrier.
     fn has_fua(&self) -> bool {
         false
     }
 
-    /// How many reads are best under way at a time, before what they read is needed; 0 where a read
-    /// takes little time.
+    /// Returns how many reads are best in flight at a time before what they read is needed, or 0 if
+    /// a read takes little time.
     fn reads_ahead(&self) -> usize {
         0
     }
 
-    /// A barrier: when it returns, all writes that had completed when it was called are durable. If
-    /// it fails, what was not durable may be lost.
+    /// Issues a barrier: makes all writes durable that had completed when it was called. If it
+    /// fails, whatever was not durable may be lost.
     fn flush(&self) -> io::Result<()>;
 
-    /// The device has just become a volume's, and nothing is left of what was on it: others that
-    /// would write to it are kept out by what is only possible on a volume's device.
+    /// Keeps out others that would write to the device. It is called when the device has just
+    /// become a volume's and what was on it is wiped, since the protection needs a place that only
+    /// a volume's device has.
     fn protect(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Nothing is written to the device any more: others may have it, though it may still be read.
-    /// The second time it does nothing.
+    /// Gives the device up for writing: others may use it from now on, though the caller may still
+    /// read it. A second call does nothing.
     fn release(&self) {}
 
-    /// The caller knows that what was not durable when a flush failed may be lost, and compares or
-    /// writes it again: if the device takes no writes since then, it takes them again.
+    /// Has a device take writes again that has refused them since a flush failed. By this call the
+    /// caller confirms that it knows that whatever was not durable then may be lost, and that it
+    /// compares or rewrites it.
     fn take_writes_again(&self) {}
 
-    /// What is on the device is compared with what should be there, until as many calls of
-    /// [`Device::end_comparing`] as of this one: reads show what was read from it since then, and
-    /// nothing that was kept of reads or writes.
+    /// Begins a comparison of what is on the device with what should be there. Until each such call
+    /// has been followed by one of [`Device::end_comparing`], reads return only what was read from
+    /// the device since then, and nothing that was kept of earlier reads or of writes.
     fn begin_comparing(&self) {}
 
-    /// One comparison has ended; there may be others.
+    /// Ends one comparison; others may go on.
     fn end_comparing(&self) {}
 
-    /// Nobody waits any more for what is asked of the device: if it is away, requests fail soon.
-    /// One that is there answers as before.
+    /// Has requests fail soon, instead of waiting, if the device is away. A device that is there
+    /// answers as before.
     fn stop_waiting(&self) {}
 
-    /// Discards a range of whole 4096 bytes: its content is no longer needed, and it reads as
-    /// anything afterwards. All around it stays as it is. A range that reaches beyond the device's
-    /// end is `UnexpectedEof`; an empty one within it succeeds. `Unsupported` where the device
-    /// can't discard; then nothing changes.
+    /// Discards a range of multiples of 4096 bytes: its content is no longer needed, and reads of
+    /// it may return anything afterwards. Everything around it stays as it is. A range that reaches
+    /// beyond the device's end fails with `UnexpectedEof`; an empty one within it succeeds. The
+    /// error is `Unsupported` if the device can't discard; then nothing changes.
     fn discard(&self, at: Physical, len: u64) -> io::Result<()>;
 
-    /// What of the device takes space of the host, in order and apart from each other. The rest are
-    /// holes, which read as zeros. `None` where that is not known.
+    /// Returns the ranges of the device that take space on the host, in order and apart from each
+    /// other. The rest are holes, which read as zeros. Returns `None` if that is not known.
     fn data_ranges(&self) -> io::Result<Option<Vec<Range<u64>>>> {
         Ok(None)
     }
 
-    /// The file that the range can be read from at this address without this device's help, all of
-    /// it aligned to 4096 bytes, as memory has to be; counts the read. `None`: only
-    /// [`Device::read_at`] reads it, as always where the range is not aligned or not within the
-    /// device.
+    /// Returns a file from which the caller can read the range at this address by itself, and
+    /// counts the read. Address, length and memory have to be aligned to 4096 bytes. Returns `None`
+    /// if only [`Device::read_at`] can read the range, as always if it is not aligned or not within
+    /// the device.
     fn file_to_read(&self, _at: Physical, _len: usize) -> Option<Arc<File>> {
         None
     }
 
-    /// What the device has done so far; all of them only grow. Writes that were waited for are in
-    /// it.
+    /// Returns how much the device has done so far. The counters only grow. They include all writes
+    /// that were waited for.
     fn counters(&self) -> DeviceCounters;
 }
 
 /// One write.
 #[derive(Clone, Debug)]
 pub struct DeviceWrite {
-    /// Where.
+    /// The physical address in bytes.
     pub at: Physical,
-    /// What.
+    /// The content.
     pub data: SharedBuffer,
 }
 
-/// Writes in flight. They complete whether or not they are waited for; but only
+/// Writes in flight. They complete whether or not they are waited for, but only
 /// [`DeviceTicket::wait`] reports errors.
 #[must_use = "only `wait` reports whether the writes succeeded"]
 #[derive(Debug)]
@@ -140,9 +143,9 @@ pub struct DeviceTicket(Box<dyn PendingWrites>);
 
 /// A device's side of a [`DeviceTicket`].
 pub trait PendingWrites: Send + Debug {
-    /// Waits for all writes of the ticket; the first error, if any failed.
+    /// Waits for all writes of the ticket, and returns the first error if any failed.
     fn wait(self: Box<Self>) -> Result<(), WriteError>;
-    /// Whether `wait` would return at once.
+    /// Returns whether `wait` would return at once.
     fn is_done(&self) -> bool;
 }
 
@@ -152,17 +155,17 @@ impl DeviceTicket {
         Self(Box::new(pending))
     }
 
-    /// A ticket for writes that are over.
+    /// A ticket for writes that have ended.
     pub fn done(result: Result<(), WriteError>) -> Self {
         Self::new(Done(result))
     }
 
-    /// Waits for all writes of the ticket; the first error, if any failed.
+    /// Waits for all writes of the ticket, and returns the first error if any failed.
     pub fn wait(self) -> Result<(), WriteError> {
         self.0.wait()
     }
 
-    /// Whether `wait` would return at once.
+    /// Returns whether `wait` would return at once.
     pub fn is_done(&self) -> bool {
         self.0.is_done()
     }
@@ -187,7 +190,7 @@ pub struct DeviceCounters {
     pub reads: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// Writes as they went to the device, neighbours joined.
+    /// Writes as they were sent to the device, with neighbours joined.
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
@@ -254,12 +257,12 @@ impl CounterCells {
     }
 }
 
-/// The error of a read or write that reaches beyond the device.
+/// Returns the error of a read or write that reaches beyond the device's end.
 pub(crate) fn beyond_end(at: Physical, len: usize, size: u64) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, format!("{len} bytes at {at} reach beyond the device's end at {size}"))
 }
 
-/// The range of `len` bytes at `at`, if it is within a device of `size` bytes.
+/// Checks that the `len` bytes at `at` are within a device of `size` bytes.
 pub(crate) fn check_range(at: Physical, len: usize, size: u64) -> io::Result<()> {
     match at.0.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),
@@ -267,8 +270,8 @@ pub(crate) fn check_range(at: Physical, len: usize, size: u64) -> io::Result<()>
     }
 }
 
-/// Whether all writes keep the rules of [`Device::submit`] on a device of `size` bytes; else the
-/// error of the first that doesn't.
+/// Checks that all writes keep the rules of [`Device::submit`] on a device of `size` bytes. Returns
+/// the error of the first write that does not.
 pub fn check_writes(writes: &[DeviceWrite], size: u64) -> Result<(), WriteError> {
     for write in writes {
         let failed = |source| WriteError { at: write.at, len: write.data.len(), source };

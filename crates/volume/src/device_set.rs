@@ -1,5 +1,5 @@
-//! The devices that a volume has at a point in time. Who writes looks at one such set from
-//! beginning to end, whatever devices come meanwhile.
+//! The devices that a volume has at a point in time. A writer uses one such set from beginning to
+//! end, whatever devices are added meanwhile.
 
 use std::sync::Arc;
 
@@ -14,50 +14,51 @@ use crate::replacing::Replacing;
 pub(crate) struct DeviceSet {
     /// By their numbers.
     pub(crate) members: Vec<Arc<Member>>,
-    /// The device that gets what one of them gets, to replace it.
+    /// The device that is to replace one of them, and gets all writes that this one gets.
     pub(crate) replacing: Option<Arc<Replacing>>,
 }
 
 impl DeviceSet {
-    /// The device of this number.
+    /// Returns the device of this number.
     pub(crate) fn member(&self, devid: DeviceId) -> Result<&Arc<Member>> {
         self.members.iter().find(|member| member.devid() == devid).ok_or(Error::MissingDevice(devid))
     }
 
-    /// The device that gets what this one gets.
+    /// Returns the device that is to replace this one, if it still gets this one's writes.
     pub(crate) fn target_of(&self, devid: DeviceId) -> Option<&Arc<Member>> {
         let replacing = self.replacing.as_ref().filter(|replacing| replacing.source == devid)?;
         replacing.is_alive().then_some(&replacing.target)
     }
 
-    /// Whether this device is read only where no other has the same.
+    /// Returns whether this device is only read where no other device has the same data.
     pub(crate) fn avoids(&self, devid: DeviceId) -> bool {
         self.replacing.as_ref().is_some_and(|replacing| replacing.avoids_source && replacing.source == devid)
     }
 
-    /// All that something may be written to.
+    /// Returns all devices that may be written to.
     pub(crate) fn written(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.present().filter(|member| member.is_written())
     }
 
-    /// All that are there.
+    /// Returns all devices that are there, including the one that replaces another.
     pub(crate) fn present(&self) -> impl Iterator<Item = &Arc<Member>> {
         let target = self.replacing.iter().filter(|replacing| replacing.is_alive()).map(|replacing| &replacing.target);
         self.members.iter().filter(|member| !member.is_missing()).chain(target)
     }
 
-    /// Whether it is one of these, or is to replace one.
+    /// Returns whether the device is in this set, or is to replace one that is.
     pub(crate) fn has(&self, member: &Member) -> bool {
         let is_same = |other: &Arc<Member>| std::ptr::eq(Arc::as_ptr(other), member);
         self.members.iter().any(is_same) || self.is_target(member)
     }
 
-    /// Whether it is to replace one of these.
+    /// Returns whether the device is to replace one of this set.
     pub(crate) fn is_target(&self, member: &Member) -> bool {
         self.replacing.as_ref().is_some_and(|replacing| std::ptr::eq(Arc::as_ptr(&replacing.target), member))
     }
 
-    /// Devices that have all that was written, the only ones that get superblocks; no seeds.
+    /// Returns the devices that have everything that was written and are no seeds. Only they get
+    /// superblocks.
     pub(crate) fn current(&self) -> impl Iterator<Item = &Arc<Member>> {
         self.members.iter().filter(|member| !member.lags() && !member.is_seed())
     }

@@ -1,4 +1,4 @@
-//! Who keeps us from a device.
+//! The uses that keep us from a device.
 
 use std::path::{Path, PathBuf};
 
@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 pub enum User {
     /// The kernel has mounted it through this device.
     Mounted(PathBuf),
-    /// A holder that this mount namespace doesn't show has this device open, as mounts do.
+    /// Somebody has this device open exclusively, as a mount does, but this mount namespace shows
+    /// no mount of it.
     Undetermined(PathBuf),
-    /// It is attached to this device, and whether that is mounted can't be found out.
+    /// It is attached to this device, and it can't be found out whether that is mounted.
     Unknown(PathBuf),
-    /// It may be attached to this device: what the device is attached to can't be looked at.
+    /// It may be attached to this device: we may not look at what the device is attached to.
     Hidden(PathBuf),
 }
 
 impl User {
-    /// What is to be said of the device or image `path`.
+    /// Returns the message about the device or image `path`.
     pub(crate) fn of(&self, path: &Path) -> String {
         let shown = path.display();
         match self {

@@ -1,4 +1,4 @@
-//! Data that a caller reads by itself, as with an `io_uring` of its own, and verifies
+//! Data that a caller reads by itself, for example with an `io_uring` of its own, and verifies
 //! (invariant 11).
 
 use std::fs::File;
@@ -15,18 +15,20 @@ use crate::volume::Volume;
 /// Where a range of data can be read.
 #[derive(Clone, Debug)]
 pub struct DirectRead {
-    /// The device. Reads of it are aligned to 4096 bytes, in memory, too.
+    /// The device's file. Reads of it have address, length and memory aligned to 4096 bytes.
     pub file: Arc<File>,
     /// The physical address of the range in it, in bytes.
     pub at: u64,
-    /// Counts as one of the device's reads until it is dropped: others go to other copies.
+    /// Counts as one of the device's reads until it is dropped, so that other reads prefer other
+    /// copies.
     _reading: Arc<Reading>,
 }
 
 impl Volume {
-    /// Where `len` bytes of data at `at` are on the device that has the fewest reads under way, for
-    /// a caller that reads them by itself. `None` where only [`Volume::read_data`] can read it: on
-    /// several devices, at no multiples of 4096, from a device that is no file.
+    /// Returns where `len` bytes of data at `at` are on the device that has the fewest reads in
+    /// flight, for a caller that reads them by itself. Returns `None` if only [`Volume::read_data`]
+    /// can read them: if they are on several devices, not aligned to 4096 bytes, or on a device
+    /// that is no file.
     pub fn direct_read(&self, at: Logical, len: usize) -> Option<DirectRead> {
         let pieces = self.pieces_to_read(at, len as u64, Proof::Nothing).ok()?;
         let [piece] = &pieces[..] else { return None };
@@ -36,7 +38,7 @@ impl Volume {
         Some(DirectRead { file, at: at.0, _reading: Arc::new(member.begin_read()) })
     }
 
-    /// Whether whole sectors of data have these checksums, one after the other.
+    /// Returns whether whole sectors of data match these checksums, in order.
     pub fn is_right_data(&self, sectors: &[u8], sums: &[u8]) -> bool {
         let (sector, sum) = (self.sector_size() as usize, self.checksum().size());
         sectors.len().is_multiple_of(sector)

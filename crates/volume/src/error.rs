@@ -16,8 +16,8 @@ pub struct Half {
     pub devid: DeviceId,
     /// Its last commit.
     pub generation: Generation,
-    /// The commit before those that are its own, and when they began in seconds since 1970; `None`
-    /// if that was not noted.
+    /// The last commit before those that only it has, and when these began, in seconds since 1970.
+    /// `None` if that was not noted.
     pub since: Option<(Generation, u64)>,
 }
 
@@ -42,8 +42,8 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// Only devices that lack something have this, and no checksum would tell whether theirs is
-    /// right.
+    /// Only devices that lack something have this address, and no checksum could tell whether their
+    /// content is right.
     #[error(
         "what is at {at} is only on devices that are missing or behind the others, and no checksum \
          tells whether theirs is right"
@@ -52,7 +52,7 @@ pub enum Error {
         /// The logical address.
         at: Logical,
     },
-    /// Devices are missing or stale that have data which no other device has.
+    /// Some devices are missing or stale, and no other device has all of their data.
     #[error(
         "{} and what it has is not all on other devices: the volume can only be read",
         missing_or_stale(.0)
@@ -91,7 +91,7 @@ pub enum Error {
     NoPartition {
         /// The number.
         number: u32,
-        /// Those that there are.
+        /// The numbers that it has.
         numbers: String,
     },
     /// A partition can't be used.
@@ -114,7 +114,8 @@ pub enum Error {
     /// The primary superblock can't be read.
     #[error("the superblock cannot be read: {0}")]
     SuperblockUnread(io::Error),
-    /// The primary superblock is damaged, but another copy is good: enough for reading only.
+    /// The primary superblock is damaged, but another copy is good, which suffices for reading
+    /// only.
     #[error("the primary superblock is damaged ({source}); the copy at {} MiB is good", copy.0 >> 20)]
     PrimarySuperblock {
         /// Where the good copy is.
@@ -140,7 +141,7 @@ pub enum Error {
         .0[0].devid, .0[1].devid, .0[0], .0[1]
     )]
     Apart(Box<[Half; 2]>),
-    /// What one device has was to be given up, though the others have nothing that it lacks.
+    /// One device was to be given up, though the others have nothing that it lacks.
     #[error(
         "device {ahead} has all that device {behind} has, and what was written since: nothing of it is given up; to go \
          back, mount device {behind} without it first, with -o degraded"
@@ -151,7 +152,7 @@ pub enum Error {
         /// One that has less.
         behind: DeviceId,
     },
-    /// What all devices have was to be given up.
+    /// All devices were to be given up.
     #[error("all devices that are given were to be given up: one of them has to count")]
     AllGivenUp,
     /// The volume has more devices than were given.
@@ -165,16 +166,16 @@ pub enum Error {
         have: u64,
         /// Devices of the volume.
         need: u64,
-        /// The others, as far as those given tell.
+        /// The missing ones, as far as the given devices list them.
         missing: Vec<DevItem>,
     },
     /// A stripe is on a device that was not given.
     #[error("device {0} of the volume is missing")]
     MissingDevice(DeviceId),
-    /// There is no device any more that is to replace another one: it was given up, or let go.
+    /// The device that was to replace another one is gone: it was given up, or released.
     #[error("the device that was to replace another one is no longer written to")]
     NoTarget,
-    /// What has no checksums is being written again and again.
+    /// Data without checksums can't be copied, since it is being written again and again.
     #[error("the data at {at} is being written")]
     Busy {
         /// The logical address.
@@ -188,13 +189,13 @@ pub enum Error {
         /// The least that it must have.
         need: u64,
     },
-    /// A device has the number of another one.
+    /// A device has the number of another device of the volume.
     #[error("device {0} is not the one that the volume knows by this number")]
     WrongDevice(DeviceId),
     /// A device that the volume does not list.
     #[error("device {0} no longer belongs to the volume")]
     UnlistedDevice(DeviceId),
-    /// A device is smaller than the volume believes.
+    /// A device is smaller than its item in the volume says.
     #[error("device {devid} is truncated: {have} bytes of {need}; open read-only to read what is left")]
     Truncated {
         /// The device.
@@ -204,7 +205,7 @@ pub enum Error {
         /// Bytes that belong to the volume.
         need: u64,
     },
-    /// The volume is one from which others are made.
+    /// The volume is a seed, from which other volumes are made.
     #[error("it is a seed, from which other volumes are made: it can only be read")]
     Seed,
     /// A write to a device that belongs to a seed.
@@ -240,7 +241,7 @@ pub enum Error {
     /// The chunk tree is malformed.
     #[error("chunk tree, block {block}: {what}")]
     ChunkTree {
-        /// The block where it shows.
+        /// The block in which that was found.
         block: Logical,
         /// What is wrong.
         what: &'static str,
@@ -280,7 +281,7 @@ pub enum Error {
         devid: DeviceId,
         /// Where.
         at: Physical,
-        /// The logical address of that place; none of a superblock.
+        /// The logical address of that place; `None` for a superblock.
         logical: Option<Logical>,
         /// How much.
         len: usize,
@@ -292,9 +293,9 @@ pub enum Error {
     Write {
         /// The device.
         devid: DeviceId,
-        /// Where on it. If neighbours were written together, where the first of them lies.
+        /// The physical address. If neighbours were written together, that of the first of them.
         at: Physical,
-        /// The logical address of that place; none of a superblock.
+        /// The logical address of that place; `None` for a superblock.
         logical: Option<Logical>,
         /// How much.
         len: usize,
@@ -321,7 +322,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The device has no superblock, or an earlier one of ours, where we wrote one.
+    /// Where we wrote a superblock, the device has none, or an earlier one of ours.
     #[error(
         "device {devid}: the superblock that we wrote is gone (generation {expected}, found {found:?}), and with it \
          perhaps all that was written since: the device has lost it, or another program has written there"
@@ -351,25 +352,25 @@ pub enum Error {
     /// The caller's request is invalid.
     #[error("bad request: {0}")]
     BadRequest(&'static str),
-    /// A structure to write has no room.
+    /// The superblock to write has no room for its content.
     #[error("cannot encode the superblock: {0}")]
     Encode(ubtrfs_format::Error),
 }
 
 impl Error {
-    /// The error of a write to a device, whose place has that logical address.
+    /// Returns the error of a write to a device at this logical address.
     pub(crate) fn writing(devid: DeviceId, error: WriteError, logical: Option<Logical>) -> Self {
         let WriteError { at, len, source } = error;
         Self::Write { devid, at, logical, len, source }
     }
 
-    /// Whether this is of a discard that the device may carry out at any time: it was asked for,
-    /// and there is no answer.
+    /// Returns whether a discard got no answer, so that the device may still carry it out at any
+    /// time.
     pub fn is_unanswered_discard(&self) -> bool {
         matches!(self, Self::Discard { source, .. } if source.kind() == io::ErrorKind::TimedOut)
     }
 
-    /// What a device could not do, if that is what happened.
+    /// Returns where a device failed, if this error is due to a device.
     pub fn device_fault(&self) -> Option<DeviceFault> {
         match self {
             Self::Read { devid, at, logical, len, .. } | Self::Write { devid, at, logical, len, .. } => {
@@ -386,15 +387,16 @@ impl Error {
     }
 }
 
-/// A write that failed. A device may join neighbours: then this is where the whole run lies.
+/// A write that failed. If the device has joined it with neighbours, address and length are those
+/// of the whole run.
 #[derive(Debug, thiserror::Error)]
 #[error("writing {len} bytes at {at}: {source}")]
 pub struct WriteError {
-    /// Where, on the device.
+    /// The physical address.
     pub at: Physical,
     /// How many bytes.
     pub len: usize,
-    /// What the device said.
+    /// The device's error.
     pub source: io::Error,
 }
 
@@ -409,7 +411,7 @@ impl From<WriteError> for io::Error {
 pub struct DeviceFault {
     /// The device.
     pub devid: DeviceId,
-    /// Where on it; of a flush nowhere.
+    /// The physical address; `None` if a flush failed.
     pub physical: Option<Physical>,
     /// The logical address of that place, if a chunk has it.
     pub logical: Option<Logical>,
@@ -417,14 +419,14 @@ pub struct DeviceFault {
     pub len: u64,
 }
 
-/// The subject of a sentence.
+/// Returns the subject and verb of a message.
 fn missing_or_stale(devices: &[DeviceId]) -> String {
     let numbers: Vec<String> = devices.iter().map(|devid| devid.0.to_string()).collect();
     let (noun, verb) = if devices.len() == 1 { ("device", "is") } else { ("devices", "are") };
     format!("{noun} {} {verb} missing or too old,", numbers.join(", "))
 }
 
-/// The end of a sentence.
+/// Returns the end of a message.
 fn list_missing(devices: &[DevItem]) -> String {
     let describe =
         |item: &DevItem| format!("device {} (UUID {}, {} MiB)", item.devid, item.uuid, item.total_bytes >> 20);
@@ -432,7 +434,7 @@ fn list_missing(devices: &[DevItem]) -> String {
     if list.is_empty() { String::new() } else { format!("; missing: {}", list.join(", ")) }
 }
 
-/// A logical address in a sentence that names a physical one.
+/// Returns the part of a message that adds the logical address to the physical one.
 fn also(logical: Option<Logical>) -> String {
     logical.map_or_else(String::new, |at| format!(" (logical {at})"))
 }

@@ -1,5 +1,4 @@
-//! Opening a device so that nobody else has it, neither another program of ubtrfs, nor the
-//! kernel.
+//! Opening a device exclusively: no other program of ubtrfs and no mount of the kernel may use it.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -20,12 +19,13 @@ use crate::file_device::{Exclusive, OpenMode, backing_file, whole_disk};
 use crate::loop_devices;
 use crate::named_device::{Opening, is_remote, open_named};
 
-/// How long a busy device is waited for.
+/// How long to wait for a busy device.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a busy loop device is waited for; its holder may only look at it.
+/// How long to wait for a busy loop device, since its holder may only be looking at it.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Claims a block device: while the result lives, nobody mounts it, and nobody has it mounted.
+/// Claims a block device: while the result lives, it is not mounted and can't be mounted. Fails if
+/// it is mounted.
 pub fn claim(path: &Path) -> Result<File> {
     let flags = (OFlags::EXCL | OFlags::CLOEXEC).bits() as i32;
     patiently(|| {
@@ -39,9 +39,9 @@ pub fn claim(path: &Path) -> Result<File> {
     })
 }
 
-/// Tries again for a while what fails because the device is busy. umount(8) returns when the last
-/// commit is durable; the server lets go of the device a moment later, and nobody should have to
-/// wait for that between two commands.
+/// Repeats an attempt for a while that fails because the device is busy. umount(8) returns when the
+/// last commit is durable, but the server releases the device a moment later, and nobody should
+/// have to wait for that between two commands.
 pub fn patiently<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -52,15 +52,15 @@ pub fn patiently<T>(attempt: impl Fn() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Opens a device so that nobody else has it. The kernel doesn't ask for our lock of an image file,
-/// so whether it has mounted one is looked for. A block device that is opened for reading is to be
-/// [claimed](claim) besides.
+/// Opens a device so that nobody else uses it. The kernel ignores our lock of an image file, so
+/// this also looks whether the kernel has mounted the image. A block device that is opened for
+/// reading has to be [claimed](claim) besides.
 pub fn open_exclusively(path: &Path, mode: OpenMode) -> Result<Arc<dyn Device>> {
     open_part_exclusively(path, mode, DevicePart::WHOLE, None)
 }
 
-/// Opens a device so that nobody else has this part of it. A block device is had as a whole. The
-/// timeout is that of [`Opening`].
+/// Opens a device so that nobody else uses this part of it. A block device is claimed as a whole.
+/// The timeout is that of [`Opening`].
 pub fn open_part_exclusively(
     path: &Path,
     mode: OpenMode,
@@ -71,20 +71,20 @@ pub fn open_part_exclusively(
     check_unmounted(path, mode, part).map(|()| device)
 }
 
-/// An error if the kernel has mounted this part of an image file, or that behind a loop device,
-/// through any other loop device. Who only looked at such a device holds it for a moment: that is
-/// waited for.
+/// Fails if the kernel has mounted this part of an image file through a loop device. For a loop
+/// device, checks the image behind it and all its other loop devices. A program that only looks at
+/// such a device holds it for a moment, so this waits a little before it fails.
 pub fn check_unmounted(path: &Path, mode: OpenMode, part: DevicePart) -> Result<()> {
     if is_remote(path) {
         return Ok(());
     }
     let number = std::fs::metadata(path).map_or(0, |metadata| metadata.rdev());
     let (image, part) = match backing_file(number) {
-        // Where the device is in its image isn't asked.
+        // The offset of the device in its image is not looked up, so all of the image counts.
         Some(image) => (image, DevicePart::WHOLE),
         None => (path.into(), part),
     };
-    // Who has claimed a partition keeps others from the whole disk, too.
+    // A claim of a partition keeps others from the whole disk, too.
     let known: Vec<u64> = [number].into_iter().chain(whole_disk(number)).collect();
     let deadline = Instant::now() + MOMENT;
     loop {

@@ -1,10 +1,10 @@
-//! What is said of faults of devices that cost nothing, since others have what was lost: for the
-//! statistics the last of them, and for the log a line for each cause.
+//! Reports of device faults that lost nothing, since other devices had the same data. The
+//! statistics keep the last ones, and the log gets a line for each cause.
 //!
 //! One cause, such as a device that was away, makes as many faults as the device has sectors. So
-//! neighbours are one record with the length of all, and of copies that are rewritten the log has
-//! the first of each device at once, and then, once in [`WINDOW`], how many more there were and
-//! where.
+//! neighbouring faults are one record with their total length. Of rewritten copies, the log gets a
+//! line at once for the first one of each device, and then, once in [`WINDOW`], a line about how
+//! many more there were and where.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -15,43 +15,43 @@ use ubtrfs_threads::{Mutex, Rank};
 
 use crate::error::DeviceFault;
 
-/// Records that are kept.
+/// How many records are kept.
 const MAX: usize = 8;
-/// How often the log has a line of one device and one kind.
+/// The time between two lines of the log about one device and one kind.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// A fault of a device, or of what it holds, or several of its neighbours.
+/// A fault of a device or of its content, or several faults of neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FaultRecord {
-    /// When it came, the last time.
+    /// When it occurred last.
     pub time: SystemTime,
-    /// How often it came.
+    /// How often it occurred.
     pub count: u64,
     /// What happened.
     pub cause: String,
-    /// Where; of neighbours where the first of them is, and how many bytes all have.
+    /// Where it occurred. For neighbours, the address of the first one and the length of all.
     pub device: DeviceFault,
 }
 
-/// What became of copies that were bad.
+/// What was done about bad copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     /// They were rewritten from others.
     Rewritten,
-    /// They could not be.
+    /// They could not be rewritten.
     NotRewritten,
-    /// Parity, which nobody rewrites.
+    /// They are parity, which is not rewritten.
     BadParity,
 }
 
-/// Where a copy is, or several that follow one another, and how many bytes it has.
+/// The place of one copy or of several adjacent ones, with their length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) devid: DeviceId,
     pub(crate) physical: Physical,
     pub(crate) logical: Logical,
     pub(crate) len: u64,
-    /// How many copies that is: of one tree block, or of so many sectors that follow one another.
+    /// How many copies these are: one of a tree block, or as many as there are adjacent sectors.
     pub(crate) copies: u64,
 }
 
@@ -73,7 +73,7 @@ struct State {
     series: BTreeMap<(DeviceId, Outcome), Series>,
 }
 
-/// Copies of one device that the log is to have a line about.
+/// Copies of one device about which the log is to have a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Series {
     /// When the last line was written.
@@ -81,7 +81,7 @@ struct Series {
     count: u64,
     bytes: u64,
     first: u64,
-    /// The end of the last one.
+    /// The end address of the last one.
     end: u64,
 }
 
@@ -99,8 +99,8 @@ impl Default for FaultLog {
 }
 
 impl FaultLog {
-    /// Notes a fault. One that is remembered counts once more, and as the newest; the next
-    /// neighbour of the newest becomes a part of it.
+    /// Notes a fault. If it is already recorded, its record counts once more and becomes the
+    /// newest. If it is the next neighbour of the newest record, it is added to that.
     pub(crate) fn note(&self, cause: String, device: DeviceFault) {
         let record = FaultRecord { time: wall_clock(), count: 1, cause, device };
         let mut state = self.0.lock();
@@ -121,14 +121,14 @@ impl FaultLog {
         state.last.push_back(FaultRecord { count, ..record });
     }
 
-    /// How many faults there were, and the last of them, the newest at the end.
+    /// Returns how many faults there were, and the last of them, the newest at the end.
     pub(crate) fn get(&self) -> (u64, Vec<FaultRecord>) {
         let state = self.0.lock();
         (state.total, state.last.iter().cloned().collect())
     }
 
-    /// What became of a bad copy; `what` is a tree block or a data sector, `why` it was not
-    /// rewritten.
+    /// Notes what was done about a bad copy. `what` is a tree block or a data sector, `why` is the
+    /// reason that it was not rewritten.
     pub(crate) fn bad_copy(&self, copy: Place, outcome: Outcome, what: &str, why: &str) {
         if let Some(line) = self.take(copy, outcome, what, why, Instant::now()) {
             line.write();
@@ -153,7 +153,7 @@ impl FaultLog {
         Some(Line { outcome, text })
     }
 
-    /// Says what no line has said: of those whose time has come, or of all.
+    /// Writes the lines that are due, or with `all` the rest of them.
     pub(crate) fn say_rest(&self, all: bool) {
         self.rest(all, Instant::now()).iter().for_each(Line::write);
     }
@@ -163,13 +163,13 @@ impl FaultLog {
         let due = |series: &Series| all || series.is_over(now);
         let some = state.series.iter_mut().filter(|(_, series)| due(series));
         let lines = some.filter_map(|((devid, outcome), series)| series.sum(*devid, *outcome, now)).collect();
-        // The next one is a first one again.
+        // The next copy of such a series gets a line at once again.
         state.series.retain(|_, series| !due(series) || series.since == now);
         lines
     }
 }
 
-/// Whether a fault is where another one ends.
+/// Returns whether the second fault begins where the first one ends.
 fn is_next(before: &DeviceFault, next: &DeviceFault) -> bool {
     let end = |fault: &DeviceFault| fault.physical.map(|at| at.0.saturating_add(fault.len));
     let logical_end = |fault: &DeviceFault| fault.logical.map(|at| at.0.saturating_add(fault.len));
@@ -211,7 +211,7 @@ impl Series {
         now.saturating_duration_since(self.since) >= WINDOW
     }
 
-    /// A line about all since the last one.
+    /// Returns a line about all copies since the last line.
     fn sum(&mut self, devid: DeviceId, outcome: Outcome, now: Instant) -> Option<Line> {
         if self.count == 0 {
             return None;

@@ -1,5 +1,5 @@
-//! What goes wrong on purpose with the superblocks of several devices, for tests of the tests. The
-//! switch is there with the feature `testing` only.
+//! Injected errors in how superblocks of several devices are handled, to test the tests. The switch
+//! exists with the feature `testing` only.
 
 #[cfg(feature = "testing")]
 mod switches {
@@ -11,7 +11,7 @@ mod switches {
         static FAULT: Cell<Option<SuperblockFault>> = const { Cell::new(None) };
     }
 
-    /// The thread's fault before, which is back at the end.
+    /// Restores the thread's earlier fault when it is dropped.
     struct Before(Option<SuperblockFault>);
 
     impl Drop for Before {
@@ -20,7 +20,7 @@ mod switches {
         }
     }
 
-    /// Does something in this thread, and gets superblocks wrong meanwhile.
+    /// Runs something in this thread with this fault injected.
     pub fn with_fault<T>(fault: SuperblockFault, run: impl FnOnce() -> T) -> T {
         let _before = Before(FAULT.with(|before| before.replace(Some(fault))));
         run()
@@ -38,12 +38,12 @@ mod switches {
     }
 }
 
-/// What is got wrong.
+/// An error that can be injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SuperblockFault {
-    /// Superblocks of one generation are one, whatever logs they refer to.
+    /// Superblocks of one generation are taken for the same one, whatever logs they refer to.
     ForgetLogs,
-    /// A superblock of our own that a later one should have replaced is another writer's.
+    /// A superblock of our own that a later one should have replaced is taken for another writer's.
     MistakeLostForForeign,
 }
 

@@ -37,7 +37,7 @@ pub enum Lasting {
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     faults: Mutex<Vec<Fault>>,
-    /// Reads, writes, barriers and discards that came.
+    /// How many reads, writes, barriers and discards were requested.
     asked: [AtomicU64; 4],
 }
 
@@ -62,7 +62,7 @@ impl FaultyDevice {
         self.faults.lock().push(Fault { operation, countdown: successes, errno, lasting });
     }
 
-    /// Operations of this kind that came so far, whether they failed or not.
+    /// Returns how many operations of this kind were requested so far, whether they failed or not.
     pub fn asked(&self, operation: Operation) -> u64 {
         self.asked[operation as usize].load(Ordering::Relaxed)
     }

@@ -27,7 +27,7 @@ use crate::write_pool::WritePool;
 /// The most bytes that an unaligned read copies at once.
 const BOUNCE: usize = 1 << 20;
 
-/// What a device is opened for.
+/// The access with which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// Reading.
@@ -36,30 +36,31 @@ pub enum OpenMode {
     ReadWrite,
 }
 
-/// Whether others are kept out.
+/// Which other users of the device are excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exclusive {
     /// Read-write: no other process may have the device open through ubtrfs, and a block device may
     /// not be mounted or be otherwise in use. Read-only: other processes may read, and an image
     /// file may not be open read-write through ubtrfs.
     Yes,
-    /// The same, but for a block device that is claimed apart from this, as by the kernel for a
-    /// mount (`fuseblk`).
+    /// As `Yes`, but a block device is not claimed here, since somebody else claims it, as the
+    /// kernel does for a mount (`fuseblk`).
     ButDevice,
-    /// No questions.
+    /// Nobody is excluded, and nothing is checked.
     No,
 }
 
 /// How writes reach the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
-    /// `io_uring` where the kernel gives it, else threads.
+    /// `io_uring` if the kernel offers it, else threads.
     Auto,
     /// A few threads.
     Threads,
 }
 
-/// An image file or block device. Used with `O_DIRECT` where the file system below has it.
+/// An image file or block device. It is used with `O_DIRECT` if the underlying file system supports
+/// that.
 #[derive(Debug)]
 pub struct FileDevice {
     file: Arc<File>,
@@ -89,8 +90,8 @@ impl FileDevice {
         Self::open_with(path.as_ref(), mode, exclusive, DevicePart::WHOLE, Engine::Auto)
     }
 
-    /// As [`FileDevice::open`], where only this part of an image file is used: others are kept out
-    /// of that, and may use other parts. A block device is claimed as a whole.
+    /// As [`FileDevice::open`], but uses only this part of an image file: others are kept out of
+    /// that part, and may use other parts. A block device is claimed as a whole.
     pub fn open_part(path: impl AsRef<Path>, mode: OpenMode, exclusive: Exclusive, part: DevicePart) -> Result<Self> {
         Self::open_with(path.as_ref(), mode, exclusive, part, Engine::Auto)
     }
@@ -125,7 +126,7 @@ impl FileDevice {
                 // Partitions of one loop device share its image, and each is claimed by itself.
                 let is_shared = read_only || is_block && whole_disk(stat.st_rdev).is_some();
                 lock(locked, is_shared, if is_block { DevicePart::WHOLE } else { part }, path)?;
-                // Somebody who held the lock until now may have put another file in its place.
+                // The process that held the lock until now may have put another file in its place.
                 let found = rustix::fs::stat(path).map_err(|error| failed(error.into()))?;
                 if !is_block && (found.st_dev, found.st_ino) != (stat.st_dev, stat.st_ino) {
                     return Err(Error::Held { path: path.to_owned(), by: None });
@@ -141,22 +142,22 @@ impl FileDevice {
         Ok(Self { file, image, path, size, read_only, is_block, direct, writer, counters })
     }
 
-    /// The path that it was opened by.
+    /// Returns the path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether `O_DIRECT` is used.
+    /// Returns whether `O_DIRECT` is used.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// Whether writes go through `io_uring`.
+    /// Returns whether writes go through `io_uring`.
     pub fn uses_io_uring(&self) -> bool {
         matches!(self.writer, Writer::Ring(_))
     }
 
-    /// Reads through a buffer of its own, since `O_DIRECT` requires aligned addresses, lengths and
+    /// Reads through a separate buffer, since `O_DIRECT` requires aligned addresses, lengths and
     /// memory.
     fn read_unaligned(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let unit = ALIGNMENT as u64;
@@ -187,15 +188,15 @@ impl Writer {
     }
 }
 
-/// The image file behind the loop device, or the partition of one, of this number, where it can be
-/// found.
+/// Returns the image file behind the loop device with this number, or behind the loop device that
+/// has the partition with this number, if it can be found.
 pub fn backing_file(device_number: u64) -> Option<PathBuf> {
     let whole = whole_disk(device_number).unwrap_or(device_number);
     let reported = std::fs::read(in_sysfs(whole).join("loop/backing_file")).ok()?;
     Some(OsStr::from_bytes(reported.strip_suffix(b"\n")?).into())
 }
 
-/// The number of the disk that the device of this number is a partition of.
+/// Returns the number of the disk that the device of this number is a partition of.
 pub fn whole_disk(device_number: u64) -> Option<u64> {
     let device = in_sysfs(device_number);
     if !device.join("partition").exists() {
@@ -228,8 +229,8 @@ fn open_file(path: &Path, read_only: bool, claim: bool) -> Result<File> {
     }
 }
 
-/// Whether direct reads of 4096 bytes work. If not (no such thing here, or larger blocks), turns
-/// `O_DIRECT` off.
+/// Returns whether direct reads of 4096 bytes work. If not (no `O_DIRECT` here, or larger blocks),
+/// turns `O_DIRECT` off.
 fn settle_direct(file: &File) -> io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     if !flags.contains(OFlags::DIRECT) {
@@ -315,7 +316,7 @@ impl Device for FileDevice {
 
     fn flush(&self) -> io::Result<()> {
         self.counters.flush();
-        // The size is not changed by what is written, so data alone is enough.
+        // Writes do not change the size, so flushing the data alone is enough.
         rustix::fs::fdatasync(self.file.as_fd()).map_err(Into::into)
     }
 
@@ -345,7 +346,7 @@ impl Device for FileDevice {
         }
         let (mut found, mut at, end) = (Vec::new(), 0, self.size());
         let whole = 0..end;
-        // What was allocated beforehand looks like a hole, and takes space.
+        // Preallocated space looks like a hole to `SEEK_DATA`, but takes space.
         if self.file.metadata()?.blocks().saturating_mul(512) >= end {
             return Ok(Some(Vec::from([whole])));
         }
@@ -375,11 +376,10 @@ impl Device for FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// Whatever waits for the device gets it now, even if the kernel is slow to take the ring
-    /// apart.
+    /// Gives up locks and claims at once, even if the kernel is slow to dismantle the ring.
     fn drop(&mut self) {
         if let Writer::Ring(ring) = &self.writer {
-            // Tickets may outlive the device, and the ring with them.
+            // Tickets may outlive the device, and they keep the ring alive.
             ring.drain();
         }
         self.writer = Writer::None;

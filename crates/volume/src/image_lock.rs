@@ -1,13 +1,13 @@
 //! Locks of image files: of a whole one, or of the part that a volume is in.
 //!
 //! A writer of a whole image locks the file exclusively (flock(2)). All others lock it shared, and
-//! besides lock their part by an open file description lock (fcntl(2)): writers of a part
-//! exclusively, readers shared. So writers of a whole image exclude everybody, as they always did,
-//! and users of parts exclude those whose part has a byte in common.
+//! in addition lock their part by an open file description lock (fcntl(2)): writers of a part
+//! exclusively, readers shared. So a writer of a whole image excludes all others, as it always did,
+//! and a user of a part excludes those whose part overlaps with it.
 //!
-//! Every user who may read a file can have any of these locks but those of fcntl(2) for writing. So
-//! the writer of a whole image has one, too, behind all content: by it images are known that show
-//! nothing yet of what they will be.
+//! Every user who may read a file can take any of these locks except those of fcntl(2) for writing.
+//! So the writer of a whole image takes one of those, too, behind all content. It identifies an
+//! image that shows nothing yet of what it will be.
 
 use std::fs::File;
 use std::io;
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::device_part::DevicePart;
 use crate::error::{Error, Result};
 
-/// What the writer of a whole image locks by fcntl(2).
+/// The range that the writer of a whole image locks by fcntl(2).
 const OF_WRITER: DevicePart = DevicePart { start: 1 << 62, size: Some(512) };
 
 /// Locks a part of an image file: shared, or exclusively.
@@ -59,8 +59,9 @@ fn judge(locked: rustix::io::Result<()>, path: &Path, holder: impl FnOnce() -> O
     Ok(())
 }
 
-/// The process that has locked an image by flock(2), if `/proc/locks` shows one. Every user who may
-/// read the image can lock it, so its name helps against programs that are not ours.
+/// Returns the process that has locked an image by flock(2), if `/proc/locks` shows one. Since
+/// every user who may read the image can lock it, the name helps against programs that are not
+/// ours.
 fn holder(image: &File) -> Option<String> {
     let image = image.metadata().ok()?;
     let (major, minor) = (libc::major(image.dev()), libc::minor(image.dev()));
@@ -76,17 +77,18 @@ fn holder(image: &File) -> Option<String> {
     Some(format!("another program, {} (process {process})", name.trim_end().escape_debug()))
 }
 
-/// Whether somebody writes to a file who uses it as an image, by the look of the lock.
+/// Returns whether another process uses a file as an image and writes to it, judged by the range of
+/// its lock.
 pub(crate) fn is_written(file: &File) -> bool {
     other_lock(file, libc::F_RDLCK).is_some_and(|lock| lock.l_start % 4096 == 0 && lock.l_len % 512 == 0)
 }
 
-/// Where the part of a file begins that somebody has locked by fcntl(2).
+/// Returns the offset of the part of a file that another process has locked by fcntl(2).
 pub(crate) fn locked_place(file: &File) -> Option<u64> {
     other_lock(file, libc::F_WRLCK).and_then(|lock| u64::try_from(lock.l_start).ok())
 }
 
-/// A lock of somebody else's that excludes one of this kind.
+/// Returns another process's lock that conflicts with one of this kind.
 fn other_lock(file: &File, kind: i32) -> Option<libc::flock> {
     let mut request = request(kind, DevicePart::WHOLE);
     // SAFETY: the request takes a pointer to a `struct flock`, in which it returns a lock.
@@ -130,7 +132,7 @@ mod tests {
         let part = |start: u64, size: u64| DevicePart { start, size: Some(size) };
         let rest = DevicePart { start: 3 << 20, size: None };
         let (first, second) = (part(0, 1 << 20), part(1 << 20, 1 << 20));
-        // Who has what, shared or not, and who else may have what.
+        // The first lock and the second one, each shared or not, and whether both can be held.
         let cases = [
             ((first, false), (second, false), true),
             ((first, false), (first, false), false),

@@ -1,5 +1,5 @@
-//! What is in flight: writes, with their addresses, discards, and repairs. What is being repaired
-//! is not written meanwhile.
+//! The operations in flight: writes, with their addresses, discards, and repairs. A range that is
+//! being repaired is not written meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -16,9 +16,9 @@ use crate::buffer::SharedBuffer;
 #[derive(Debug)]
 pub(crate) struct InFlight {
     state: Mutex<State>,
-    /// Nothing is in flight any more.
+    /// Notified when nothing is in flight any more.
     emptied: Condvar,
-    /// A repair has ended.
+    /// Notified when a repair has ended.
     repaired: Condvar,
 }
 
@@ -53,7 +53,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// Keeps writes from a range, and who gives up devices waiting, until it is dropped.
+/// While it lives, nothing is written to its range, and a release of the devices waits.
 #[derive(Debug)]
 pub(crate) struct Repairing {
     range: Range<u64>,
@@ -79,7 +79,7 @@ pub(crate) struct Registration {
 }
 
 impl InFlight {
-    /// Waits while any of it is being repaired.
+    /// Registers ranges as in flight. Waits while any part of them is being repaired.
     pub(crate) fn register(self: &Arc<Self>, ranges: Vec<Range<u64>>) -> Registration {
         let mut state = self.state.lock();
         while ranges.iter().any(|range| state.repairs(range)) {
@@ -91,7 +91,7 @@ impl InFlight {
         Registration { in_flight: Arc::clone(self), number }
     }
 
-    /// The same for nodes, which are [found](Self::node) as long as they are registered.
+    /// As [`Self::register`], for nodes, which [`Self::node`] finds as long as they are registered.
     pub(crate) fn register_nodes(self: &Arc<Self>, nodes: Vec<(Range<u64>, SharedBuffer)>) -> Registration {
         let registration = self.register(nodes.iter().map(|(range, _)| range.clone()).collect());
         let numbered = nodes.into_iter().map(|(range, node)| (range.start, (registration.number, node)));
@@ -99,13 +99,13 @@ impl InFlight {
         registration
     }
 
-    /// The same for what needs the devices, though nobody looks for the addresses.
+    /// Registers an operation that needs the devices, but whose addresses nobody looks up.
     pub(crate) fn register_unaddressed(self: &Arc<Self>) -> Registration {
         self.register(Vec::new())
     }
 
-    /// From here on nothing is written to these `len` bytes until the result is dropped; `None` if
-    /// something is on its way there. Waits for other repairs of them.
+    /// Begins a repair: until the result is dropped, nothing is written to these `len` bytes.
+    /// Returns `None` if a write to them is in flight. Waits for other repairs of them.
     pub(crate) fn begin_repair(self: &Arc<Self>, at: Logical, len: u64) -> Option<Repairing> {
         let range = at.0..at.0.saturating_add(len);
         let under_way = self.register_unaddressed();
@@ -114,7 +114,7 @@ impl InFlight {
             self.repaired.wait(&mut state);
         }
         if state.touches(&range) {
-            // Not while it is locked.
+            // Dropping `under_way` takes the lock again.
             drop(state);
             return None;
         }
@@ -123,7 +123,7 @@ impl InFlight {
         Some(Repairing { range, under_way })
     }
 
-    /// Waits until nothing is in flight, at most for this time; whether that is so.
+    /// Waits until nothing is in flight, at most for this time. Returns whether that is so.
     pub(crate) fn is_empty_within(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut state = self.state.lock();
@@ -135,19 +135,19 @@ impl InFlight {
         true
     }
 
-    /// The node that is being written to this address.
+    /// Returns the node that is being written to this address.
     pub(crate) fn node(&self, at: Logical) -> Option<SharedBuffer> {
         self.state.lock().nodes.get(&at.0).map(|(_, node)| node.clone())
     }
 
-    /// Whether any write in flight touches these `len` bytes.
+    /// Returns whether any write in flight touches these `len` bytes.
     pub(crate) fn touches(&self, at: Logical, len: u64) -> bool {
         self.state.lock().touches(&(at.0..at.0.saturating_add(len)))
     }
 }
 
 impl Registration {
-    /// Whether the writes are of this volume.
+    /// Returns whether this registers writes of the volume that has `in_flight`.
     pub(crate) fn is_of(&self, in_flight: &Arc<InFlight>) -> bool {
         Arc::ptr_eq(&self.in_flight, in_flight)
     }

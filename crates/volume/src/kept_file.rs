@@ -1,4 +1,4 @@
-//! Keeping a file that is about to be replaced from those who use images.
+//! Protecting a file that is about to be replaced from programs that use images.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -16,10 +16,11 @@ use crate::partitions::{Partition, PartitionTable};
 use crate::volume::Volume;
 use crate::window_device::WindowDevice;
 
-/// Keeps everybody who opens images [exclusively](crate::open_exclusively) from a file that is
-/// about to be replaced, as long as it is open. An error, about `shown`, if it is used as an image:
-/// by another program of ubtrfs, or through a loop device. What an ordinary user can't look at does
-/// not count. Neither do locks of a file that is no image: every user who may read it can lock it.
+/// Excludes everybody who opens images [exclusively](crate::open_exclusively) from a file that is
+/// about to be replaced, as long as it is open. Fails, with an error about `shown`, if the file is
+/// used as an image, by another program of ubtrfs or through a loop device. A use that an ordinary
+/// user can't examine does not count. Nor does a lock of a file that is no image, since every user
+/// who may read the file can lock it.
 pub fn keep_from_use(file: &File, shown: &Path) -> Result<()> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let path = Path::new(&path);
@@ -33,9 +34,10 @@ pub fn keep_from_use(file: &File, shown: &Path) -> Result<()> {
     }
 }
 
-/// Whether a locked file is an image: with a writer, or with remains of a superblock where it
-/// begins, where a partition does, or where somebody has locked it, who may have opened a part by
-/// its offset. What can't be read may be one.
+/// Returns whether a locked file may be an image. It is one if it has a writer, or if there are
+/// remains of a superblock at the beginning of the file, of a partition, or of a range that another
+/// process has locked, since that may have opened a part of the file by its offset. A file that
+/// can't be read may be one.
 fn may_be_image(file: &File, path: &Path) -> bool {
     if is_written(file) {
         return true;
@@ -45,7 +47,7 @@ fn may_be_image(file: &File, path: &Path) -> bool {
     let partitions = PartitionTable::read(&*device).ok().flatten().map(|table| table.partitions).unwrap_or_default();
     let partitions = partitions.iter().filter_map(Partition::part).map(|part| part.start);
     let mut starts = std::iter::once(0).chain(partitions).chain(locked_place(file));
-    // Nothing can be opened by another offset.
+    // A part can't be opened at any other offset.
     starts.any(|start| {
         WindowDevice::new(Arc::clone(&device), start, None).is_ok_and(|part| !Volume::is_without_superblock(&part))
     })

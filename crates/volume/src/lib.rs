@@ -1,14 +1,14 @@
-//! Devices as one logical address space: chunks, mirrors, checksums, barriers.
+//! The devices of a volume as one logical address space: chunks, mirrors, checksums, barriers.
 //!
-//! Nothing above this crate knows how many devices there are, how a profile spreads data over them,
-//! or when something is durable other than by the tokens that [`Volume`] gives:
-//! [`CompletedWrites`] from waiting, [`Flushed`] from a barrier after it, and only with that a
-//! superblock can be written.
+//! Crates above this one don't know how many devices there are or how a profile spreads data over
+//! them. They learn that something is durable only from the tokens that [`Volume`] gives:
+//! [`CompletedWrites`] after a wait, and [`Flushed`] after a barrier that follows it. A superblock
+//! can be written only with a [`Flushed`].
 //!
-//! The feature `testing` adds devices that only tests want: `FaultyDevice` fails on demand,
-//! `RecordingDevice` shows what a crash could leave, `OverlayDevice` shares an image with others,
-//! `ThrottledDevice` has a limited bandwidth. `conformance` tests that a device, of any crate, does
-//! what the trait [`Device`] promises.
+//! The feature `testing` adds devices for tests: `FaultyDevice` fails on demand, `RecordingDevice`
+//! shows what a crash could leave, `OverlayDevice` shares an image with others, `ThrottledDevice`
+//! has a limited bandwidth. `conformance` tests that a device, of any crate, does what the trait
+//! [`Device`] promises.
 
 mod absent_device;
 mod add_device;

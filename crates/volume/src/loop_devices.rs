@@ -1,4 +1,5 @@
-//! Whether the kernel has an image mounted through a loop device, in whatever mount namespace.
+//! Finding out whether the kernel has mounted an image through a loop device, in any mount
+//! namespace.
 //!
 //! A mount table shows one namespace only. The loop devices themselves are common to all: opening
 //! one exclusively fails while a file system is mounted from it, in any namespace.
@@ -17,12 +18,13 @@ use crate::device_user::User;
 use crate::file_device::{OpenMode, backing_file};
 use crate::mount_table::{is_source_of_others, is_source_of_ours};
 
-/// What the name in the status of a loop device begins with that serves a mount of ours as its
-/// source: what is read and written goes to the image itself. Those who mount give it.
+/// The prefix of the file name in the status of a loop device that only serves a mount of ours as
+/// its source. Data is read and written through the image itself. The programs that mount set this
+/// name.
 pub const SOURCE_LABEL: &[u8] = b"ubtrfs:";
 
-/// Who uses this part of an image file through a loop device. Of `known`, device numbers, that is
-/// known.
+/// Returns who uses this part of an image file through a loop device. The devices with the numbers
+/// in `known` are not looked at.
 pub(crate) fn user(image: &Path, known: &[u64], mode: OpenMode, part: DevicePart) -> Option<User> {
     let image = std::fs::metadata(image).ok()?;
     let entries = std::fs::read_dir("/sys/block").ok()?.flatten();
@@ -40,7 +42,7 @@ pub(crate) fn user(image: &Path, known: &[u64], mode: OpenMode, part: DevicePart
     hidden
 }
 
-/// Whether this is a loop device that only serves one of our mounts as its source.
+/// Returns whether this is a loop device that only serves one of our mounts as its source.
 pub(crate) fn serves_our_mount(device: &Path) -> bool {
     matches!(attached(device), Ok(Some(attached)) if attached.is_our_source)
 }
@@ -62,7 +64,7 @@ impl LoopDevice {
         Some(Self { reported: reported.into(), node, number })
     }
 
-    /// The use of the image through this device.
+    /// Returns the use of the image through this device.
     fn user(self, image: &Metadata, mode: OpenMode) -> Option<User> {
         let id = (image.dev(), image.ino());
         // In a container or a chroot there may be no node, or another device's.
@@ -71,30 +73,31 @@ impl LoopDevice {
             let is_it = attached.is_some_and(|to| (to.device, to.inode) == id && !to.is_our_source);
             return if is_it { held(self.node) } else { None };
         }
-        // Ordinary users may not query the device; sysfs shows them the path of its file.
+        // Ordinary users may not query the device, but sysfs shows them the path of its file.
         let writes = mode == OpenMode::ReadWrite;
         match std::fs::metadata(backing_file(self.number)?) {
             Ok(backing) if (backing.dev(), backing.ino()) != id || is_source_of_ours(&self.node) => None,
             Ok(_) if is_source_of_others(&self.node) => Some(User::Mounted(self.node)),
             Ok(_) => writes.then_some(User::Unknown(self.node)),
-            // A path that may not be followed is another name of the file, or of another file.
+            // A path without permission may be another name of this file, or of another file.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && image.nlink() < 2 => None,
             Err(_) => (writes && self.may_show(image.len())).then_some(User::Hidden(self.node)),
         }
     }
 
-    /// An attribute that is a number.
+    /// Returns an attribute that is a number.
     fn number_of(&self, name: &str) -> Option<u64> {
         std::fs::read_to_string(self.reported.join(name)).ok()?.trim().parse().ok()
     }
 
-    /// The part of its file that it shows.
+    /// Returns the part of its file that the device shows.
     fn part(&self) -> Option<DevicePart> {
         let (start, sectors) = (self.number_of("loop/offset")?, self.number_of("size")?);
         Some(DevicePart { start, size: Some(sectors.checked_mul(512)?) })
     }
 
-    /// Whether the size of the device is what a file of so many bytes gives it.
+    /// Returns whether the size of the device is the one that it would have over a file of so many
+    /// bytes.
     fn may_show(&self, bytes: u64) -> bool {
         let (Some(sectors), Some(offset), Some(limit)) =
             (self.number_of("size"), self.number_of("loop/offset"), self.number_of("loop/sizelimit"))
@@ -122,7 +125,7 @@ fn held(device: PathBuf) -> Option<User> {
     is_held.then_some(User::Undetermined(device))
 }
 
-/// What a loop device is attached to.
+/// The file that a loop device is attached to.
 struct Attached {
     /// The device number of the file system that the file is on.
     device: u64,
@@ -142,8 +145,8 @@ struct LoopStatus {
     _rest: [u64; 14],
 }
 
-/// What the loop device at `path` is attached to; `None` if it is no loop device or attached to
-/// nothing.
+/// Returns the file that the loop device at `path` is attached to, or `None` if it is no loop
+/// device or attached to nothing.
 fn attached(path: &Path) -> io::Result<Option<Attached>> {
     /// `LOOP_GET_STATUS64`
     const GET_STATUS: libc::c_ulong = 0x4c05;

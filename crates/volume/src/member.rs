@@ -1,9 +1,10 @@
-//! One device of a volume, and how far it can be relied on.
+//! One device of a volume, and how far its content can be relied on.
 //!
-//! A device that failed a write or a flush lacks something that the others have: it *lags*. It gets
-//! all later writes, as far as it takes them, but no superblock any more (invariant 34), so that
-//! its generation shows at the next mount that it is behind. Until all of it has been compared and
-//! rewritten, it is read only where the others can't be, and only what a checksum proves.
+//! A device that failed a write or a flush lacks something that the others have: it *lags*. It
+//! still gets all later writes, as far as it accepts them, but no more superblocks (invariant 34),
+//! so that at the next mount its generation shows that it is behind. Until all of it has been
+//! compared and rewritten, it is read only for what the others can't supply, and only what a
+//! checksum proves is used.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -28,36 +29,37 @@ pub(crate) struct Member {
     pub(crate) primary: Mutex<Primary>,
     is_missing: bool,
     is_seed: bool,
-    /// The commit from which on it has superblocks.
+    /// The first commit for which it has a superblock.
     joins: AtomicU64,
-    /// The commit from which on it has none any more.
+    /// The first commit for which it has no superblock any more.
     leaves: AtomicU64,
     lag: AtomicU8,
     history: AtomicU8,
-    /// The commit after the one that it has, if its blocks are believed, too; or 0.
+    /// The last commit of which its tree blocks are believed, if that is later than the commit of
+    /// its superblock; or 0.
     has_blocks_of: AtomicU64,
-    /// It is given up, and its superblock does not say so yet.
+    /// It is given up, but its superblock does not say so yet.
     is_given_up: AtomicBool,
-    /// Reads that are under way.
+    /// How many reads are in flight.
     reads: Arc<AtomicUsize>,
-    /// How often it has not kept what it should have got.
+    /// How often it has failed to keep what it should have got.
     missed: AtomicU64,
     errors: [AtomicU64; 5],
-    /// The counters as the volume keeps them.
+    /// The counters that the volume's `DEV_STATS` item has.
     saved_errors: Mutex<DeviceErrors>,
 }
 
 const CURRENT: u8 = 0;
-/// It lags, and a crash would leave it with a superblock as new as the others'.
+/// It lags, but a crash would leave it with a superblock as new as the others'.
 const LAG_UNKNOWN: u8 = 1;
 /// It lags, and its superblock is older than the others'.
 const LAG_DURABLE: u8 = 2;
 
 /// Its superblock is one that the volume had.
 const SHARED: u8 = 0;
-/// That is likely, and not certain.
+/// Its superblock is likely, but not certainly, one that the volume had.
 const UNPROVEN: u8 = 1;
-/// It was written without the others, or is given up.
+/// It was written without the others, or it is given up.
 const APART: u8 = 2;
 
 /// What a device failed at, in the order of the counters in `DEV_STATS` items.
@@ -83,12 +85,13 @@ pub struct DeviceErrors {
 }
 
 impl DeviceErrors {
-    /// How often it failed at this.
+    /// Returns how often it failed at this.
     pub fn of(&self, kind: DeviceErrorKind) -> u64 {
         self.counts[kind as usize]
     }
 
-    /// The key of a device's `DEV_STATS` item in the device tree: `(0 PERSISTENT_ITEM devid)`.
+    /// Returns the key of a device's `DEV_STATS` item in the device tree:
+    /// `(0 PERSISTENT_ITEM devid)`.
     pub fn key(devid: DeviceId) -> Key {
         Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, devid.0)
     }
@@ -102,7 +105,7 @@ impl DeviceErrors {
         errors
     }
 
-    /// The content of the item.
+    /// Returns the content of the item.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.counts.iter().flat_map(|count| count.to_le_bytes()).collect()
     }
@@ -146,34 +149,34 @@ impl Member {
         Self { is_missing: true, lag: AtomicU8::new(LAG_DURABLE), ..Self::new(device, item, Buffer::zeroed(0)) }
     }
 
-    /// A device of the volume from which this one was made: it is only read, and others may read
-    /// it, too.
+    /// A device of the seed volume from which this one was made: it is only read, and others may
+    /// read it, too.
     pub(crate) fn seed(device: Arc<dyn Device>, item: DevItem, primary: Buffer) -> Self {
         Self { is_seed: true, ..Self::new(device, item, primary) }
     }
 
-    /// Whether the device is another volume's, of which this one was made.
+    /// Returns whether the device belongs to a seed, from which this volume was made.
     pub(crate) fn is_seed(&self) -> bool {
         self.is_seed
     }
 
-    /// Whether anything is written to it at all.
+    /// Returns whether anything is written to it at all.
     pub(crate) fn is_written(&self) -> bool {
         !self.is_missing && !self.is_seed
     }
 
-    /// A device that the volume gets. It has a superblock from the commit on that
+    /// A device that is being added to the volume. It gets superblocks from the commit on that
     /// [`Self::set_joining`] names.
     pub(crate) fn joining(device: Arc<dyn Device>, item: DevItem) -> Self {
         Self { joins: AtomicU64::new(u64::MAX), ..Self::new(device, item, Buffer::zeroed(SUPERBLOCK_SIZE)) }
     }
 
-    /// The number by which the volume knows it.
+    /// Returns its number in the volume.
     pub(crate) fn devid(&self) -> DeviceId {
         DeviceId(self.devid.load(Ordering::Acquire))
     }
 
-    /// From now on it is the device of this item.
+    /// Gives it the item, and so the number, of the device that it replaces.
     pub(crate) fn take_place(&self, item: DevItem) {
         *self.item.lock() = item;
         self.devid.store(item.devid.0, Ordering::Release);
@@ -183,52 +186,53 @@ impl Member {
         self.is_missing
     }
 
-    /// The commit of this generation makes it a device of the volume.
+    /// Notes that the commit of this generation adds it to the volume.
     pub(crate) fn set_joining(&self, generation: Generation) {
         self.joins.store(generation.0, Ordering::Release);
     }
 
-    /// By the commit of this generation it is no device of the volume any more.
+    /// Notes that the commit of this generation removes it from the volume.
     pub(crate) fn set_leaving(&self, generation: Generation) {
         self.leaves.store(generation.0, Ordering::Release);
     }
 
-    /// Whether it is a device of the volume by this commit.
+    /// Returns whether it belongs to the volume as of this commit.
     pub(crate) fn belongs_to(&self, generation: Generation) -> bool {
         self.joins.load(Ordering::Acquire) <= generation.0 && !self.leaves_by(generation)
     }
 
-    /// Whether a commit is to take it out of the volume.
+    /// Returns whether a commit is to remove it from the volume.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaves.load(Ordering::Acquire) != u64::MAX
     }
 
-    /// Whether this commit or an earlier one makes it no device of the volume any more.
+    /// Returns whether this commit or an earlier one removes it from the volume.
     pub(crate) fn leaves_by(&self, generation: Generation) -> bool {
         self.leaves.load(Ordering::Acquire) <= generation.0
     }
 
-    /// Whether this commit makes it a device of the volume.
+    /// Returns whether this commit adds it to the volume.
     pub(crate) fn joins_by(&self, generation: Generation) -> bool {
         self.joins.load(Ordering::Acquire) == generation.0
     }
 
-    /// Whether it lacks something that the others have, or is missing.
+    /// Returns whether it lacks something that the others have, or is missing.
     pub(crate) fn lags(&self) -> bool {
         self.lag.load(Ordering::Acquire) != CURRENT
     }
 
-    /// Whether it lags, and nothing on the devices says so yet.
+    /// Returns whether it lags and nothing on the devices shows that yet.
     pub(crate) fn lags_in_secret(&self) -> bool {
         self.lag.load(Ordering::Acquire) == LAG_UNKNOWN
     }
 
-    /// From now on it lags. `is_durable`: its superblock is older than the others'.
+    /// Marks it as lagging. `is_durable` means that its superblock is older than the others', so
+    /// that the next mount sees that it lags.
     pub(crate) fn set_lagging(&self, is_durable: bool) {
         self.lag.fetch_max(if is_durable { LAG_DURABLE } else { LAG_UNKNOWN }, Ordering::AcqRel);
     }
 
-    /// What is known of its superblock.
+    /// Notes what is known of the descent of its superblock.
     pub(crate) fn set_descent(&self, descent: Descent) {
         let history = match descent {
             Descent::Proven => SHARED,
@@ -238,51 +242,53 @@ impl Member {
         self.history.store(history, Ordering::Release);
     }
 
-    /// Whether its superblock is one that the volume had.
+    /// Returns whether its superblock is one that the volume had.
     pub(crate) fn shares_history(&self) -> bool {
         self.history.load(Ordering::Acquire) == SHARED
     }
 
-    /// What only it has is given up: before the first write it gets a superblock that says so.
+    /// Gives up what only this device has. Before the first write it gets a superblock that says
+    /// so.
     pub(crate) fn give_up(&self) {
         self.set_descent(Descent::Apart);
         self.set_lagging(true);
         self.is_given_up.store(true, Ordering::Release);
     }
 
-    /// Whether it is given up, and its superblock does not say so yet.
+    /// Returns whether it is given up, and its superblock does not say so yet.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Its superblock says that it is given up.
+    /// Notes that its superblock says that it is given up.
     pub(crate) fn set_given_up_on_disk(&self) {
         self.is_given_up.store(false, Ordering::Release);
     }
 
-    /// The newest generation that its superblock may have; `None` if it has none.
+    /// Returns the newest generation that its superblock may have, or `None` if it has none.
     pub(crate) fn generation(&self) -> Option<Generation> {
         self.primary.lock().newest_generation()
     }
 
-    /// The commit that its superblock is of, and of which it has everything; `None` if it has none,
-    /// or one of another history than the volume's.
+    /// Returns the commit of its superblock, of which it has everything, or `None` if it has no
+    /// superblock, or one of another history than the volume's.
     pub(crate) fn has_all_of(&self) -> Option<Generation> {
         if self.history.load(Ordering::Acquire) == APART { None } else { self.primary.lock().has_all_of() }
     }
 
-    /// It lacks nothing of this commit but the superblock, as far as anybody knows.
+    /// Notes that, as far as is known, it lacks nothing of this commit but the superblock.
     pub(crate) fn set_has_blocks_of(&self, generation: Generation) {
         self.has_blocks_of.store(generation.0, Ordering::Release);
     }
 
-    /// The last commit of which its tree blocks are believed; `None` if none are.
+    /// Returns the last commit of which its tree blocks are believed, or `None` if none are.
     pub(crate) fn has_blocks_of(&self) -> Option<Generation> {
         let later = Generation(self.has_blocks_of.load(Ordering::Acquire));
         self.has_all_of().map(|generation| generation.max(later))
     }
 
-    /// It has all that the others have, and gets superblocks again, also where its own is damaged.
+    /// Marks it as current: it has all that the others have, and gets superblocks again, even if
+    /// its own is damaged.
     pub(crate) fn set_current(&self) {
         if self.is_missing {
             return;
@@ -301,7 +307,7 @@ impl Member {
         Reading(Arc::clone(&self.reads))
     }
 
-    /// Reads that are under way.
+    /// Returns how many reads are in flight.
     pub(crate) fn reads(&self) -> usize {
         self.reads.load(Ordering::Relaxed)
     }
@@ -312,23 +318,24 @@ impl Member {
         }
     }
 
-    /// It has not kept what it should have got.
+    /// Notes that it has failed to keep what it should have got.
     pub(crate) fn note_missed(&self) {
         self.missed.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How often that was. Other than its counters of errors nobody resets this.
+    /// Returns how often it has failed to keep what it should have got. Unlike its counters of
+    /// errors, this is never reset.
     pub(crate) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Acquire)
     }
 
-    /// The counters, if the volume keeps others.
+    /// Returns the counters if they differ from those that the volume's item has.
     pub(crate) fn unsaved_errors(&self) -> Option<DeviceErrors> {
         let errors = self.errors();
         (errors != *self.saved_errors.lock()).then_some(errors)
     }
 
-    /// The volume keeps these counters.
+    /// Notes that the volume's item has these counters now.
     pub(crate) fn note_saved(&self, errors: DeviceErrors) {
         *self.saved_errors.lock() = errors;
     }
@@ -339,7 +346,7 @@ impl Member {
 
     pub(crate) fn add_errors(&self, errors: DeviceErrors) {
         for (cell, count) in self.errors.iter().zip(errors.counts) {
-            // Whatever a damaged item says.
+            // Saturates, since a damaged item may have any value.
             let _ = cell.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_add(count)));
         }
     }

@@ -28,7 +28,7 @@ impl MemoryDevice {
         Self { bytes: RwLock::new(Rank::MemoryDevice, bytes), size, counters: CounterCells::default() }
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.bytes.read().clone()
     }

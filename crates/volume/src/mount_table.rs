@@ -1,16 +1,16 @@
-//! The mount table: who has mounted a device.
+//! The mount table, which shows who has mounted a device.
 
 use std::path::Path;
 
 pub use ubtrfs_mounts::{Mounted, TABLE, all};
 
-/// Whether something that is not ours is mounted from `device`, as this mount namespace tells.
+/// Returns whether this mount namespace shows a mount of `device` that is not ours.
 pub(crate) fn is_source_of_others(device: &Path) -> bool {
     all().is_ok_and(|all| all.iter().any(|mounted| mounted.is_of_others(device)))
 }
 
-/// Whether a mount of ours has claimed `device` as its source, as this mount namespace tells. Those
-/// of the type `fuse` claim none: any user may give them any source.
+/// Returns whether this mount namespace shows a mount of ours that has claimed `device` as its
+/// source. Mounts of the type `fuse` claim nothing, since any user may give them any source.
 pub(crate) fn is_source_of_ours(device: &Path) -> bool {
     all().is_ok_and(|all| all.iter().any(|mounted| mounted.source == device && mounted.kind == "fuseblk.ubtrfs"))
 }

@@ -1,4 +1,4 @@
-//! From the name of a device to the device: paths, and URIs of exports. All commands ask here.
+//! Opening a device by its name: a path, or the URI of an export. All commands open devices here.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use crate::writer_mark::WriterMark;
 /// How a device is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
-    /// What for.
+    /// The access.
     pub mode: OpenMode,
-    /// Whether others are kept out: of an export, others that would write.
+    /// Which others are excluded. For an export these are other writers.
     pub exclusive: Exclusive,
     /// The part that is used.
     pub part: DevicePart,
@@ -52,17 +52,17 @@ pub fn open_named(name: &Path, how: Opening) -> Result<Arc<dyn Device>> {
     FileDevice::open_part(name, mode, exclusive, part).map(|device| Arc::new(device) as _)
 }
 
-/// When it is certain that nobody else has an export: tests of the tests.
+/// When to check that nobody else has an export: to test the tests.
 #[cfg(feature = "testing")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseCheck {
-    /// As each byte is sent.
+    /// Whenever bytes are sent.
     AsSent,
-    /// As a write is submitted only, which is wrong.
+    /// Only when a write is submitted, which is wrong.
     AsSubmitted,
 }
 
-/// Opens an export for writing as on a machine of its own, with its own clock.
+/// Opens an export for writing as another machine with a clock of its own would.
 ///
 /// # Errors
 /// As [`open_named`].
@@ -86,18 +86,18 @@ pub fn open_elsewhere(
     Ok(Arc::new(ReadAheadDevice::new(Arc::new(protected), 0)))
 }
 
-/// Opens a device for reading, without keeping anybody out.
+/// Opens a device for reading, without excluding anybody.
 pub fn open_to_look(name: &Path) -> Result<Arc<dyn Device>> {
     let part = DevicePart::WHOLE;
     open_named(name, Opening { mode: OpenMode::ReadOnly, exclusive: Exclusive::No, part, timeout: None })
 }
 
-/// Whether the name is that of an export of a server, and no path.
+/// Returns whether the name is that of a server's export, not a path.
 pub fn is_remote(name: impl AsRef<OsStr>) -> bool {
     Uri::is_meant(name)
 }
 
-/// Whether two names are of one export of one server, however it is connected to.
+/// Returns whether two names mean the same export of the same server, however it is connected to.
 pub fn is_same_export(one: impl AsRef<OsStr>, other: impl AsRef<OsStr>) -> bool {
     match (Uri::parse(one), Uri::parse(other)) {
         (Ok(one), Ok(other)) => (one.address, one.export) == (other.address, other.export),
@@ -105,7 +105,7 @@ pub fn is_same_export(one: impl AsRef<OsStr>, other: impl AsRef<OsStr>) -> bool 
     }
 }
 
-/// The name of the same device in any directory.
+/// Returns a name of the same device that is valid in any directory.
 pub fn absolute_name(name: &Path) -> Result<PathBuf> {
     let failed = |source| Error::Open { path: name.into(), source };
     if !is_remote(name) {

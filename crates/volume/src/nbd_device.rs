@@ -15,35 +15,34 @@ use crate::file_device::OpenMode;
 use crate::runs;
 use crate::write_group::WriteGroup;
 
-/// How long requests wait for a server that is away, if nothing else is asked for.
+/// How long requests wait by default for a server that is away.
 pub const USUAL_TIMEOUT: Duration = Duration::from_secs(120);
-/// Connections, where the server lets several serve one export.
+/// How many connections are used, if the server lets several serve one export.
 const CONNECTIONS: usize = 4;
-/// Reads that are under way at a time, before what they read is needed.
+/// How many reads are in flight at a time before what they read is needed.
 const READS_AHEAD: usize = 16;
 
-/// What is called with the result of a write.
+/// A callback that gets the result of a write.
 type WriteDone = Box<dyn FnOnce(io::Result<()>) + Send>;
 
 /// An export of an NBD server.
 #[derive(Debug)]
 pub struct NbdDevice {
     client: Client,
-    /// Bytes of whole blocks.
+    /// The size in bytes, rounded down to whole blocks.
     size: u64,
     counters: CounterCells,
 }
 
 impl NbdDevice {
-    /// Connects to the export that the URI names. A part of it holds the volume, whose superblock
-    /// shows whether the export is the same after the server was away, as does the mark of who
-    /// writes. The threads behind it do
-    /// not survive a `fork`: open after it.
+    /// Connects to the export that the URI names. The volume is in a part of it. After the server
+    /// was away, the volume's superblock and the writer's mark show whether the export is still the
+    /// same. The threads behind it do not survive a `fork`: open after it.
     pub fn open(uri: &str, mode: OpenMode, part: DevicePart, timeout: Option<Duration>) -> Result<Self> {
         Self::open_leased(uri, mode, part, timeout, None)
     }
 
-    /// The same, and nothing is sent any more when the lease has ended.
+    /// As [`Self::open`], but sends nothing any more once the lease has ended.
     pub(crate) fn open_leased(
         uri: &str,
         mode: OpenMode,
@@ -61,7 +60,7 @@ impl NbdDevice {
         let read_only = mode == OpenMode::ReadOnly;
         let superblock = part.start.saturating_add(SUPERBLOCK_COPIES[0].0);
         let mark = superblock.saturating_add(SUPERBLOCK_SIZE as u64);
-        // A reader does not mind who writes.
+        // A reader does not care who writes.
         let witnesses = if read_only { vec![superblock] } else { vec![superblock, mark] };
         let timeout = timeout.unwrap_or(USUAL_TIMEOUT);
         let options = Options { read_only, timeout, connections: CONNECTIONS, witnesses, lease };

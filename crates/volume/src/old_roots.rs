@@ -1,6 +1,6 @@
-//! Old roots of the root tree: a commit writes the tree's root elsewhere, and the old one stays
-//! readable until its space is used again. The block groups of metadata are looked through for
-//! them. Memory is bounded, and no more is read than the devices have.
+//! Finding old roots of the root tree. A commit writes the tree's root elsewhere, and the old one
+//! stays readable until its space is used again. The search reads the block groups of metadata. Its
+//! memory is bounded, and it reads no more than the devices have.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,15 @@ use crate::buffer::Buffer;
 use crate::rescue::{Candidate, Origin};
 use crate::volume::Volume;
 
-/// Bytes that are read at once.
+/// How many bytes are read at once.
 const STRETCH: u64 = 1 << 20;
-/// Commits whose roots are remembered: the newest ones.
+/// How many commits' roots are remembered: those of the newest ones.
 const MAX_COMMITS: usize = 1 << 16;
-/// Nodes of one commit that may be its root. An interrupted commit may have been made again.
+/// How many nodes of one commit are kept as its possible roots. An interrupted commit may have been
+/// made again.
 const MAX_ROOTS: usize = 4;
 
-/// The highest nodes that were found of each commit, and their level.
+/// For each commit, the highest level of a node that was found, and the nodes of that level.
 #[derive(Default)]
 struct Highest(BTreeMap<Generation, (u8, Vec<Logical>)>);
 
@@ -38,13 +39,13 @@ impl Highest {
 }
 
 impl Volume {
-    /// The nodes of the root tree that may be the root of an older commit, newest first, as states
-    /// of this volume. Whether the trees below are whole isn't looked at, nor whether a node that
-    /// is the highest of its commit has lost one above it. Reads all block groups of metadata.
+    /// Returns the nodes of the root tree that may be the root of an older commit, newest first, as
+    /// states of this volume. Does not check whether the trees below are whole, nor whether a node
+    /// above the highest one of a commit has been lost. Reads all block groups of metadata.
     pub fn find_old_roots(&self) -> Vec<Candidate> {
         let superblock = self.superblock();
         let mut found = Highest::default();
-        // Chunks of a hostile volume may be many that lie on the same place.
+        // A hostile volume may have many chunks at the same place.
         let mut left =
             self.devices.load().members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.device.size()));
         for (start, chunk) in self.chunks() {
@@ -80,7 +81,7 @@ impl Volume {
             if self.read_data(start.plus(at), &mut bytes, None).is_ok() {
                 self.look_at(start.plus(at), &bytes, newest, found);
             } else {
-                // Around what can't be read.
+                // Reads node by node to skip what can't be read.
                 let mut node = Buffer::for_reading(node_size as usize);
                 for place in (at..at + len).step_by(node_size as usize) {
                     if self.read_data(start.plus(place), &mut node, None).is_ok() {

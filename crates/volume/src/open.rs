@@ -1,5 +1,5 @@
-//! Opening a volume: which superblock is believed, and what must be true before anything is read or
-//! written.
+//! Opening a volume: decides which superblock is believed, and checks what must hold before
+//! anything is read or written.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,16 +22,17 @@ use crate::volume::{Parts, Volume};
 
 /// The offset of the volume's id in a superblock.
 const FSID: std::ops::Range<usize> = 32..48;
-/// The smallest and the largest system chunk array: one key and a chunk of one stripe; what the
-/// superblock holds.
+/// The smallest and the largest size of the system chunk array in bytes: one key and a chunk of one
+/// stripe; what the superblock holds.
 const SYS_CHUNK_ARRAY: std::ops::RangeInclusive<usize> = 97..=2048;
-/// No volume uses less than this many tree blocks.
+/// The fewest tree blocks that a volume uses.
 const MIN_BLOCKS: u64 = 6;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Nothing is written, not even repairs; some damage is tolerated that a writer may not face.
+    /// Nothing is written, not even repairs. Some damage is tolerated that a writer may not
+    /// tolerate.
     pub read_only: bool,
 }
 
@@ -42,12 +43,12 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether other volumes are made from that of the device.
+    /// Returns whether the device's volume is a seed.
     fn is_seed(&self) -> bool {
         self.superblock.flags.contains(SuperblockFlags::SEEDING)
     }
 
-    /// Whether the device may be one of a seed, from which the volume of this id was made.
+    /// Returns whether the device may belong to a seed from which the volume with this id was made.
     fn may_be_seed_of(&self, fsid: Uuid) -> bool {
         self.is_seed() && self.superblock.fsid != fsid
     }
@@ -56,37 +57,37 @@ impl Found {
 impl Volume {
     /// Opens the volume on these devices; all of its devices must be given, in any order.
     ///
-    /// The primary superblock is the one believed. Where it is damaged and another copy is good, a
-    /// read-only open uses that. Of several devices the newest superblock counts, by its commit and
-    /// then by its log: a crash can leave some of them one superblock behind. But the one before it
-    /// counts if it is certain that a crash came before the newest was acknowledged, and not that
-    /// all devices have what it refers to.
+    /// The primary superblock is believed. If it is damaged and another copy is good, a read-only
+    /// open uses that copy. Of several devices the newest superblock counts, by its commit and then
+    /// by its log, since a crash can leave some of them one superblock behind. But the one before
+    /// it counts if a crash certainly came before the newest was acknowledged, and it is not
+    /// certain that all devices have what the newest refers to.
     ///
     /// Devices that were each written without the other one are not joined: [`Error::Apart`].
     pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         Self::open_some(devices, options, false, &[])
     }
 
-    /// Opens the volume on those of its devices that are there. What only the others have, and does
-    /// not follow by parity, can't be read. For writing the devices must have all data:
-    /// [`Error::MissingData`].
+    /// Opens the volume on those of its devices that are there. Data that only missing devices
+    /// have, and that does not follow from parity, can't be read. For writing, the devices must
+    /// have all data, else the error is [`Error::MissingData`].
     pub fn open_degraded(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Self> {
         Self::open_some(devices, options, true, &[])
     }
 
-    /// The same for writing, with devices of which nothing counts, whatever their superblocks say:
-    /// they lag, and what only they have is lost when they are brought up to the others.
-    /// `degraded`: others may be missing. Not one that has all that the others have, and more:
-    /// [`Error::OthersLag`].
+    /// Opens the volume for writing and ignores what is on the given-up devices, whatever their
+    /// superblocks say: they lag, and what only they have is lost when they are brought up to the
+    /// others. With `degraded`, others may be missing. A device that has all that the others have,
+    /// and more, can't be given up: [`Error::OthersLag`].
     pub fn open_giving_up(given_up: &[DeviceId], devices: Vec<Arc<dyn Device>>, degraded: bool) -> Result<Self> {
         Self::open_some(devices, OpenOptions { read_only: false }, degraded, given_up)
     }
 
-    /// The superblock by which a volume would be opened that has this device.
+    /// Returns the superblock by which a volume with this device would be opened.
     ///
     /// # Errors
     ///
-    /// Why the device can't be used so: [`Error::NotBtrfs`], [`Error::SuperblockUnread`],
+    /// If the device can't be opened so: [`Error::NotBtrfs`], [`Error::SuperblockUnread`],
     /// [`Error::Superblock`] and [`Error::PrimarySuperblock`].
     pub fn superblock_to_open(device: &dyn Device, options: OpenOptions) -> Result<Superblock> {
         find_superblock(device, options).map(|found| found.superblock)
@@ -135,7 +136,7 @@ impl Volume {
             }
             opened => opened?,
         };
-        // What is no device of the volume any more is left out, whatever it has.
+        // A device that no longer belongs to the volume is ignored, whatever it has.
         apart.retain(|devid| volume.member(*devid).is_ok());
         if let (Some(both), false, false) = (both, apart.is_empty(), options.read_only) {
             return Err(Error::Apart(both.into()));
@@ -159,7 +160,8 @@ impl Volume {
         let is_older = |found: &FoundDevice| counts(&found) && missed(&newest, &found.1.superblock) > 0;
         let (before, others): (Vec<_>, Vec<_>) = find_superblocks(devices, options)?.into_iter().partition(is_older);
         let older = newest_of(before.iter()).ok_or(Error::NoDevice)?;
-        // By the commit that does not count they have replaced devices, which are still there.
+        // These devices have replaced others by the commit that does not count. The others are
+        // still there.
         let replaces = |(_, newer): &FoundDevice| {
             before.iter().any(|(_, found)| newer.superblock.has_the_number_of(&found.superblock))
         };
@@ -181,11 +183,12 @@ impl Volume {
         }
     }
 
-    /// The superblock of the newest commit, where several exclude each other and one of them is of
-    /// a volume that does not have the devices of the others, on which nothing is allocated. A
-    /// crash came after a new device had its superblock and before the others had theirs, and those
-    /// were used without it since then. Devices on which something is allocated have a history of
-    /// their own, and nobody knows whether it can be given up.
+    /// Returns the superblock of the newest commit in a special case: there are several newest
+    /// commits that exclude each other, and one of them is of a volume that lacks the devices of
+    /// the others, on which nothing is allocated. This happens when a crash came after a new device
+    /// had its superblock and before the others had theirs, and the others were used without it
+    /// since then. Devices on which something is allocated have a history of their own, which may
+    /// not be given up.
     fn without_its_rivals(
         devices: &[Arc<dyn Device>],
         found: &[FoundDevice],
@@ -214,26 +217,27 @@ impl Volume {
         Ok(None)
     }
 
-    /// The same volume, which keeps in mind the device that was to replace another one.
+    /// Remembers, in the volume, the device that was to replace another one.
     fn with_target(self, target: Option<FoundDevice>) -> Self {
         let is_ours = |(_, found): &FoundDevice| found.superblock.fsid == self.fsid();
         *self.found_target.lock() = target.filter(is_ours).map(member_of);
         self
     }
 
-    /// The same, but for devices that the volume does not have any more.
+    /// Returns the list without the devices that the volume no longer has.
     fn without_removed(&self, mut behind: Vec<(DeviceId, u64)>) -> Vec<(DeviceId, u64)> {
         behind.retain(|(devid, _)| self.member(*devid).is_ok());
         behind
     }
 
-    /// Whether the newest commit or log does not count, given how many superblocks each device has
-    /// missed.
+    /// Returns whether the newest commit or log does not count, given how many superblocks each
+    /// device has missed.
     ///
-    /// A crash came while its superblocks were written if not all devices that are behind can be
-    /// done without: those are not given up. So it was not acknowledged. If one of them may have
-    /// been given up during it all the same, that one has not all that the superblock refers to,
-    /// and nothing says which one it is. All have what was acknowledged before.
+    /// Devices that the volume can't do without are not given up. So if it can't do without all
+    /// those that are behind, a crash came while the superblocks were written, and the commit or
+    /// log was not acknowledged. If one of these devices may nevertheless have been given up
+    /// meanwhile, it lacks something that the superblock refers to, and it is not known which one
+    /// it is. But all devices have what was acknowledged before.
     fn is_unfinished(&self, behind: &[(DeviceId, u64)]) -> bool {
         let is_last = |devid: DeviceId| behind.contains(&(devid, 1));
         let is_behind = |devid: DeviceId| behind.iter().any(|(it, missed)| *it == devid && *missed > 0);
@@ -247,11 +251,11 @@ impl Volume {
             && set.members.iter().any(may_have_failed)
     }
 
-    /// Which devices lag, given how many superblocks each has missed.
+    /// Marks the devices that lag, given how many superblocks each has missed.
     ///
-    /// One that has missed a single one may have missed what the others have, or a crash came while
-    /// the superblocks were written, after all that they refer to. If all of those can't be done
-    /// without, it was the crash.
+    /// A device that has missed one superblock may have missed other writes, too; or a crash came
+    /// while the superblocks were written, after all that they refer to. If the volume can't do
+    /// without all these devices together, it was a crash.
     fn judge_stale_devices(&self, behind: &[(DeviceId, u64)]) -> Result<()> {
         let lost = |least: u64| {
             move |devid: DeviceId| {
@@ -270,7 +274,7 @@ impl Volume {
             if let Some(generation) = own.as_ref().and_then(|own| has_blocks_of(&counts, own)) {
                 member.set_has_blocks_of(generation);
             }
-            // One without a superblock has nothing.
+            // A device without a superblock is taken to have nothing.
             if member.shares_history() {
                 member.set_descent(own.map_or(Descent::Plausible, |own| descent(&counts, &own)));
             }
@@ -280,8 +284,7 @@ impl Volume {
         self.require_data(lost(least))
     }
 
-    /// An error if the volume is to be written and devices are lost that have data which no other
-    /// has.
+    /// Fails if the volume is to be written and devices are lost that have data which no other has.
     fn require_data(&self, lost: impl Fn(DeviceId) -> bool) -> Result<()> {
         if self.is_read_only() || self.survives(&lost) {
             return Ok(());
@@ -290,9 +293,10 @@ impl Volume {
         Err(Error::MissingData(lost.collect()))
     }
 
-    /// Opens the volume on these devices (in the order of their numbers) by this superblock. Which
-    /// devices it has the chunk tree says: a superblock that counts another number of them is
-    /// believed in all else, as by the kernel, and the next commit has the right number.
+    /// Opens the volume on these devices (in the order of their numbers) by this superblock. The
+    /// chunk tree tells which devices the volume has: if a superblock counts another number of
+    /// them, it is believed in everything else, as by the kernel, and the next commit corrects the
+    /// number.
     pub(crate) fn open_by(
         found: Vec<FoundDevice>,
         superblock: Superblock,
@@ -317,13 +321,13 @@ impl Volume {
             if key.objectid != objectid::FIRST_CHUNK_TREE {
                 return Err(Error::BadChunk { chunk: start, what: "system chunk with a wrong object id" });
             }
-            // How far its stripes may reach is checked when the chunk tree shows it again, with the
-            // devices' items.
+            // The bounds of its stripes are checked when the chunk tree shows the chunk again, with
+            // the devices' items.
             map.insert(start, item, superblock.sector_size, |_| Some(u64::MAX))?;
         }
         let mut volume = Self::assemble(Parts { superblock, members, map, read_only: options.read_only, degraded });
         volume.load_chunk_tree().map_err(|error| {
-            // The devices that were not given may have what can't be read.
+            // What can't be read may be on the devices that were not given.
             let lacks = !degraded && have < need;
             if lacks { Error::MissingDevices { have, need, missing: Vec::new() } } else { error }
         })?;
@@ -341,18 +345,19 @@ impl Volume {
         }
     }
 
-    /// How many devices the volume has by a superblock: what that counts, or what the chunk tree of
-    /// its commit has if it counts wrong.
+    /// Returns how many devices the volume has by a superblock: the number that it counts, or, if
+    /// that is wrong, the number in the chunk tree of its commit.
     pub fn devices_by(&self, superblock: &Superblock) -> u64 {
         let corrected = self.corrected_count.filter(|(generation, _)| *generation == superblock.generation);
         corrected.map_or(superblock.num_devices, |(_, listed)| listed)
     }
 
-    /// Whether a copy of the superblock may be of the commit after the one that counts: a crash
-    /// came after that copy was written and before the primary was, or other devices' primaries;
-    /// and those that are missing, or can't be read, may have it, or a device that the volume was
-    /// about to get. The next commit must not use that generation for something else: when the
-    /// device comes back, it would be taken for one that has that commit.
+    /// Returns whether a copy of the superblock may be of the commit after the one that counts.
+    /// That is so if a crash came after that copy was written and before the primary was, or before
+    /// other devices' primaries were. Devices that are missing or can't be read may have such a
+    /// copy, and so may a device that was about to be added. The next commit must not use that
+    /// generation for something else: when the device comes back, it would be taken for one that
+    /// has that commit.
     pub fn may_have_copy_ahead(&self) -> bool {
         let set = self.devices.load();
         if !self.about_to_join.lock().is_empty() || set.members.iter().any(|member| member.is_missing()) {
@@ -387,8 +392,8 @@ impl Volume {
     }
 }
 
-/// A walk over the chunk tree, each block at most once: its size is bounded by what the devices
-/// hold.
+/// A walk over the chunk tree that visits each block at most once, so what the devices hold bounds
+/// its size.
 struct Walk<'a> {
     volume: &'a Volume,
     seen: HashSet<Logical>,
@@ -398,8 +403,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Visits a block and all below it; levels fall by one each time, so it ends. Returns the chunk
-    /// tree's id.
+    /// Visits a block and all blocks below it. It ends, since the level falls by one each time.
+    /// Returns the chunk tree's id.
     fn visit(&mut self, expected: &NodeExpectation) -> Result<Uuid> {
         let at = expected.bytenr;
         if !self.seen.insert(at) {
@@ -449,7 +454,7 @@ impl Walk<'_> {
     }
 }
 
-/// The superblocks that devices are opened by.
+/// Finds the superblock by which each device is opened.
 fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Result<Vec<(Arc<dyn Device>, Found)>> {
     let mut found = Vec::with_capacity(devices.len());
     for device in devices {
@@ -462,15 +467,15 @@ fn find_superblocks(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> Resu
     Ok(found)
 }
 
-/// The newest superblock of some devices. A seed beside another volume's device is a part of that
-/// volume.
+/// Returns the newest superblock of some devices. A seed beside another volume's device is a part
+/// of that volume, so the seed's superblock counts only if there is no other.
 fn newest_of<'a>(found: impl Iterator<Item = &'a FoundDevice>) -> Option<Superblock> {
     let newest = found.max_by_key(|(_, found)| (!found.is_seed(), found.superblock.moment()));
     newest.map(|(_, found)| found.superblock.clone())
 }
 
-/// How many superblocks each device has missed up to this one; a seed misses none, one that is
-/// given up all, and one that was left out more than one.
+/// Returns how many superblocks each device has missed up to this one. A seed is not listed, a
+/// device that is given up has missed all, and one that was left out has missed more than one.
 fn behind(found: &[FoundDevice], newest: &Superblock, given_up: &[DeviceId]) -> Vec<(DeviceId, u64)> {
     let of = |(_, found): &FoundDevice| {
         let devid = found.superblock.dev_item.devid;
@@ -483,20 +488,22 @@ fn behind(found: &[FoundDevice], newest: &Superblock, given_up: &[DeviceId]) -> 
     found.iter().filter(|(_, found)| !found.may_be_seed_of(newest.fsid)).map(of).collect()
 }
 
-/// The devices that were written without the one of this superblock, which is the newest, and that
-/// without them: they have commits of one number that differ, or were left out at different times.
+/// Returns the devices that were written without the device of this superblock, which is the
+/// newest, while that was written without them: they have different commits with the same number,
+/// or were left out at different times.
 fn apart_from(found: &[FoundDevice], newest: &Superblock) -> Vec<DeviceId> {
     let own = found.iter().map(|(_, found)| &found.superblock).filter(|own| own.fsid == newest.fsid);
     let apart = own.filter(|own| own.moment() <= newest.moment() && descent(newest, own) == Descent::Apart);
     apart.map(|own| own.dev_item.devid).collect()
 }
 
-/// Whether this superblock's device has all that the one of the other has, and more.
+/// Returns whether the device of the first superblock has all that the device of the other has, and
+/// more.
 fn is_ahead(own: &Superblock, other: &Superblock) -> bool {
     own.fsid == other.fsid && own.moment() > other.moment() && descent(own, other) != Descent::Apart
 }
 
-/// What is known of this superblock's device and of another one, which are apart.
+/// Describes this superblock's device and another one that were written without each other.
 fn halves(found: &[FoundDevice], newest: &Superblock, other: DeviceId) -> [Half; 2] {
     let is_other = |(_, found): &&FoundDevice| found.superblock.dev_item.devid == other;
     let other = found.iter().find(is_other).map_or(newest, |(_, found)| &found.superblock);
@@ -511,14 +518,15 @@ fn halves(found: &[FoundDevice], newest: &Superblock, other: DeviceId) -> [Half;
 /// A device, and the superblock that it is opened by.
 type FoundDevice = (Arc<dyn Device>, Found);
 
-/// The same as a device of the volume.
+/// Makes it a device of the volume.
 fn member_of((device, found): FoundDevice) -> Arc<Member> {
     Arc::new(Member::new(device, found.superblock.dev_item, found.bytes))
 }
 
-/// Devices in the order of their numbers, and the one that was to replace another one. Those whose
-/// number a newer one has are left out, and left as they are: it has replaced them or got their
-/// number since they were removed, or they are old copies of it, which somebody may want to keep.
+/// Returns the devices in the order of their numbers, and the one that was to replace another one.
+/// Of devices with the same number only the newest is used, and the others are left as they are:
+/// the newest has replaced them, or got their number after they were removed, or they are old
+/// copies of it, which the user may want to keep.
 fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<FoundDevice>)> {
     let newest_first = |(_, found): &FoundDevice| {
         let Superblock { dev_item, generation, .. } = &found.superblock;
@@ -543,7 +551,7 @@ fn sort_out(mut found: Vec<FoundDevice>) -> Result<(Vec<FoundDevice>, Option<Fou
     Ok((devices, targets.pop()))
 }
 
-/// The superblock that a device is opened by.
+/// Returns the superblock that a device is opened by.
 fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     let primary = SUPERBLOCK_COPIES[0];
     let damage = match read_copy(device, primary) {
@@ -555,8 +563,8 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     let copies = SUPERBLOCK_COPIES[1..].iter().filter_map(|at| read_copy(device, *at).ok());
     match (copies.max_by_key(|found| found.superblock.generation), damage) {
         (None, damage) => Err(damage),
-        // The volume may have been replaced on purpose; the caller must confirm before the copy is
-        // used.
+        // The volume may have been replaced on purpose, so the caller must confirm before the copy
+        // is used.
         (Some(found), Error::NotBtrfs) => {
             Err(Error::PrimarySuperblock { copy: found.superblock.bytenr, source: FormatError::BadMagic })
         }
@@ -568,15 +576,15 @@ fn find_superblock(device: &dyn Device, options: OpenOptions) -> Result<Found> {
     }
 }
 
-/// Whether a copy has another id than the damaged primary superblock. An older volume, which was
-/// larger, may have left it.
+/// Returns whether a copy has another id than the damaged primary superblock. It may be left over
+/// from an older volume, which was larger.
 fn is_of_another(device: &dyn Device, copy: &Superblock) -> bool {
     let mut bytes = Buffer::for_reading(SUPERBLOCK_SIZE);
     device.read_at(SUPERBLOCK_COPIES[0], &mut bytes).is_ok() && bytes[FSID] != copy.fsid.0
 }
 
 pub(crate) enum CopyError {
-    /// Nothing there identifies a btrfs.
+    /// The magic of btrfs is not there.
     Missing,
     Unread(std::io::Error),
     Damaged(FormatError),
@@ -596,7 +604,7 @@ pub(crate) fn read_copy(device: &dyn Device, at: Physical) -> std::result::Resul
     Ok(Found { superblock, bytes })
 }
 
-/// What can be judged of a superblock beyond its single fields.
+/// Checks what can be judged of a superblock beyond its single fields.
 fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatError> {
     let require = |holds: bool, what: &'static str, value: u64| {
         if holds { Ok(()) } else { Err(FormatError::BadValue { what, value }) }
@@ -622,8 +630,8 @@ fn check_superblock(superblock: &Superblock) -> std::result::Result<(), FormatEr
     )
 }
 
-/// An error if a volume that counts one device would have more. The kernel knows of no other device
-/// of such a volume, so it writes it without them, if at all.
+/// Fails if a volume whose superblock counts one device would have more. The kernel knows of no
+/// other device of such a volume, so it would write the volume without them.
 fn require_counted(have: u64, need: u64) -> Result<()> {
     if need == 1 && have > need {
         return Err(Error::MissingDevices { have, need, missing: Vec::new() });
@@ -631,7 +639,7 @@ fn require_counted(have: u64, need: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether these devices may be of one volume that can be opened in the requested mode.
+/// Checks that these devices may belong to one volume that can be opened in the requested mode.
 fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, options: OpenOptions) -> Result<()> {
     let mut last: Option<DeviceId> = None;
     for (device, found) in found {
@@ -664,8 +672,8 @@ fn check_members(found: &[(Arc<dyn Device>, Found)], superblock: &Superblock, op
             return Err(Error::Truncated { devid: item.devid, have: device.size(), need: item.total_bytes });
         }
     }
-    // Those that were removed from the volume have older superblocks than the others, and those
-    // that it got by a commit that does not count have newer ones.
+    // Devices that were removed from the volume have older superblocks than the others. Those that
+    // were added by a commit that does not count have newer ones.
     let is_of_another_commit = |(_, found): &&FoundDevice| {
         !found.may_be_seed_of(superblock.fsid) && found.superblock.generation != superblock.generation
     };

@@ -10,7 +10,7 @@ use ubtrfs_threads::{Rank, RwLock};
 use crate::buffer::ALIGNMENT;
 use crate::device::{CounterCells, Device, DeviceCounters, DeviceTicket, DeviceWrite, check_range, check_writes};
 
-/// 4 KiB of a device: the unit that is written entirely or not at all.
+/// 4 KiB of a device, the unit that is written entirely or not at all.
 pub(crate) type Page = [u8; ALIGNMENT];
 
 static ZERO_PAGE: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; ALIGNMENT]));
@@ -18,7 +18,7 @@ static ZERO_PAGE: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new([0; ALIGNMENT]
 /// A shared image and the pages that differ from it.
 #[derive(Clone)]
 pub(crate) struct Image {
-    /// What is behind its end is zeroes.
+    /// Everything behind its end is zeros.
     base: Arc<[u8]>,
     size: u64,
     pages: HashMap<u64, Arc<Page>>,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Image {
 }
 
 impl Image {
-    /// An image with nothing changed; a last part of less than 4096 bytes is left off.
+    /// An image without changes. An incomplete last page is cut off.
     pub(crate) fn new(base: Arc<[u8]>) -> Self {
         let size = (base.len() - base.len() % ALIGNMENT) as u64;
         Self { base, size, pages: HashMap::new() }
@@ -75,7 +75,7 @@ impl Image {
     }
 }
 
-/// The pages of some bytes, whose length is a multiple of a page's.
+/// Splits bytes into pages. Their length is a multiple of a page's.
 pub(crate) fn pages_of(bytes: &[u8]) -> impl Iterator<Item = Arc<Page>> {
     bytes.chunks_exact(ALIGNMENT).map(|chunk| {
         let mut page = [0; ALIGNMENT];
@@ -98,7 +98,7 @@ impl OverlayDevice {
         Self::from_image(Image::new(base))
     }
 
-    /// A device of zeroes, which takes no memory: a last part of less than 4096 bytes is left off.
+    /// A device of zeros, which takes no memory. An incomplete last page is cut off.
     pub fn zeroed(size: u64) -> Self {
         let size = size - size % ALIGNMENT as u64;
         Self::from_image(Image { base: Arc::default(), size, pages: HashMap::new() })
@@ -115,12 +115,12 @@ impl OverlayDevice {
         Self::from_image(self.image())
     }
 
-    /// The content at this point in time.
+    /// Returns the content at this point in time.
     pub(crate) fn image(&self) -> Image {
         self.image.read().clone()
     }
 
-    /// A copy of all bytes.
+    /// Returns a copy of all bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.size as usize];
         self.image.read().read(0, &mut bytes);

@@ -1,10 +1,10 @@
-//! The arithmetic of RAID5 and RAID6, by which a stripe follows from the others of its row.
+//! The arithmetic of RAID5 and RAID6, by which a stripe is computed from the others of its row.
 //!
-//! P is the sum of the stripes with data, Q the sum of each times a power of 2: of 2^0 for the
-//! first. Both are over the Galois field of 2^8 elements with the polynomial 0x11d, in which adding
-//! is XOR. So each stripe is a linear combination of others, and a combination is a list with a
-//! factor for each stripe of the row: those with data, then P, then Q. Those with the factor 0
-//! need not be read.
+//! P is the sum of the data stripes. Q is the sum of the data stripes, each times a power of 2,
+//! which is 2^0 for the first. Both are over the Galois field of 2^8 elements with the polynomial
+//! 0x11d, in which addition is XOR. So each stripe is a linear combination of others. A combination
+//! is a list with a factor for each stripe of the row: first the data stripes, then P, then Q.
+//! Stripes with the factor 0 need not be read.
 
 /// The most stripes of a chunk with parity: there are as many different powers of 2.
 pub(crate) const MAX_STRIPES: usize = 255;
@@ -21,7 +21,7 @@ const POWERS: [u8; 255] = {
     powers
 };
 
-/// The exponents of the powers of 2; that of 0 means nothing.
+/// The exponents of the powers of 2. The entry for 0 has no meaning.
 const LOGARITHMS: [u8; 256] = {
     let mut logarithms = [0; 256];
     let mut exponent = 0;
@@ -43,7 +43,7 @@ fn product(one: u8, other: u8) -> u8 {
     power(usize::from(LOGARITHMS[usize::from(one)]) + usize::from(LOGARITHMS[usize::from(other)]))
 }
 
-/// What gives 1 as the product with this, which is not 0.
+/// Returns the multiplicative inverse of a number that is not 0.
 fn inverse(of: u8) -> u8 {
     power(POWERS.len() - usize::from(LOGARITHMS[usize::from(of)]))
 }
@@ -63,18 +63,18 @@ pub(crate) fn add(sum: &mut [u8], stripe: &[u8], factor: u8) {
     }
 }
 
-/// How many combinations give a stripe with data.
+/// Returns how many combinations give a data stripe.
 pub(crate) fn count(data: usize, parities: usize) -> usize {
     match parities {
         0 => 0,
         1 => 1,
-        // By P, by Q, and by both without one of the others.
+        // With P; with Q; and with both, without one of the other data stripes.
         _ => 1 + data,
     }
 }
 
-/// A combination that gives stripe `wanted` of `data` with data, by its number. The first ones do
-/// without as little as possible.
+/// Returns the `number`-th combination that gives data stripe `wanted` of `data`. The first
+/// combinations leave out the fewest stripes.
 pub(crate) fn combination(data: usize, parities: usize, wanted: usize, number: usize) -> Vec<u8> {
     let mut factors = vec![0; data + parities];
     match number {
@@ -91,7 +91,8 @@ pub(crate) fn combination(data: usize, parities: usize, wanted: usize, number: u
             factors[data + 1] = scale;
         }
         _ => {
-            // What is left of P is D + E, of Q it is d D + e E.
+            // D is the wanted stripe and E the one left out. Subtracting the other stripes leaves D
+            // + E of P, and d D + e E of Q.
             let without = number - 2 + usize::from(number - 2 >= wanted);
             let (d, e) = (power(wanted), power(without));
             let scale = inverse(d ^ e);
@@ -106,7 +107,7 @@ pub(crate) fn combination(data: usize, parities: usize, wanted: usize, number: u
     factors
 }
 
-/// The combination that gives P (0) or Q (1).
+/// Returns the combination that gives P (0) or Q (1).
 pub(crate) fn parity(data: usize, parities: usize, which: usize) -> Vec<u8> {
     let mut factors = vec![0; data + parities];
     for (stripe, factor) in factors[..data].iter_mut().enumerate() {
@@ -159,7 +160,7 @@ mod tests {
                     let zeros = (0..data + parities).filter(|at| factors[*at] == 0 && *at != wanted);
                     unused.extend(zeros);
                 }
-                // Of two lost stripes any may be the other one.
+                // If two stripes are lost, some combination leaves out each possible second one.
                 assert_eq!(unused.len(), if parities == 2 { data + 1 } else { 0 });
             }
         }

@@ -1,4 +1,4 @@
-//! What is known of a device's primary superblock (of invariants 12 and 34).
+//! What is known of a device's primary superblock (invariants 12 and 34).
 
 use std::collections::VecDeque;
 
@@ -6,21 +6,21 @@ use ubtrfs_format::{CHECKSUM_FIELD, Generation, SUPERBLOCK_COPIES, Superblock, x
 
 use crate::buffer::{Buffer, SharedBuffer};
 
-/// The primary superblock as it was read or written last, and what may be there as well since then:
-/// one whose write has failed, or a damaged one.
+/// The primary superblock as it was last read or written, and what else may be in its place since
+/// then: one whose write has failed, or a damaged one.
 #[derive(Debug)]
 pub(crate) struct Primary {
     bytes: Buffer,
     perhaps: Vec<SharedBuffer>,
-    /// Hashes of those that were there before, the oldest first.
+    /// Hashes of the superblocks that were there before, the oldest first.
     before: VecDeque<u64>,
-    /// What was written is not there: the commit of the superblock that was found instead; 0 if
-    /// that was none.
+    /// If what was written is gone: the commit of the superblock that was found instead, or 0 if
+    /// there was none.
     lost: Option<Generation>,
 }
 
-/// So many are remembered (128 KiB). A device that has lost more is taken for one that somebody
-/// else writes: those of logs are only looked at once a second.
+/// How many hashes are remembered (128 KiB). If a device has lost more superblocks, it is taken for
+/// one that another process writes, since superblocks of logs are compared only once a second.
 const REMEMBERED: usize = 16 << 10;
 
 fn generation(bytes: &[u8]) -> Option<Generation> {
@@ -36,12 +36,12 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Primary {
-    /// As it was read.
+    /// A superblock as it was read.
     pub(crate) fn new(bytes: Buffer) -> Self {
         Self { bytes, perhaps: Vec::new(), before: VecDeque::new(), lost: None }
     }
 
-    /// It was written.
+    /// Notes that these bytes were written.
     pub(crate) fn has_become(&mut self, bytes: &[u8]) {
         if self.before.len() == REMEMBERED {
             self.before.pop_front();
@@ -56,58 +56,60 @@ impl Primary {
         self.perhaps.clear();
     }
 
-    /// Its write has failed, or that of another copy with it.
+    /// Notes that these bytes may be on the device, since their write, or that of another copy with
+    /// it, has failed.
     pub(crate) fn may_have_become(&mut self, bytes: SharedBuffer) {
         self.perhaps.push(bytes);
     }
 
-    /// This is there. If it is nobody's superblock, or one of before, it may be written over.
+    /// Notes what was found on the device. If it is no superblock, or one that was there before, it
+    /// may be overwritten.
     pub(crate) fn may_be_written_over(&mut self, found: &[u8]) {
         if self.is_lost_by(found) && !self.may_be(found) {
             self.perhaps.push(Buffer::from(found).share());
         }
     }
 
-    /// Whether the superblock that was written last must have been lost where this is: no
-    /// superblock, or one that was there before, byte for byte. An older one that is none of these
-    /// is another writer's (invariant 12).
+    /// Returns whether `found` shows that the superblock that was written last has been lost: it is
+    /// no superblock, or, byte for byte, one that was there before. Any other older one is another
+    /// writer's (invariant 12).
     pub(crate) fn is_lost_by(&self, found: &[u8]) -> bool {
         generation(found).is_none() || self.before.contains(&hash(found))
     }
 
-    /// This is there, by which what was written last [is lost](Self::is_lost_by), and with it
-    /// whatever the device has got since.
+    /// Notes that `found` is there, which shows that the last superblock [is
+    /// lost](Self::is_lost_by), and with it whatever the device has got since.
     pub(crate) fn note_lost(&mut self, found: &[u8]) {
         let found = generation(found).unwrap_or_default();
         self.lost = Some(self.lost.map_or(found, |before| before.min(found)));
     }
 
-    /// The commit of which the device has everything, as far as its superblocks say; `None` if none
-    /// does.
+    /// Returns the commit of which the device has everything, as far as its superblocks say, or
+    /// `None` if they say nothing.
     pub(crate) fn has_all_of(&self) -> Option<Generation> {
         let written = generation(&self.bytes)?;
         let has = self.lost.map_or(written, |found| written.min(found));
         Some(has).filter(|has| has.0 > 0)
     }
 
-    /// Whether this may be what we wrote last. The field of the checksum does not matter: most of
-    /// it is unused, and covered by nothing.
+    /// Returns whether this may be what we wrote last. Ignores the checksum field, since most of it
+    /// is unused and no checksum covers it.
     pub(crate) fn may_be(&self, found: &[u8]) -> bool {
         has_same_bytes(&self.bytes, found) || self.perhaps.iter().any(|other| has_same_bytes(other, found))
     }
 
-    /// As it was read or written last; `None` if there is none.
+    /// Returns the superblock as it was last read or written, or `None` if there is none.
     pub(crate) fn superblock(&self) -> Option<Superblock> {
         Superblock::parse(&self.bytes, SUPERBLOCK_COPIES[0]).ok()
     }
 
-    /// What may be there, as far as it is a superblock.
+    /// Returns the valid superblocks that may be on the device.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = Superblock> {
         let all = std::iter::once(&self.bytes[..]).chain(self.perhaps.iter().map(|other| &other[..]));
         all.filter_map(|bytes| Superblock::parse(bytes, SUPERBLOCK_COPIES[0]).ok())
     }
 
-    /// The newest generation that it may have; `None` if there is none.
+    /// Returns the newest generation that it may have, or `None` if there is none.
     pub(crate) fn newest_generation(&self) -> Option<Generation> {
         let perhaps = self.perhaps.iter().filter_map(|other| generation(other)).max();
         generation(&self.bytes).max(perhaps)

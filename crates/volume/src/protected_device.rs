@@ -1,16 +1,16 @@
-//! Multiple mount protection: of those who would write to an export, only one does.
+//! Multiple mount protection: only one of the writers that open an export writes to it.
 //!
-//! An export has no lock, and its clients may be on different machines. Who writes to a volume on
-//! it leaves a [mark](WriterMark) there, which it renews while it lives and takes away in the end.
-//! Who finds the mark of another looks for its process, if that would be on this machine; else it
-//! watches the mark for longer than any living writer would leave it as it is. If the mark is
-//! another's by now, nothing is written any more (invariant 12).
+//! An export has no lock, and its clients may be on different machines. So the writer of a volume
+//! on an export leaves a [mark](WriterMark) there, renews it while it lives, and removes it at the
+//! end. A writer that finds another's mark looks for that writer's process if it would be on this
+//! machine. Otherwise it watches the mark for longer than a living writer would leave it unchanged.
+//! Once the mark is another's, nothing is written any more (invariant 12).
 //!
-//! A client of NBD sends nothing without a lease (`writer_lease`, invariant 71); of other devices
-//! it is looked at when a write is submitted.
+//! An NBD client sends nothing without a lease (`writer_lease`, invariant 71). For other devices
+//! the lease is checked when a write is submitted.
 //!
-//! Only volumes are protected: a device without a superblock of btrfs, or with something else where
-//! the mark would be, is written to without one, until it is wiped to become a volume's.
+//! Only volumes are protected. A device without a superblock of btrfs, or with other data in the
+//! place of the mark, is written to without a mark until it is wiped to become a volume's.
 
 use std::io;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite};
 use crate::writer_lease::{Refusal, Timing, WriterLease, taken_over};
 use crate::writer_mark::{MARK_SIZE, WriterMark};
 
-/// A device that nobody else writes to as long as this one lives.
+/// A device to which nobody else writes as long as this one lives.
 #[derive(Debug)]
 pub(crate) struct ProtectedDevice {
     shared: Arc<Shared>,
@@ -38,9 +38,9 @@ pub(crate) struct ProtectedDevice {
 struct Shared {
     device: Arc<dyn Device>,
     writer: WriterLease,
-    /// Where a volume on it begins.
+    /// The address at which a volume on it begins.
     start: u64,
-    /// Where the mark is, if there is one.
+    /// The address of the mark, if there is one.
     place: OnceLock<Physical>,
     state: Mutex<State>,
     ending: Condvar,
@@ -48,7 +48,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    /// Writes that wait for a look at the mark.
+    /// Writes that wait until the mark has been read.
     waiting: Vec<DeferredWrites>,
     is_ending: bool,
 }
@@ -65,7 +65,7 @@ impl ProtectedDevice {
         Self::with_mark(device, start, timing, (Arc::new(BootTime), lease), WriterMark::new())
     }
 
-    /// The same with another clock and another's mark.
+    /// As [`Self::new`], with another clock and another mark.
     pub(crate) fn with_mark(
         device: Arc<dyn Device>,
         start: u64,
@@ -92,7 +92,7 @@ impl ProtectedDevice {
         Ok(protected)
     }
 
-    /// Marks the device as ours, and has that renewed.
+    /// Marks the device as ours, and starts the thread that renews the mark.
     fn mark(&self, place: Physical) -> Result<(), Refusal> {
         self.shared.writer.take(&mut ByDevice(&*self.shared.device), place)?;
         let _ = self.shared.place.set(place);
@@ -102,8 +102,8 @@ impl ProtectedDevice {
         Ok(())
     }
 
-    /// Writes, but not where the mark is. A server that is away keeps nobody here: who submits
-    /// serves others, too.
+    /// Submits writes, except where the mark is. It does not wait for a server that is away, since
+    /// the submitting thread serves others, too.
     fn submit_by(&self, writes: Vec<DeviceWrite>, how: Submit) -> DeviceTicket {
         let device = &*self.shared.device;
         let Some(mark) = self.shared.range() else { return how.submit(device, writes) };
@@ -119,7 +119,7 @@ impl ProtectedDevice {
         let split = |write: DeviceWrite| {
             let (start, len) = (write.at.0, write.data.len() as u64);
             let end = start.saturating_add(len);
-            // One that is elsewhere is passed on as it is, also for the device to refuse it.
+            // A write elsewhere is passed on unchanged; the device may refuse it.
             if end <= mark.start || mark.end <= start {
                 return vec![write];
             }
@@ -144,8 +144,8 @@ impl Shared {
         self.place.get().map(|place| place.0..place.0 + MARK_SIZE as u64)
     }
 
-    /// Renews the mark. An older one is as good after a crash of the server, so it need not be
-    /// durable.
+    /// Renews the mark. This need not be durable, since after a crash of the server an older mark
+    /// serves as well.
     fn renew(&self, place: Physical) -> io::Result<()> {
         let begun = self.writer.now();
         let mark = self.writer.next_mark();
@@ -155,12 +155,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Reads the mark; an error if it is not ours.
+    /// Reads the mark, and fails if it is not ours.
     fn look(&self, place: Physical) -> io::Result<()> {
         self.writer.look(&mut ByDevice(&*self.device), place)
     }
 
-    /// Leaves writes to the thread that looks at the mark.
+    /// Defers writes to the thread that reads the mark.
     fn defer(&self, writes: Vec<DeviceWrite>, how: Submit) -> DeviceTicket {
         let mut state = self.state.lock();
         if let Some(who) = self.writer.lost() {
@@ -172,7 +172,7 @@ impl Shared {
         ticket
     }
 
-    /// Submits what has waited for this look.
+    /// Submits the deferred writes with this result of reading the mark.
     fn submit_waiting(&self, looked: &io::Result<()>) {
         let waiting = std::mem::take(&mut self.state.lock().waiting);
         for deferred in waiting {
@@ -180,20 +180,20 @@ impl Shared {
         }
     }
 
-    /// An error if another writer has the device. Looks if there is no lease.
+    /// Fails if another writer has the device. Reads the mark if there is no lease.
     fn require_ours(&self) -> io::Result<()> {
         let Some(place) = self.place.get().copied() else { return Ok(()) };
         if self.writer.may_submit()? { Ok(()) } else { self.look(place) }
     }
 
-    /// Looks at the mark and renews it.
+    /// Checks the mark and renews it.
     fn keep(&self, place: Physical) -> io::Result<()> {
         if self.writer.has_lease()? {
             self.look(place)?;
             return self.renew(place);
         }
         if self.writer.has_client() {
-            // Its client gets a new lease before it shows anything (`Holder`).
+            // The device's client gets a new lease before it answers anything (`Holder`).
             return self.look(place);
         }
         self.writer.extend(&mut ByDevice(&*self.device), place).map_err(|refusal| match refusal {
@@ -218,21 +218,21 @@ impl Shared {
             if is_over {
                 return;
             }
-            // A device that fails says so to those who use it, too.
+            // The users of the device get its errors, too.
             if let Err(error) = kept {
                 tracing::debug!(%error, "the mark of the writer could not be renewed");
             }
         }
     }
 
-    /// Takes the mark away, if it is ours.
+    /// Removes the mark, if it is ours.
     fn release(&self) {
         let Some(place) = self.place.get().copied() else { return };
         if self.writer.lost().is_none() {
             let nothing = DeviceWrite { at: place, data: SharedBuffer::from(vec![0; MARK_SIZE]) };
             let released = self.look(place).and_then(|()| Ok(self.device.submit_urgently(vec![nothing]).wait()?));
             if released.is_ok() {
-                // Nobody holds the lease any more, and a flush may take longer.
+                // The lease ends before the flush, which may take longer.
                 self.writer.is_over();
             }
             if let Err(error) = released.and_then(|()| self.device.flush()) {
@@ -257,7 +257,7 @@ impl Holder for Shared {
     }
 }
 
-/// A device as that which a mark is on.
+/// Access to a mark through a device.
 struct ByDevice<'a>(&'a dyn Device);
 
 impl Access for ByDevice<'_> {
@@ -325,7 +325,7 @@ impl Device for ProtectedDevice {
     fn release(&self) {
         self.shared.state.lock().is_ending = true;
         self.shared.ending.notify_all();
-        // The first time only.
+        // Only the first call finds the thread.
         let thread = self.renewing.lock().take();
         if let Some(thread) = thread {
             let _ = thread.join();
@@ -366,7 +366,7 @@ impl Device for ProtectedDevice {
     }
 }
 
-/// The parts of a range outside of another one.
+/// Returns the parts of a range outside of another one.
 fn around(hole: &Range<u64>, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let (before, after) = if hole.start < range.end && range.start < hole.end {
         (range.start..hole.start, hole.end..range.end)
@@ -376,8 +376,8 @@ fn around(hole: &Range<u64>, range: Range<u64>) -> impl Iterator<Item = Range<u6
     [before, after].into_iter().filter(|part| part.start < part.end)
 }
 
-/// Where the mark of a volume is; `None` if there is no volume and none is to be, or something else
-/// is there.
+/// Returns the address of a volume's mark, or `None` if there is no volume and none is to be made,
+/// or if other data is there.
 fn place_of_mark(device: &dyn Device, start: u64, is_to_be: bool) -> io::Result<Option<Physical>> {
     let place = Physical(start.saturating_add(SUPERBLOCK_COPIES[0].0 + SUPERBLOCK_SIZE as u64));
     if place.0.saturating_add(MARK_SIZE as u64) > device.size() {

@@ -8,16 +8,16 @@ use ubtrfs_threads::Rank;
 
 const SUPERBLOCK: usize = SUPERBLOCK_COPIES[0].0 as usize;
 const PLACE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
-/// Nobody else comes at the same time.
+/// For tests without another writer at the same time.
 const NO_RIVAL: Duration = Duration::from_millis(50);
-/// A mark is looked at before each write.
+/// With this timing the mark is read before each write.
 const QUICK: Timing = Timing {
     renewal: Duration::from_millis(10),
     silence: Duration::from_millis(200),
     lease: Duration::ZERO,
     settling: NO_RIVAL,
 };
-/// A mark is not renewed during a test.
+/// With this timing the mark is not renewed during a test.
 const SLOW: Timing = Timing {
     renewal: Duration::from_secs(3600),
     silence: Duration::from_millis(200),
@@ -25,7 +25,7 @@ const SLOW: Timing = Timing {
     settling: NO_RIVAL,
 };
 
-/// A device with a volume, as far as marks mind.
+/// Returns a device with as much of a volume as marks need.
 fn volume() -> Arc<MemoryDevice> {
     let mut bytes = vec![0; 1 << 20];
     bytes[SUPERBLOCK + SUPERBLOCK_MAGIC_AT..][..8].copy_from_slice(&SUPERBLOCK_MAGIC);
@@ -77,7 +77,7 @@ fn a_second_writer_is_refused_as_long_as_the_first_one_lives() {
     drop(ProtectedDevice::new(device, 0, QUICK, None).unwrap());
 }
 
-/// A device that a mounted volume gets has no superblock yet when it is opened.
+/// A device that is added to a mounted volume has no superblock yet when it is opened.
 #[test]
 fn a_device_that_becomes_a_volumes_is_marked_when_it_has_been_wiped() {
     let device = Arc::new(MemoryDevice::from_bytes(vec![7; 16 << 20]));
@@ -115,7 +115,7 @@ fn a_writer_that_can_not_be_seen_is_watched_until_it_is_silent() {
     let protected = ProtectedDevice::new(device.clone(), 0, SLOW, None).unwrap();
     assert_ne!(mark(&device).unwrap().writer, left.writer);
     drop(protected);
-    // Another one lives.
+    // The other writer lives.
     put(&device, PLACE, &left.to_bytes()).unwrap();
     std::thread::scope(|scope| {
         let refused = scope.spawn(|| {
@@ -159,7 +159,8 @@ fn a_mark_is_renewed_and_another_one_is_noticed_then() {
     }
     put(&device, PLACE, &WriterMark::elsewhere().to_bytes()).unwrap();
     while protected.shared.writer.lost().is_none() {
-        // A renewal that was on its way may have come later: then the other writer comes again.
+        // A renewal that was in flight may have been written later. Then the other writer writes
+        // its mark again.
         put(&device, PLACE, &WriterMark::elsewhere().to_bytes()).unwrap();
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -222,7 +223,7 @@ fn who_submits_does_not_wait_for_a_device_that_does_not_show_the_mark() {
     assert_eq!(device.to_bytes()[0], 2);
 }
 
-/// A server that is slow may still have to do what the other one sent.
+/// A slow server may not yet have carried out what the other writer sent.
 #[test]
 fn a_writer_that_is_silent_on_a_slow_device_is_watched_for_longer() {
     let device = volume();
@@ -249,7 +250,7 @@ fn a_writer_that_is_silent_on_a_slow_device_is_watched_for_longer() {
     });
 }
 
-/// Without a lease a writer comes like a new one.
+/// A writer without a lease starts like a new one.
 #[test]
 fn a_mark_of_ours_with_another_number_may_be_over_that_of_another_writer() {
     let device = volume();
@@ -259,7 +260,7 @@ fn a_mark_of_ours_with_another_number_may_be_over_that_of_another_writer() {
         std::thread::sleep(timing.lease);
         let found = mark(&device).unwrap();
         if is_late {
-            // It was under way, and nobody knows what was there before.
+            // That renewal was in flight, and it is not known what it has overwritten.
             put(&device, PLACE, &WriterMark { sequence: found.sequence + 100, ..found }.to_bytes()).unwrap();
         }
         let begun = std::time::Instant::now();
@@ -285,7 +286,7 @@ fn of_writers_that_come_at_the_same_time_one_writes() {
                 start.wait();
                 let protected = ProtectedDevice::new(device.clone(), 0, timing, None);
                 let written = protected.as_ref().is_ok_and(|protected| write(protected, 0, &[1; 4096]).is_ok());
-                // Those that are in see the last one's mark.
+                // Writers that have opened the device see the last one's mark.
                 start.wait();
                 written
             };

@@ -1,10 +1,10 @@
 //! Writing the superblock: the point in time at which a commit or a log becomes the volume's state.
 //!
-//! Here is the end of invariant 1: a superblock takes the proof that all it refers to is durable,
-//! and gives the proof that it is itself, which those ask for who drop what came before. And here
-//! is invariant 12: the primary is read again first, so that no other writer's is overwritten; and
-//! invariant 70: before the first write all devices have one superblock. An epoch begins where a
-//! device gets none any more (invariant 59).
+//! This module completes invariant 1: writing a superblock takes the proof that everything it
+//! refers to is durable, and gives the proof that the superblock itself is, which is required to
+//! drop what came before. It also keeps invariant 12: the primary is read again first, so that no
+//! other writer's superblock is overwritten; and invariant 70: before the first write all devices
+//! have the same superblock. An epoch begins when a device gets no more superblocks (invariant 59).
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -33,7 +33,7 @@ use crate::write::Flushed;
 pub enum Copies {
     /// All copies within the device: for commits.
     All,
-    /// The first one: for log writes, which a commit soon follows.
+    /// The first copy: for log writes, which a commit soon follows.
     Primary,
 }
 
@@ -50,12 +50,12 @@ pub struct Published {
 }
 
 impl Published {
-    /// The commit to which the superblock refers.
+    /// Returns the commit to which the superblock refers.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Whether the superblock refers to this log.
+    /// Returns whether the superblock refers to this log.
     pub fn has_log(&self, root: Logical) -> bool {
         self.log_root == root
     }
@@ -63,15 +63,15 @@ impl Published {
 
 impl Volume {
     /// Writes the superblock to every device and makes it durable, by FUA or a flush. `proof` says
-    /// that all it refers to is durable.
+    /// that everything it refers to is durable.
     ///
     /// Each device's superblock gets its own address, and the device item that [`Volume::devices`]
-    /// shows, the log its number, and the volume its epochs and how far a device was brought up;
-    /// those in `superblock` are ignored. If the primary isn't the one that was read or written
-    /// last, another process writes this volume: [`Error::ForeignWriter`] (a commit always checks,
-    /// log writes at first and once a second).
-    /// After that or any other error the volume is read-only, since it is not known which
-    /// superblock a crash would leave.
+    /// shows. The log gets its number, and the superblock the volume's epochs and the record of how
+    /// far a device was brought up. Those in `superblock` are ignored. If the primary isn't the one
+    /// that was read or written last, another process writes this volume: [`Error::ForeignWriter`].
+    /// (Commits always check that, log writes the first time and then once a second.) After that or
+    /// any other error the volume is read-only, since it is not known which superblock a crash
+    /// would leave.
     ///
     /// # Panics
     ///
@@ -102,7 +102,8 @@ impl Volume {
         let mut next = superblock.clone();
         next.number_log_after(&before);
         next.epochs = before.epochs.clone();
-        // Invariant 60. A log refers to what came later.
+        // Invariant 60. A superblock with a log has no such record, since the log refers to later
+        // changes.
         next.resilvered = self.still_resilvered(resilvered).filter(|_| next.log_root.0 == 0);
         if let Some(Resilvered { devid, has, .. }) = next.resilvered {
             let is_older = has < next.generation;
@@ -115,10 +116,11 @@ impl Volume {
         result
     }
 
-    /// Gives the superblock that counts to all devices that have another one, before anything else
-    /// is written. A crash came while superblocks were written: some have one that is newer than
-    /// that, whose blocks are written over from now on, or an older one, which would be two commits
-    /// behind after the next crash (invariant 70). Whatever writes to the volume does this first.
+    /// Writes the superblock that counts to all devices that have another one, before anything else
+    /// is written. They differ if a crash came while superblocks were written. A device with a
+    /// newer one must not keep it, since its blocks are overwritten from now on. A device with an
+    /// older one would be two commits behind after the next crash (invariant 70). Everything that
+    /// writes to the volume calls this first.
     pub fn level_superblocks(&self) -> Result<()> {
         if self.is_level() {
             return Ok(());
@@ -155,7 +157,8 @@ impl Volume {
         self.is_level.load(Ordering::Acquire)
     }
 
-    /// An error if another process has written a superblock, as far as that has to be known.
+    /// Fails if another process has written a superblock. Commits always check that, logs if a
+    /// check is due.
     fn require_ours(&self, copies: Copies) -> Result<()> {
         if copies == Copies::All || self.is_look_due() {
             self.look_at_superblocks()?;
@@ -164,15 +167,16 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether the last look at the superblocks is too long ago for a log, or one was lost lately.
+    /// Returns whether a log has to compare the superblocks: the last comparison is too long ago,
+    /// or one was found to be lost lately.
     pub(crate) fn is_look_due(&self) -> bool {
         self.looks.lock().is_due()
     }
 
-    /// An error if another process has written a superblock. A device that returns none, or one
-    /// that we had written before, has failed where others still have ours, and lags from now on if
-    /// they have all that it has. What it has got since the superblock that it returns may be lost
-    /// as well as that (invariant 34).
+    /// Fails if another process has written a superblock. A device that returns no superblock, or
+    /// one that we had written earlier, while others still have ours, has failed. It lags from now
+    /// on if the others have all that it has. It may have lost not only the superblock but
+    /// everything that it has got since the one that it returns (invariant 34).
     pub(crate) fn look_at_superblocks(&self) -> Result<()> {
         let mut failed = Ok(());
         let set = self.devices.load();
@@ -183,7 +187,7 @@ impl Volume {
                 failed = Err(error);
                 Ok(())
             }
-            // It is not written over by that, either.
+            // The device then lags, so its superblock is not overwritten.
             Look::Lost(error) => {
                 self.looks.lock().note_lost();
                 self.tolerate(member, DeviceErrorKind::Corruption, error)
@@ -195,15 +199,16 @@ impl Volume {
                 Ok(())
             }
         })?;
-        // A device that can't be read says nothing of who writes: another one does.
+        // A device that can't be read does not show who writes; another one does.
         if looked { Ok(()) } else { failed }
     }
 
-    /// Begins an epoch with this superblock if one of the devices that do not get it may have the
-    /// present one (invariant 59): of one that is away since before the mount nobody knows whether
-    /// it has got superblocks that the others have not, as a power cut may have left it.
+    /// Begins an epoch with this superblock if a device that does not get it may have the present
+    /// one (invariant 59). For a device that has been away since before the mount, it is not known
+    /// whether it has got superblocks that the others lack, as a power cut may have left it.
     ///
-    /// `replaced` is about to have a superblock, by another device of its number.
+    /// `replaced` is the number of a device whose replacement is about to get a superblock with
+    /// that number.
     fn begin_epoch(
         before: &Superblock,
         next: &mut Superblock,
@@ -253,8 +258,8 @@ impl Volume {
             superblock.epochs.set_of_ubtrfs(generation);
         }
         let superblock = &superblock;
-        // By this commit others need those that join it, which have theirs before any other says
-        // so.
+        // From this commit on the other devices need those that join by it. So the joining ones get
+        // their superblocks before any other says that they belong to the volume.
         let joins = |member: &&Arc<Member>| copies == Copies::All && member.joins_by(generation);
         let current = set.current().filter(|member| member.belongs_to(generation));
         let (joining, others): (Vec<_>, Vec<_>) = current.partition(joins);
@@ -287,11 +292,12 @@ impl Volume {
             && !self.swap_target(replacing)
             && let Ok(source) = set.member(replacing.source)
         {
-            // It has failed since its superblocks were written.
+            // The target has failed since its superblocks were written.
             forget_volume(&replacing.target);
             self.write_to(&items(&[source]), superblock, copies)?;
         }
-        // A log has the generation of the commit before it, which they may have, too.
+        // A log has the generation of the commit before it, so a lagging device may have that
+        // generation, too.
         for member in lagging.into_iter().filter(|member| member.generation() < Some(generation)) {
             member.set_lagging(true);
         }
@@ -308,8 +314,9 @@ impl Volume {
         Ok(Published { generation, log_root: superblock.log_root })
     }
 
-    /// Whether this commit puts the target into the source's place, and the target has the
-    /// superblocks that say so. One that fails them is given up; then the source has its place.
+    /// Writes the target's superblocks if this commit swaps the devices. Returns whether the target
+    /// has the superblocks that put it into the source's place. A target that fails them is given
+    /// up; then the source keeps its place.
     fn has_swapped(
         &self,
         set: &DeviceSet,
@@ -329,11 +336,11 @@ impl Volume {
         Ok(false)
     }
 
-    /// The target has the source's place by superblocks that are durable; not if it has failed
-    /// since. Returns whether it has it.
+    /// Puts the target into the source's place, as superblocks say that are durable. Returns false
+    /// if the target has failed since.
     fn swap_target(&self, replacing: &Replacing) -> bool {
         let _turn = self.changing_devices.lock();
-        // What it fails from here on is missed as that of any device.
+        // From here on a failure of the target is treated as that of any device.
         let turn = self.giving_up.lock();
         if !replacing.is_alive() {
             return false;
@@ -389,7 +396,8 @@ impl Volume {
     }
 }
 
-/// A superblock that is older than any other one of the volume: its device has missed all commits.
+/// Returns a superblock that is older than any other one of the volume. A device that has it has
+/// missed all commits.
 fn before_all_others(counts: &Superblock) -> Superblock {
     let mut first = counts.clone();
     first.drop_log();
@@ -401,12 +409,12 @@ fn before_all_others(counts: &Superblock) -> Superblock {
     first
 }
 
-/// Devices with their items of now.
+/// Pairs devices with their current items.
 fn items<'a>(members: &[&'a Arc<Member>]) -> Vec<(&'a Arc<Member>, DevItem)> {
     members.iter().map(|member| (*member, *member.item.lock())).collect()
 }
 
-/// The copies of one device's superblock, the primary first.
+/// Returns the copies of one device's superblock, the primary first.
 fn encode(member: &Member, item: DevItem, superblock: &Superblock, copies: Copies) -> Result<Vec<DeviceWrite>> {
     let mut own = superblock.clone();
     own.dev_item = item;
@@ -427,15 +435,15 @@ fn encode(member: &Member, item: DevItem, superblock: &Superblock, copies: Copie
         .collect()
 }
 
-/// What is where the primary superblock was read or written last.
+/// What was found in the place of the primary superblock.
 enum Look {
-    /// That superblock.
+    /// The superblock that was read or written last.
     Ours,
     /// It can't be read.
     Unread(Error),
-    /// No superblock, or one of before: a write was lost.
+    /// No superblock, or an earlier one: a write was lost.
     Lost(Error),
-    /// Another one.
+    /// Another writer's superblock.
     Foreign(Error),
 }
 
@@ -453,7 +461,7 @@ fn look_at_superblock(member: &Member) -> Look {
         }
         let found = Superblock::parse(&bytes, at).ok().map(|found| found.generation);
         if found.is_none() && !std::mem::replace(&mut is_again, true) {
-            // What a device returned wrong once it may return right the next time.
+            // A device may return the right content the next time.
             member.note_error(DeviceErrorKind::Corruption);
             continue;
         }

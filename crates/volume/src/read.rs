@@ -1,6 +1,6 @@
-//! Reading: every tree block and every data sector is verified before anybody sees it
-//! (invariant 11); where a copy is bad the next one is tried, and the bad copy is rewritten from a
-//! good one. Where no copy is left, chunks with parity still have the rest of the row (`rebuild`).
+//! Reading. Every tree block and every data sector is verified before the caller gets it (invariant
+//! 11). If a copy is bad, the next one is tried, and the bad copy is rewritten from a good one. If
+//! no copy is left, chunks with parity still have the rest of the row (`rebuild`).
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +17,8 @@ use crate::scrubbed::Repaired;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Reads a tree block that is what the caller expects: checksum and structure are right.
+    /// Reads a tree block, and checks that its checksum and structure are right and that it is the
+    /// one that the caller expects.
     pub fn read_node(&self, expected: &NodeExpectation) -> Result<Buffer> {
         let len = u64::from(self.node_size());
         let proof = Proof::Block(expected.generation);
@@ -29,7 +30,7 @@ impl Volume {
             return Ok(block);
         }
         let mut failures: Vec<(usize, Error)> = Vec::new();
-        // An error that the caller gets is noted there.
+        // An error that the caller gets is noted by the caller, so this notes only the others.
         let note_all = |failures: &[(usize, Error)]| {
             for (copy, error) in failures {
                 self.note_fault(&pieces, expected.bytenr, *copy, error);
@@ -86,13 +87,13 @@ impl Volume {
             .and_then(|()| self.check_structure(expected, block))
     }
 
-    /// All that is to be checked of a block but its checksum.
+    /// Checks everything in a block except its checksum.
     fn check_structure(&self, expected: &NodeExpectation, block: &[u8]) -> Result<()> {
         let mut expected = *expected;
         if let Ok(header) = Header::parse(block)
             && self.is_of_a_seed(header.fsid)
         {
-            // It was there before this volume was made.
+            // The block is older than this volume, and has the seed's id.
             expected.fsid = header.fsid;
         }
         Node::check(block, &expected, self.sector_size())
@@ -100,20 +101,20 @@ impl Volume {
             .map_err(|source| Error::Node { at: expected.bytenr, source })
     }
 
-    /// Whether a node says that it is of this address and volume.
+    /// Returns whether a node's header has this address and this volume's id.
     pub(crate) fn has_header_of(&self, at: Logical, block: &[u8]) -> bool {
         Header::parse(block).is_ok_and(|header| header.bytenr == at && header.fsid == self.metadata_fsid())
     }
 
-    /// Whether a node could be read at this address if it were there.
+    /// Returns whether a read would accept this node at this address.
     pub(crate) fn is_node_for(&self, at: Logical, block: &[u8]) -> bool {
         let (level, generation, owner, first_key) = (None, None, None, None);
         let fsid = self.metadata_fsid();
         self.check_node(&NodeExpectation { bytenr: at, level, generation, owner, first_key, fsid }, block).is_ok()
     }
 
-    /// Reads data, sector-aligned. `sums` holds the checksums of all its sectors, one after the
-    /// other; without them nothing is verified.
+    /// Reads data, aligned to sectors. `sums` holds the checksums of all its sectors, in order;
+    /// without them nothing is verified.
     pub fn read_data(&self, at: Logical, buf: &mut [u8], sums: Option<&[u8]>) -> Result<()> {
         let sector = self.sector_size() as usize;
         if !at.0.is_multiple_of(sector as u64) || !buf.len().is_multiple_of(sector) {
@@ -142,8 +143,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads the best copy of a piece, or what the rest of its row gives. Whether there is
-    /// something that may be right.
+    /// Reads the best copy of a piece, or rebuilds it from the rest of its row. Returns whether
+    /// `part` has content that may be right.
     fn read_piece(&self, at: Logical, piece: &MappedRange, part: &mut [u8], proof: Proof) -> bool {
         let pieces = std::slice::from_ref(piece);
         if !piece.copies.is_empty() {
@@ -166,13 +167,13 @@ impl Volume {
         sum.is_none_or(|sum| self.checksum().matches(sector, sum))
     }
 
-    /// Reads a sector from the first copy that is right, and rewrites those before it; or from the
-    /// rest of its row.
+    /// Reads a sector from the first copy that is right, and rewrites the copies before it; or
+    /// rebuilds it from the rest of its row.
     fn recover_sector(&self, at: Logical, bytes: &mut [u8], sum: Option<&[u8]>) -> Result<()> {
         let proof = Proof::of_sums(sum);
         let pieces = self.pieces_to_read(at, bytes.len() as u64, proof)?;
         let mut failures: Vec<(usize, Error)> = Vec::new();
-        // An error that the caller gets is noted there.
+        // An error that the caller gets is noted by the caller, so this notes only the others.
         let note_all = |failures: &[(usize, Error)]| {
             for (copy, error) in failures {
                 self.note_fault(&pieces, at, *copy, error);
@@ -234,10 +235,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Where a range can be read, the best copy of each piece first: devices that are there, that
-    /// have all that was written, and that have the least to do. Without a proof that suffices
-    /// nothing is read from devices that lag: what only they have is an error, or has no copy if it
-    /// follows from the rest of its row.
+    /// Returns where a range can be read, the best copy of each piece first: on devices that are
+    /// there, that have everything that was written, and that have the least to do. Devices that
+    /// lag are left out unless the proof suffices for them. If only they have a piece, this is an
+    /// error, or the piece has no copy if it follows from the rest of its row.
     pub(crate) fn pieces_to_read(&self, at: Logical, len: u64, proof: Proof) -> Result<Vec<MappedRange>> {
         let mut pieces = self.map.read().pieces(at, len)?;
         let set = self.devices.load();
@@ -251,7 +252,7 @@ impl Volume {
                 })
             };
             piece.copies.sort_by_key(state);
-            // By invariant 34.
+            // Invariant 34.
             piece.copies.retain(|stripe| set.member(stripe.devid).is_ok_and(|member| proof.suffices_for(member)));
             if piece.copies.is_empty() && piece.writable {
                 return Err(Error::NoCurrentCopy { at });
@@ -260,7 +261,7 @@ impl Volume {
         Ok(pieces)
     }
 
-    /// Whether a copy may be believed, if this says that it is right.
+    /// Returns whether a copy may be believed if this proof says that it is right.
     pub(crate) fn is_believed(&self, pieces: &[MappedRange], copy: usize, proof: Proof) -> bool {
         let member = |piece: &MappedRange| place_of(piece, copy).and_then(|place| self.member(place.devid).ok());
         pieces.iter().filter_map(member).all(|member| proof.suffices_for(&member))
@@ -281,8 +282,8 @@ impl Volume {
         }
     }
 
-    /// Notes for the statistics what is wrong with a copy, which has this address. Of devices that
-    /// lag nothing else is to be expected.
+    /// Notes for the statistics what is wrong with a copy of this address. Ignores devices that
+    /// lag, since bad copies are expected there.
     pub(crate) fn note_fault(&self, pieces: &[MappedRange], at: Logical, copy: usize, error: &Error) {
         let Some(IoStripe { devid, at: place }) = pieces.first().and_then(|piece| place_of(piece, copy)) else {
             return;
@@ -295,14 +296,14 @@ impl Volume {
         self.faults.note(error.to_string(), error.device_fault().unwrap_or(of_copy));
     }
 
-    /// Rewrites the copies of a tree block that are damaged.
+    /// Rewrites the damaged copies of a tree block.
     pub(crate) fn repair_node(&self, expected: &NodeExpectation) -> Repaired {
         let len = self.node_size() as usize;
         let proof = Proof::Block(expected.generation);
         self.repair((expected.bytenr, len), "a tree block", proof, |pieces, copy, block| {
             match self.read_node_copy(expected, pieces, copy, block) {
                 Ok(()) => CopyState::Good,
-                // Whole, and newer than the caller's expectation.
+                // The block is whole, and newer than the caller expects.
                 Err(Error::Node {
                     source: FormatError::WrongGeneration { .. } | FormatError::WrongLevel { .. },
                     ..
@@ -316,8 +317,8 @@ impl Volume {
         })
     }
 
-    /// Rewrites the copies of a data sector that are damaged. Of data without checksums, what
-    /// devices that lag have is never right.
+    /// Rewrites the damaged copies of a data sector. Without checksums, the content of a device
+    /// that lags always counts as wrong.
     pub(crate) fn repair_sector(&self, at: Logical, len: usize, sum: Option<&[u8]>) -> Repaired {
         let repaired = self.repair((at, len), "a data sector", Proof::Checksums, |pieces, copy, bytes| {
             match self.read_sector_copy(at, pieces, copy, bytes, sum) {
@@ -326,12 +327,13 @@ impl Volume {
                 Err(_) => CopyState::Bad,
             }
         });
-        // What is old on a device that lags would be read as right if it were current.
+        // Without this, old content of a lagging device would be read as right once the device is
+        // current.
         if sum.is_none() && repaired == Repaired::Nowhere { Repaired::Unknown } else { repaired }
     }
 
     /// Rewrites damaged copies. The reader may have read during a write to the same address, or
-    /// have an outdated expectation; so everything is read again while no one else may write.
+    /// have an outdated expectation, so this reads everything again while nobody else may write.
     fn repair(
         &self,
         (at, len): (Logical, usize),
@@ -339,7 +341,7 @@ impl Volume {
         proof: Proof,
         examine: impl Fn(&[MappedRange], usize, &mut Buffer) -> CopyState,
     ) -> Repaired {
-        // By it `release` waits for the repair, or has come before.
+        // `release` waits for the repair by this; or it came first, which the next check finds.
         let Some(_alone) = self.in_flight.begin_repair(at, len as u64) else { return Repaired::Unknown };
         if !self.may_repair() {
             return Repaired::Unknown;
@@ -357,7 +359,7 @@ impl Volume {
         let mut scratch = Buffer::for_reading(len);
         let Some(good) = good else {
             let is_bad = |copy| matches!(examine(&pieces, copy, &mut scratch), CopyState::Bad);
-            // What looks right on a device that lags may be.
+            // A copy that looks right on a device that lags may be right.
             return if (0..copies_of(&pieces)).all(is_bad) { Repaired::Nowhere } else { Repaired::Unknown };
         };
         let mut left = 0;
@@ -365,11 +367,11 @@ impl Volume {
         for copy in (0..copies_of(&pieces)).filter(|copy| *copy != good) {
             let is_bad = match examine(&pieces, copy, &mut scratch) {
                 CopyState::Bad => true,
-                // It has missed what the others have.
+                // The device has missed a write that the others have.
                 CopyState::Good => self.has_laggard(&pieces, copy) && *scratch != *right,
-                // A device that lags has it of a history that the others don't have. They have all
-                // that was written, so the caller is right if one of them has what it expects; else
-                // it is the caller that is behind.
+                // On a device that lags, a newer block belongs to a history that the other devices
+                // don't have. These have everything that was written, so the caller's expectation
+                // is right if one of them matches it. Otherwise the caller is behind.
                 CopyState::Newer if self.has_laggard(&pieces, copy) && !self.has_laggard(&pieces, good) => true,
                 CopyState::Newer => {
                     left += 1;
@@ -392,7 +394,7 @@ impl Volume {
         Repaired::Left(left)
     }
 
-    /// Writes what is right over a copy; whether nothing is left of it that is wrong.
+    /// Overwrites a copy with the right content. Returns whether no wrong content is left.
     pub(crate) fn rewrite(&self, copy: Place, data: SharedBuffer, what: &str) -> bool {
         let Ok(member) = self.member(copy.devid) else { return true };
         if !member.is_written() {
@@ -422,13 +424,13 @@ pub(crate) enum CopyState {
     Newer,
 }
 
-/// How many copies there are to try.
+/// Returns how many copies there are to try.
 fn copies_of(pieces: &[MappedRange]) -> usize {
     pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0)
 }
 
-/// The location of a copy; where a range crosses into a chunk with fewer copies, they are used in
-/// turn.
+/// Returns the location of a copy. If a range crosses into a chunk with fewer copies, these are
+/// used in turn.
 pub(crate) fn place_of(piece: &MappedRange, copy: usize) -> Option<IoStripe> {
     let index = copy.checked_rem(piece.copies.len())?;
     piece.copies.get(index).copied()

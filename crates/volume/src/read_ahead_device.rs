@@ -1,18 +1,19 @@
-//! A device that is far away, read in larger pieces than are asked for where reads follow each
-//! other: a round trip takes longer than what comes with it.
+//! A device that is far away. Sequential reads of it are enlarged, since a round trip takes longer
+//! than the transfer of the additional bytes.
 //!
-//! Files that were written one after the other lie one after the other, and so does what programs
-//! read that walk over them. A read that begins near the end of an earlier one is taken to be of
-//! such a walk, and takes the bytes behind it along, twice as many each time. Reads that jump about
-//! take nothing along.
+//! Files that were written in sequence are adjacent on the device, and programs that walk over them
+//! read adjacent places. A read that begins near the end of an earlier one is taken to be part of
+//! such a walk, and also reads the bytes behind it, twice as many each time. Random reads are not
+//! enlarged.
 //!
-//! What was written is kept, too: programs read again what they have just written, and small files
-//! are not in the kernel's page cache then. A scrub asks the device alone (`begin_comparing`).
+//! What was written is kept, too, since programs read again what they have just written, and small
+//! files are not in the kernel's page cache then. A scrub reads from the device only
+//! (`begin_comparing`).
 //!
-//! Nothing is shown that was read before a write of the same place had ended (invariant 33): what
-//! is kept of a place is dropped when a write of it begins and again when it has ended, and what is
-//! being read then is not kept; what was written is, if no other write of the place is under way.
-//! Superblocks are not, since they show whether somebody else writes.
+//! No read returns data that was read before a write of the same place had ended (invariant 33).
+//! What is kept of a place is dropped when a write of it begins and again when the write has ended;
+//! what is being read then is not kept. What was written is kept if no other write of the place is
+//! in flight. Superblocks are not kept, since they show whether somebody else writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,40 +27,41 @@ use crate::deferred_writes::Submit;
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites, check_range};
 use crate::error::WriteError;
 
-/// A read that begins at most so many bytes behind an earlier one continues it.
+/// A read continues an earlier one if it begins at most this many bytes behind it.
 const NEAR: u64 = 256 << 10;
-/// What is read at once, at the least and at the most, where reads follow each other.
+/// The least and the most bytes that one read of a walk takes.
 const FIRST: u64 = 64 << 10;
 const MAX: u64 = 1 << 20;
-/// Bytes that are kept.
+/// How many bytes are kept.
 const MAX_KEPT: u64 = 32 << 20;
-/// Walks that are followed at a time.
+/// How many walks are followed at a time.
 const WALKS: usize = 16;
 
-/// Such a device.
+/// A device with read-ahead and a cache.
 #[derive(Debug)]
 pub struct ReadAheadDevice {
     device: Arc<dyn Device>,
-    /// Where the volume begins whose superblocks are not kept.
+    /// The address at which the volume begins. Its superblocks are not kept.
     start: u64,
     kept: Arc<Mutex<Kept>>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// Pieces by where they begin; they don't overlap.
+    /// Pieces by their start address; they don't overlap.
     pieces: BTreeMap<u64, Piece>,
-    /// When each piece was used last, and where it begins.
+    /// When each piece was used last, and its start address.
     by_use: BTreeSet<(u64, u64)>,
     bytes: u64,
     /// Counts reads and writes.
     clock: u64,
     walks: Vec<Walk>,
-    /// What is being read to be kept, each with whether it still may be.
+    /// Ranges that are being read in order to be kept, each with whether it still may be kept.
     reading: BTreeMap<u64, (Range<u64>, bool)>,
-    /// Writes under way.
+    /// Writes in flight.
     writing: BTreeMap<u64, Vec<Range<u64>>>,
-    /// Comparisons under way, which want to see what is on the device: no write is kept.
+    /// How many comparisons are running. They need the content of the device, so no write is kept
+    /// meanwhile.
     comparisons: usize,
 }
 
@@ -74,18 +76,18 @@ struct Piece {
 #[derive(Debug)]
 struct Walk {
     end: u64,
-    /// Bytes that the next read takes, 0 at first.
+    /// How many bytes the next read takes; 0 at first.
     window: u64,
     used: u64,
 }
 
 impl ReadAheadDevice {
-    /// Over a device that is far away, where a volume begins at `start`.
+    /// Wraps a device that is far away, on which a volume begins at `start`.
     pub fn new(device: Arc<dyn Device>, start: u64) -> Self {
         Self { device, start, kept: Arc::new(Mutex::with_default(Rank::ReadAheadKept)) }
     }
 
-    /// Where superblocks begin.
+    /// Returns the start addresses of superblocks.
     fn superblocks(&self) -> impl Iterator<Item = u64> {
         SUPERBLOCK_COPIES.iter().map(|copy| copy.0.saturating_add(self.start))
     }
@@ -94,7 +96,7 @@ impl ReadAheadDevice {
         self.superblocks().any(|at| at < range.end && range.start < at.saturating_add(SUPERBLOCK_SIZE as u64))
     }
 
-    /// Reads a piece that is kept then, if nothing is written there meanwhile.
+    /// Reads a piece, and keeps it if nothing was written there meanwhile.
     fn read_piece(&self, range: Range<u64>, number: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut data = vec![0; (range.end - range.start) as usize];
         let result = self.device.read_at(Physical(range.start), &mut data);
@@ -194,7 +196,7 @@ impl Device for ReadAheadDevice {
     fn begin_comparing(&self) {
         let mut kept = self.kept.lock();
         kept.comparisons += 1;
-        // What is being read, too: it may have been read before.
+        // This includes what is being read now, since the device may have read it before.
         let all = 0..u64::MAX;
         kept.forget(std::slice::from_ref(&all));
     }
@@ -226,7 +228,7 @@ impl Device for ReadAheadDevice {
 }
 
 impl Kept {
-    /// Copies what is kept from an address on, if it is all that is asked for.
+    /// Copies kept bytes from an address on. Returns false if not all of them are kept.
     fn show(&mut self, at: u64, buf: &mut [u8]) -> bool {
         let clock = self.clock;
         let Some((start, piece)) = self.pieces.range_mut(..=at).next_back() else { return false };
@@ -239,7 +241,7 @@ impl Kept {
         true
     }
 
-    /// Notes a read; how many bytes are best read instead.
+    /// Notes a read, and returns how many bytes are best read instead.
     fn note_read(&mut self, range: &Range<u64>, is_there: bool) -> u64 {
         let used = self.clock;
         let follows = |walk: &&mut Walk| walk.end <= range.start && range.start - walk.end <= NEAR;
@@ -278,7 +280,7 @@ impl Kept {
         }
     }
 
-    /// Writes have ended, of which these were done.
+    /// Notes that writes have ended, of which those in `done` succeeded.
     fn written(&mut self, number: u64, done: &[DeviceWrite]) {
         let ranges = self.writing.remove(&number).unwrap_or_default();
         self.forget(&ranges);
@@ -293,7 +295,7 @@ impl Kept {
         }
     }
 
-    /// Forgets these ranges, and what is being read of them.
+    /// Forgets these ranges, also those parts of them that are being read.
     fn forget(&mut self, ranges: &[Range<u64>]) {
         for range in ranges {
             self.drop_range(range);
@@ -318,10 +320,11 @@ fn range_of(write: &DeviceWrite) -> Range<u64> {
     write.at.0..write.at.0.saturating_add(write.data.len() as u64)
 }
 
-/// Writes, after which what was read meanwhile is forgotten, and what was written is kept.
+/// Writes in flight. When they have ended, what was read meanwhile is forgotten, and what was
+/// written is kept.
 #[derive(Debug)]
 struct Keeping {
-    /// Until it was waited for.
+    /// `None` once it was waited for.
     ticket: Option<DeviceTicket>,
     number: u64,
     to_keep: Vec<DeviceWrite>,
@@ -350,7 +353,7 @@ impl PendingWrites for Keeping {
 
 impl Drop for Keeping {
     fn drop(&mut self) {
-        // Nobody waited, so nobody knows when it ends but this.
+        // Nobody has waited for the writes, so their end has to be awaited here.
         let _ = self.finish();
     }
 }
@@ -368,7 +371,7 @@ mod tests {
         (memory.clone(), ReadAheadDevice::new(memory, 0))
     }
 
-    /// A device whose writes take effect when somebody waits for them.
+    /// A device whose writes take effect only when they are waited for.
     #[derive(Debug)]
     struct Late(Arc<MemoryDevice>);
 
@@ -454,13 +457,13 @@ mod tests {
 
     #[test]
     fn comparisons_see_what_is_on_the_device() {
-        // Behind what is read ahead of another one.
+        // A distance that read-ahead of one place does not reach.
         const FAR: u64 = 2 << 20;
         let (memory, device) = device();
         let at = FAR;
         let pending = device.submit(vec![DeviceWrite { at: Physical(3 * FAR), data: vec![1; 4096].into() }]);
         write(&device, at, 1, 4096);
-        // Another one is not over before the other one is.
+        // The second comparison goes on when the first one ends.
         device.begin_comparing();
         device.begin_comparing();
         pending.wait().unwrap();
@@ -484,7 +487,7 @@ mod tests {
         let superblock = SUPERBLOCK_COPIES[0].0;
         device.submit(vec![write(2 << 20, 1), write(4 << 20, 2), write(superblock, 3)]).wait().unwrap();
         let older = device.submit(vec![write(2 << 20, 4)]);
-        // One that is dropped has ended, too.
+        // A write has also ended when its ticket was dropped.
         drop(device.submit(vec![write(4 << 20, 5)]));
         older.wait().unwrap();
         for (at, byte, reads) in [(2 << 20, 4, 0), ((4 << 20) + 4096, 5, 0), (superblock, 3, 1)] {

@@ -1,8 +1,10 @@
-//! What can't be read, or is wrong, from the other stripes of its row (RAID5 and RAID6).
+//! Rebuilding content that can't be read, or is wrong, from the other stripes of its row (RAID5 and
+//! RAID6).
 //!
-//! Each combination of stripes that gives it is tried until a checksum is right, so that a second
-//! stripe of the row may be wrong without anybody knowing which. What has no checksum comes from
-//! devices alone that have all that was written (invariant 34), and from the first combination.
+//! Every combination of stripes that gives the content is tried until a checksum is right. So a
+//! second stripe of the row may be wrong without it being known which one. Content without a
+//! checksum is rebuilt only from devices that have everything that was written (invariant 34), and
+//! by the first combination.
 
 use ubtrfs_format::Logical;
 
@@ -13,8 +15,8 @@ use crate::parity;
 use crate::proof::Proof;
 use crate::volume::Volume;
 
-/// The most combinations that are tried for a block: of a block that lies in several rows, as
-/// blocks of hostile volumes may, there are as many as the product.
+/// The most combinations that are tried for a block. If a block lies in several rows, as blocks of
+/// hostile volumes may, the numbers of combinations multiply.
 const MAX_TRIES: usize = 1 << 10;
 
 /// A stripe of a row.
@@ -24,13 +26,13 @@ enum Stripe {
     Read(Buffer),
 }
 
-/// A stretch of a row, each stripe of which is read at most once.
+/// A stretch of a row. Each of its stripes is read at most once.
 struct RowReader<'a> {
     volume: &'a Volume,
     row: Row,
     len: usize,
     stripes: Vec<Stripe>,
-    /// What will tell whether the result is right.
+    /// How the result will be verified.
     proof: Proof,
 }
 
@@ -45,12 +47,12 @@ impl RowReader<'_> {
         if let Stripe::Read(bytes) = stripe { Some(bytes) } else { None }
     }
 
-    /// How many combinations there are.
+    /// Returns how many combinations there are.
     fn combinations(&self) -> usize {
         parity::count(self.row.data, self.row.parities())
     }
 
-    /// Fills `sum` by a combination; `false` if a stripe of it can't be read.
+    /// Fills `sum` by a combination. Returns false if one of its stripes can't be read.
     fn combine(&mut self, factors: &[u8], sum: &mut [u8]) -> bool {
         sum.fill(0);
         factors.iter().enumerate().filter(|(_, factor)| **factor != 0).all(|(number, factor)| {
@@ -68,7 +70,8 @@ impl RowReader<'_> {
     }
 }
 
-/// A piece of a range, and all that may give it: its copies, then combinations of others.
+/// A piece of a range, and all sources of its content: its copies, then combinations of other
+/// stripes.
 struct Source<'a> {
     piece: MappedRange,
     row: Option<RowReader<'a>>,
@@ -89,8 +92,8 @@ impl Source<'_> {
 }
 
 impl Volume {
-    /// Fills `buf` with a range, so that it is right, from the other stripes of rows with parity.
-    /// Whether that was possible. The copies themselves have been tried before.
+    /// Fills `buf` with the right content of a range, computed from the other stripes of rows with
+    /// parity. Returns whether that was possible. The copies themselves have been tried before.
     pub(crate) fn rebuild(&self, at: Logical, buf: &mut [u8], proof: Proof, is_right: impl Fn(&[u8]) -> bool) -> bool {
         let Ok(pieces) = self.pieces_to_read(at, buf.len() as u64, proof) else { return false };
         if pieces.iter().all(|piece| piece.writable) {

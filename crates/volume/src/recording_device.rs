@@ -1,6 +1,6 @@
-//! The device of the crash tests: keeps every write and barrier in order, and makes the images that
-//! a crash could leave. Several of them may have one timeline: a barrier of one then orders only
-//! its own writes, as each device has a queue of its own.
+//! The device of the crash tests. It records every write and barrier in order, and makes the images
+//! that a crash could leave. Several devices may share a timeline. A barrier of one of them then
+//! orders only its own writes, as each device has a queue of its own.
 
 use std::io;
 use std::ops::Range;
@@ -45,7 +45,7 @@ pub struct RecordedWrite {
 }
 
 impl RecordedWrite {
-    /// Bytes of the write.
+    /// Returns the size of the write in bytes.
     pub fn size(&self) -> usize {
         self.pages.len() * ALIGNMENT
     }
@@ -93,9 +93,9 @@ struct Recording {
     current: Vec<Image>,
     /// What happened, each to the device of this number.
     events: Vec<(usize, Event)>,
-    /// So many events have been counted by somebody: nothing comes before them any more.
+    /// How many events a caller has counted: no event is inserted before these any more.
     counted: usize,
-    /// How often the events so far were forgotten.
+    /// How often the history was forgotten.
     histories: u64,
 }
 
@@ -122,8 +122,8 @@ impl RecordingDevice {
         Self { recording, number: 0, size, counters: CounterCells::default() }
     }
 
-    /// Devices of one timeline, each of which holds what one of these images holds. What one of
-    /// them says of events is of all of them.
+    /// Devices of one timeline, one for each image, with its content. What the methods of one of
+    /// them return of events is about all of them.
     pub fn together(images: &[OverlayDevice]) -> Vec<Self> {
         let start: Vec<Image> = images.iter().map(OverlayDevice::image).collect();
         let sizes: Vec<u64> = start.iter().map(Image::size).collect();
@@ -137,44 +137,45 @@ impl RecordingDevice {
         sizes.into_iter().enumerate().map(device).collect()
     }
 
-    /// Its place among the devices of one timeline.
+    /// Returns its place among the devices of one timeline.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// How many devices the timeline has.
+    /// Returns how many devices the timeline has.
     pub fn devices(&self) -> usize {
         self.recording.lock().start.len()
     }
 
-    /// All events so far, each with the number of its device.
+    /// Returns all events so far, each with the number of its device.
     pub fn events(&self) -> Vec<(usize, Event)> {
         self.recording.lock().events.clone()
     }
 
-    /// How many events there are so far.
+    /// Returns how many events there are so far.
     pub fn len(&self) -> usize {
         let mut recording = self.recording.lock();
         recording.counted = recording.events.len();
         recording.counted
     }
 
-    /// Whether nothing has happened yet.
+    /// Returns whether nothing has happened yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The current content, as running programs see it.
+    /// Returns the current content, as running programs see it.
     pub fn current(&self) -> OverlayDevice {
         OverlayDevice::from_image(self.recording.lock().current[self.number].clone())
     }
 
-    /// The current content of all devices of the timeline.
+    /// Returns the current content of all devices of the timeline.
     pub fn all_current(&self) -> Vec<OverlayDevice> {
         self.recording.lock().current.iter().cloned().map(OverlayDevice::from_image).collect()
     }
 
-    /// Makes the content of now the start, and forgets all events: bounds the memory of long runs.
+    /// Makes the current content the start, and forgets all events, which bounds the memory of long
+    /// runs.
     pub fn forget_history(&self) {
         let mut recording = self.recording.lock();
         let recording = &mut *recording;
@@ -184,16 +185,16 @@ impl RecordingDevice {
         recording.histories += 1;
     }
 
-    /// What a crash may leave after the first `at_event` events. A write is kept for certain if it
-    /// was waited for and a barrier followed. Of every other one, `chooser` decides what is left;
-    /// any subset of sectors is possible. (Any order too: of two open writes to the same sector,
-    /// losing the later one is the same as its coming first.)
+    /// Returns what a crash may leave after the first `at_event` events. A write certainly stays if
+    /// it was waited for and a barrier followed. For every other write, `chooser` decides what is
+    /// left; any subset of sectors is possible. (So is any order: if two open writes hit the same
+    /// sector, losing the later one is the same as its coming first.)
     pub fn crash_state(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> OverlayDevice {
         self.crash_states(at_event, chooser).swap_remove(self.number)
     }
 
-    /// The same of all devices of the timeline. A barrier of one device says nothing of writes to
-    /// the others.
+    /// As [`Self::crash_state`], for all devices of the timeline. A barrier of one device does not
+    /// affect writes to the others.
     pub fn crash_states(&self, at_event: usize, chooser: &mut dyn FnMut(&OpenWrite) -> Fate) -> Vec<OverlayDevice> {
         let recording = self.recording.lock();
         let events = &recording.events[..at_event.min(recording.events.len())];
@@ -247,8 +248,8 @@ fn durable(events: &[(usize, Event)], devices: usize) -> Vec<bool> {
     durable
 }
 
-/// A chooser for [`RecordingDevice::crash_state`] that one seed determines: sometimes all open
-/// writes are lost or all are there, mostly each is decided on its own.
+/// Returns a chooser for [`RecordingDevice::crash_state`] that one seed determines. Sometimes it
+/// loses or keeps all open writes; mostly it decides for each one.
 pub fn random_fates(seed: u64) -> impl FnMut(&OpenWrite) -> Fate {
     let mut random = Rng::new(seed);
     let temper = random.below(8);
@@ -300,8 +301,8 @@ impl Device for RecordingDevice {
 
     fn flush(&self) -> io::Result<()> {
         let mut recording = self.recording.lock();
-        // Several devices are flushed by as many threads: their order is not to depend on those, so
-        // that one seed gives one history.
+        // Several devices are flushed by as many threads. The order of events must not depend on
+        // these threads, so that one seed gives one history.
         let is_later = |(device, event): &(usize, Event)| *device > self.number && matches!(event, Event::Flush);
         let counted = recording.counted;
         let place = recording.events[counted..].iter().rposition(|event| !is_later(event)).map_or(0, |last| last + 1);
@@ -324,17 +325,17 @@ impl Device for RecordingDevice {
     }
 }
 
-/// A write counts as completed only when its submitter has asked: a flush before that proves
-/// nothing, and a read before that finds the old content.
+/// The ticket of recorded writes. A write counts as completed only when its submitter has asked: an
+/// earlier flush does not make it durable, and an earlier read finds the old content.
 #[derive(Debug)]
 struct RecordingTicket {
     recording: Arc<Mutex<Recording>>,
     /// The number of the device.
     device: usize,
-    /// How many histories had been forgotten when the writes came.
+    /// How often the history had been forgotten when the writes were submitted.
     history: u64,
     writes: Range<usize>,
-    /// What is written, by the numbers of pages.
+    /// The written pages, by their numbers.
     pages: Vec<(u64, Arc<Page>)>,
     is_known: AtomicBool,
 }

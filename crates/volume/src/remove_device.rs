@@ -1,9 +1,10 @@
-//! A device that leaves a volume.
+//! Removing a device from a volume.
 //!
-//! Nothing of the volume is on it any more: no chunk has a stripe there. The commit that takes its
-//! item away writes no superblock to it. Only once the others' are durable it is forgotten, and its
-//! own superblocks are wiped. A crash in between leaves a device whose superblock is older than the
-//! others' and that the chunk tree does not list: the next mount leaves it out.
+//! Nothing of the volume is on the device any more: no chunk has a stripe there. The commit that
+//! removes its item writes no superblock to it. Only once the superblocks of the others are durable
+//! is the device forgotten, and its own superblocks are wiped. A crash in between leaves a device
+//! whose superblock is older than the others' and that the chunk tree does not list. The next mount
+//! ignores it.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::replacing::forget_volume;
 use crate::volume::Volume;
 
 impl Volume {
-    /// The commit of this generation takes a device out of the volume. `BadRequest` if a chunk has
-    /// a stripe on it.
+    /// Notes that the commit of this generation removes a device from the volume. Fails with
+    /// `BadRequest` if a chunk has a stripe on it.
     pub fn remove_device(&self, devid: DeviceId, generation: Generation) -> Result<()> {
         let member = self.member(devid)?;
         let has_stripe = self.map.read().iter().any(|(_, chunk)| chunk.stripes.iter().any(|it| it.devid == devid));
@@ -27,8 +28,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The superblocks of the commit of this generation are durable: the devices that it takes out
-    /// of the volume are wiped and forgotten.
+    /// Wipes and forgets the devices that the commit of this generation removes. Its superblocks
+    /// are durable.
     pub(crate) fn forget_removed(&self, generation: Generation) {
         let leaves = |member: &Arc<Member>| member.leaves_by(generation);
         if !self.devices.load().members.iter().any(leaves) {

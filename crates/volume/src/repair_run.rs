@@ -1,5 +1,5 @@
-//! Rewriting many sectors of data at once, as a device needs it that is brought up to the others:
-//! one read of each copy, and one write for each run of sectors that are wrong.
+//! Rewriting many sectors of data at once, as is needed to bring a device up to the others: one
+//! read of each copy, and one write for each run of sectors that are wrong.
 
 use ubtrfs_format::Logical;
 
@@ -19,12 +19,12 @@ pub(crate) struct Run<'a> {
 }
 
 impl Volume {
-    /// Rewrites the sectors of these that are wrong on some copy from one that has all of them
-    /// right. Returns how many are wrong still, counted for each copy; `None` if no copy has all of
-    /// them right, if they are not in one piece, or if they could not be compared, and nothing was
-    /// done.
+    /// Rewrites those sectors that are wrong in some copy, from a copy that has all of them right.
+    /// Returns how many are still wrong, counted for each copy. Returns `None`, and has done
+    /// nothing, if no copy has all of them right, if they are not in one piece, or if they could
+    /// not be compared.
     pub(crate) fn repair_run(&self, run: &Run<'_>) -> Option<u64> {
-        // By it `release` waits for the repair, or has come before.
+        // `release` waits for the repair by this; or it came first, which the next check finds.
         let _alone = self.in_flight.begin_repair(run.at, run.len as u64)?;
         if !self.may_repair() {
             return None;
@@ -64,15 +64,15 @@ impl Volume {
         Some(left)
     }
 
-    /// The sectors, and whether each has the checksum that it should have.
+    /// Returns the sectors, and whether each has the right checksum.
     fn sectors_of<'a>(&self, run: &'a Run<'_>, found: &'a [u8]) -> impl Iterator<Item = (&'a [u8], bool)> {
         let (sector, size) = (self.sector_size() as usize, self.checksum().size());
         let sum = move |number: usize| run.sums.and_then(|sums| sums.get(number * size..(number + 1) * size));
         found.chunks_exact(sector).enumerate().map(move |(number, bytes)| (bytes, self.is_right(bytes, sum(number))))
     }
 
-    /// The runs of bytes that are to be rewritten: what is wrong, and on a device that lags what
-    /// differs.
+    /// Returns the runs of bytes to rewrite: those that are wrong, and on a device that lags those
+    /// that differ.
     fn wrong_sectors(
         &self,
         run: &Run<'_>,

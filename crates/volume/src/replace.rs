@@ -1,4 +1,4 @@
-//! A device that replaces another one of the volume, as the kernel's driver does it.
+//! Replacing a device of the volume, as the kernel's driver does it.
 //!
 //! ```text
 //! none ── Volume::begin_replacement ──▶ copying ── Volume::finish_replacement ──▶ finishing
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! From the beginning on the *target* gets all writes that the *source* gets, at the same places,
-//! and superblocks that call it device 0. What is older is copied. The trees do not change, since
-//! the target takes the source's number and id with the superblocks of one commit, which come to it
-//! first.
+//! and superblocks that call it device 0. Older content is copied. The trees do not change, since
+//! the target takes over the source's number and id with the superblocks of one commit, which the
+//! target gets first.
 //!
-//! A target that fails a write or a flush is given up, and gets no superblock any more: by its
-//! older one it is known to lack something (invariant 34).
+//! A target that fails a write or a flush is given up, and gets no more superblocks: its older one
+//! shows that it lacks something (invariant 34).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use crate::replacing::{Replacing, TARGET, forget_volume};
 use crate::staleness::missed;
 use crate::volume::Volume;
 
-/// How often writes under way to what has no checksums are waited for, and for how long.
+/// How often, and how long each time, to wait for writes in flight to data without checksums.
 const ATTEMPTS: u32 = 50;
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// What was copied to the target.
+/// Counts of what was copied to the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Bytes.
@@ -56,8 +56,8 @@ impl Copied {
 }
 
 impl Volume {
-    /// Begins to replace a device: from now on the target gets what the source gets. What is on it
-    /// is wiped. The commit of this generation or a later one must say so.
+    /// Begins to replace a device: from now on the target gets what the source gets. What is on the
+    /// target is wiped. The commit of this generation or a later one must record the replacement.
     pub fn begin_replacement(&self, source: DeviceId, device: Arc<dyn Device>, avoids_source: bool) -> Result<()> {
         let _under_way = self.begin()?;
         let item = *self.member(source)?.item.lock();
@@ -74,8 +74,8 @@ impl Volume {
         self.set_target(source, Arc::new(target), avoids_source)
     }
 
-    /// Goes on with the replacement that another mount began, if its target is among the devices.
-    /// Returns whether the target has all that was copied; `None` if it is not there.
+    /// Resumes the replacement that another mount began, if its target is among the devices.
+    /// Returns whether the target has everything that was copied, or `None` if it is not there.
     pub fn resume_replacement(&self, source: DeviceId, avoids_source: bool) -> Result<Option<bool>> {
         let Some(target) = self.found_target.lock().take() else { return Ok(None) };
         let need = self.member(source)?.item.lock().total_bytes;
@@ -96,26 +96,27 @@ impl Volume {
         }
         set.member(source)?;
         set.replacing = Some(Arc::new(Replacing::new(source, target, avoids_source)));
-        // What was submitted before is in the next commit at the latest.
+        // The next commit at the latest has what was submitted before.
         let _not_while_others_write = self.submissions.write();
         self.devices.store(Arc::new(set));
         Ok(())
     }
 
-    /// The device that is being replaced, and whether the target still gets all that it gets.
+    /// Returns the number of the device that is being replaced, and whether the target still gets
+    /// all that it gets.
     pub fn replacement(&self) -> Option<(DeviceId, bool)> {
         self.devices.load().replacing.as_ref().map(|replacing| (replacing.source, replacing.is_alive()))
     }
 
-    /// The superblocks of the commit of this generation put the target into the source's place.
+    /// Has the superblocks of the commit of this generation put the target into the source's place.
     pub fn finish_replacement(&self, generation: Generation) {
         if let Some(replacing) = &self.devices.load().replacing {
             replacing.swap_by(generation);
         }
     }
 
-    /// Lets the target go, if it has not got the source's place: it is no device of the volume any
-    /// more.
+    /// Releases the target, if it has not taken the source's place: it no longer belongs to the
+    /// volume.
     pub fn end_replacement(&self) {
         let _turn = self.changing_devices.lock();
         let mut set = (*self.devices.load_full()).clone();
@@ -125,7 +126,7 @@ impl Volume {
         }
     }
 
-    /// Copies to the target what the source has of a tree block, in this range of the source.
+    /// Copies to the target the copies of a tree block that the source has in this range.
     pub fn copy_node(
         &self,
         at: Logical,
@@ -162,8 +163,8 @@ impl Volume {
         Ok(copied)
     }
 
-    /// Copies to the target what the source has of data, in whole sectors, in this range of the
-    /// source. Of what no copy is right it gets what the source has, if that can be read.
+    /// Copies to the target the data that the source has in this range, in whole sectors. Where no
+    /// copy is right, the target gets what the source has, if that can be read.
     pub fn copy_data(&self, at: Logical, len: u64, sums: Option<&[u8]>, range: &Range<u64>) -> Result<Copied> {
         let _under_way = self.begin()?;
         let sector = u64::from(self.sector_size());
@@ -205,7 +206,7 @@ impl Volume {
         Ok(copied)
     }
 
-    /// Copies what may be overwritten in place meanwhile: nobody writes until the target has it.
+    /// Copies data that may be overwritten in place. Nobody writes until the target has it.
     fn copy_without_sums(&self, at: Logical, piece: &MappedRange, range: &Range<u64>) -> Result<Copied> {
         let sector = u64::from(self.sector_size());
         let mut attempts = 0;
@@ -239,7 +240,7 @@ impl Volume {
         Ok(copied)
     }
 
-    /// Reads what has no checksum from the first device that is current and can be read; whether
+    /// Reads data without checksums from the first current device that can be read. Returns whether
     /// there is one.
     fn read_unproven(&self, at: Logical, bytes: &mut [u8]) -> Result<bool> {
         let pieces = match self.pieces_to_read(at, bytes.len() as u64, Proof::Nothing) {
@@ -257,7 +258,7 @@ impl Volume {
         Ok(false)
     }
 
-    /// Copies what the source has, right or wrong, if it can be read.
+    /// Copies the source's content, right or wrong, if it can be read.
     fn copy_unproven(&self, places: &[Physical], within: u64, len: u64) -> Result<u64> {
         let Some(source) = self.replacement().and_then(|(source, _)| self.member(source).ok()) else { return Ok(0) };
         let mut copied = 0;
@@ -270,15 +271,15 @@ impl Volume {
         Ok(copied)
     }
 
-    /// Where the source has a piece, within a range of it.
+    /// Returns the addresses, within a range of the source, at which it has a piece.
     fn places_of_source(&self, piece: &MappedRange, range: &Range<u64>) -> Vec<Physical> {
         let Some((source, _)) = self.replacement() else { return Vec::new() };
         let is_there = |place: &&IoStripe| place.devid == source && range.contains(&place.at.0);
         piece.copies.iter().filter(is_there).map(|place| place.at).collect()
     }
 
-    /// Writes these bytes to the target, so many behind each of these places, and waits. A target
-    /// that fails is given up: [`Error::NoTarget`].
+    /// Writes these bytes to the target, `within` bytes behind each of these places, and waits. A
+    /// target that fails is given up: [`Error::NoTarget`].
     fn put(&self, places: &[Physical], within: u64, bytes: Buffer) -> Result<u64> {
         let set = self.devices.load_full();
         let replacing = set.replacing.as_ref().filter(|replacing| replacing.is_alive()).ok_or(Error::NoTarget)?;

@@ -1,4 +1,4 @@
-//! A replacement that is being made, and the devices that are left when it has ended.
+//! A replacement in progress, and the devices that are left when it has ended.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::member::Member;
 /// The number of a device that is to replace another one.
 pub const TARGET: DeviceId = DeviceId(0);
 
-/// A replacement that is being made.
+/// A replacement in progress.
 #[derive(Debug)]
 pub(crate) struct Replacing {
     pub(crate) source: DeviceId,
@@ -30,43 +30,45 @@ impl Replacing {
         Self { source, target, avoids_source, swaps_by: AtomicU64::new(0) }
     }
 
-    /// Whether it gets what the source gets.
+    /// Returns whether the target still gets what the source gets.
     pub(crate) fn is_alive(&self) -> bool {
         !self.target.lags()
     }
 
-    /// The commit of this generation puts the target into the source's place.
+    /// Has the commit of this generation put the target into the source's place.
     pub(crate) fn swap_by(&self, generation: Generation) {
         self.swaps_by.store(generation.0, Ordering::Release);
     }
 
-    /// The target's item, given the source's of now.
+    /// Returns the target's item, given the current one of the source.
     pub(crate) fn target_item(&self, source: &DevItem) -> DevItem {
         let DevItem { devid, uuid, .. } = *self.target.item.lock();
         DevItem { devid, uuid, ..*source }
     }
 
-    /// Whether the commit of this generation puts it into the source's place.
+    /// Returns whether the commit of this generation puts the target into the source's place.
     pub(crate) fn swaps_by(&self, generation: Generation) -> bool {
         self.is_alive() && self.swaps_by.load(Ordering::Acquire) == generation.0
     }
 }
 
-/// Wipes the superblocks of a device that is no longer the volume's. Whether it can be written to
-/// does not matter any more.
+/// Wipes the superblocks of a device that no longer belongs to the volume. A failed write is only
+/// logged.
 pub(crate) fn forget_volume(member: &Member) {
     if member.is_missing() {
         return;
     }
     let zeroes = Buffer::zeroed(SUPERBLOCK_SIZE).share();
     let is_within = |at: &&Physical| at.0 + SUPERBLOCK_SIZE as u64 <= member.device.size();
-    // The primary last: as long as it is there, nobody takes a copy for what is left of a volume.
+    // The primary is wiped last: as long as it is there, no program takes a copy for the remains of
+    // a volume.
     let places = SUPERBLOCK_COPIES.iter().rev().filter(is_within);
     let wipe = |at| {
         let write = DeviceWrite { at, data: zeroes.clone() };
         member.device.submit(vec![write]).wait().map_err(Into::into).and_then(|()| member.device.flush())
     };
-    // Where a copy can't be wiped the primary must be: the kernel looks at no other.
+    // If a copy can't be wiped, the primary must be wiped nevertheless, since the kernel reads no
+    // other.
     let failures: Vec<io::Error> = places.copied().filter_map(|at| wipe(at).err()).collect();
     if let Some(error) = failures.first() {
         tracing::error!(

@@ -1,4 +1,4 @@
-//! Opening a damaged volume for reading, by whatever superblock or older root is left.
+//! Opening a damaged volume for reading, by any superblock or older root that is left.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::volume::Volume;
 pub struct Candidate {
     /// A superblock that references it.
     pub superblock: Superblock,
-    /// The address on its device of this superblock, or of the one that it was made from.
+    /// The address, on its device, of this superblock or of the one that it was made from.
     pub copy: Physical,
     /// What references it.
     pub origin: Origin,
@@ -29,7 +29,7 @@ pub enum Origin {
     Superblock,
     /// A backup root in a superblock.
     Backup,
-    /// Nothing any more: its root was found where metadata is.
+    /// Nothing any more: its root was found in a block group of metadata.
     Scan,
 }
 
@@ -46,24 +46,25 @@ impl std::fmt::Display for Candidate {
 }
 
 impl Volume {
-    /// The superblock of a device: the primary, or where that is bad the newest copy that is good.
+    /// Returns the superblock of a device: the primary, or if that is bad the newest good copy.
     pub fn superblock_of(device: &dyn Device) -> Option<Superblock> {
         best_copy(device, None).map(|found| found.superblock)
     }
 
-    /// Whether a device has a primary superblock that can be read and is right.
+    /// Returns whether a device has a primary superblock that can be read and is right.
     pub fn has_primary_superblock(device: &dyn Device) -> bool {
         read_copy(device, SUPERBLOCK_COPIES[0]).is_ok()
     }
 
-    /// Whether nothing is left of a superblock on a device: what is damaged or can't be read is.
+    /// Returns whether a device has no remains of a superblock. One that is damaged or can't be
+    /// read counts as remains.
     pub fn is_without_superblock(device: &dyn Device) -> bool {
         SUPERBLOCK_COPIES.iter().all(|at| matches!(read_copy(device, *at), Err(CopyError::Missing)))
     }
 
-    /// The superblocks of devices that are one volume, in their order: as
-    /// [`superblock_of`](Self::superblock_of) has them. Where a primary is bad only copies count
-    /// that are of the same volume as the good primaries of the others.
+    /// Returns the superblocks of devices that are one volume, in their order, each as
+    /// [`superblock_of`](Self::superblock_of) finds it. If a primary is bad, only copies count that
+    /// are of the same volume as the good primaries of the others.
     pub fn superblocks_of(devices: &[Arc<dyn Device>]) -> Vec<Option<Superblock>> {
         let fsid = fsid_of(devices);
         devices.iter().map(|device| best_copy(&**device, fsid).map(|found| found.superblock)).collect()
@@ -80,8 +81,9 @@ impl Volume {
         device.flush().map_err(|source| Error::Flush { devid, source })
     }
 
-    /// All states that the superblocks on these devices reference, each once, best first: the
-    /// superblocks' own states, then their backup roots, whose space may have been reused since.
+    /// Returns all states that the superblocks on these devices reference, each once, best first:
+    /// the superblocks' own states, then their backup roots, whose space may have been reused
+    /// since.
     pub fn candidates(devices: &[Arc<dyn Device>]) -> Vec<Candidate> {
         let fsid = fsid_of(devices);
         let found = devices.iter().flat_map(|device| good_copies(&**device, fsid));
@@ -93,7 +95,7 @@ impl Volume {
         let mut said: Vec<_> = said.collect();
         said.sort_by_key(|candidate| candidate.copy);
         let mut remembered: Vec<Candidate> = said.iter().flat_map(backups).collect();
-        // Stable: of the same commit the primary superblock comes first.
+        // The sort is stable: for the same commit the primary superblock comes first.
         said.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock.generation));
         remembered.sort_by_key(|candidate| std::cmp::Reverse(candidate.superblock.generation));
         let mut candidates: Vec<Candidate> = Vec::new();
@@ -121,15 +123,15 @@ impl Volume {
     }
 }
 
-/// The id of the volume on these devices, if a primary superblock is good: copies of another id are
-/// what an older volume left.
+/// Returns the id of the volume on these devices, if a primary superblock is good. Copies with
+/// another id are left over from an older volume.
 fn fsid_of(devices: &[Arc<dyn Device>]) -> Option<Uuid> {
     devices.iter().find_map(|device| read_copy(&**device, SUPERBLOCK_COPIES[0]).ok()).map(|found| found.superblock.fsid)
 }
 
-/// The good superblocks of a device, in their order. Of those that an older volume left there,
-/// where the newer one has none, none counts: of another id than the primary's, or `fsid` where the
-/// primary is bad, and behind the end of the volume.
+/// Returns the good superblocks of a device, in their order. Leaves out those that an older volume
+/// has left where the newer one has none: copies with another id than the primary's (or than `fsid`
+/// if the primary is bad), and copies behind the end of the volume.
 fn good_copies(device: &dyn Device, fsid: Option<Uuid>) -> Vec<Found> {
     let mut good: Vec<_> = SUPERBLOCK_COPIES.iter().filter_map(|at| read_copy(device, *at).ok()).collect();
     let primary = good.first().filter(|first| first.superblock.bytenr == SUPERBLOCK_COPIES[0]);
@@ -143,7 +145,7 @@ fn good_copies(device: &dyn Device, fsid: Option<Uuid>) -> Vec<Found> {
     good
 }
 
-/// The superblock of a device that counts: the primary, or the newest copy.
+/// Returns the superblock of a device that counts: the primary, or else the newest copy.
 fn best_copy(device: &dyn Device, fsid: Option<Uuid>) -> Option<Found> {
     let mut good = good_copies(device, fsid).into_iter();
     let first = good.next()?;
@@ -153,7 +155,7 @@ fn best_copy(device: &dyn Device, fsid: Option<Uuid>) -> Option<Found> {
     good.chain([first]).max_by_key(|found| found.superblock.generation)
 }
 
-/// The older commits that a superblock remembers.
+/// Returns the older commits that a superblock has backup roots of.
 fn backups(of: &Candidate) -> Vec<Candidate> {
     let newest = of.superblock.generation;
     let usable = |backup: &&BackupRoot| {

@@ -1,4 +1,4 @@
-//! Writes joined to runs: neighbours on the device become one vectored write.
+//! Joining writes to runs: neighbours on the device become one vectored write.
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
@@ -9,29 +9,29 @@ use crate::buffer::{Buffer, SharedBuffer, is_aligned};
 use crate::device::DeviceWrite;
 use crate::error::WriteError;
 
-/// A run is not made longer than this many bytes …
+/// The most bytes of a run.
 const MAX_RUN_BYTES: usize = 1 << 20;
-/// … or parts.
+/// The most parts of a run.
 const MAX_RUN_PARTS: usize = 64;
 
 /// Bytes for one address of a device.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// Where, in bytes.
+    /// The address in bytes.
     pub(crate) at: u64,
     /// The bytes, in order.
     pub(crate) parts: Vec<SharedBuffer>,
-    /// Bytes in all.
+    /// How many bytes there are in all.
     pub(crate) len: usize,
 }
 
 impl Run {
-    /// The error of a run that could not be written.
+    /// Returns the error of a run that could not be written.
     pub(crate) fn failed(&self, source: io::Error) -> WriteError {
         WriteError { at: Physical(self.at), len: self.len, source }
     }
 
-    /// Writes what lies `from` bytes into the run and after it, waiting for it.
+    /// Writes the run from its byte `from` on, and waits.
     pub(crate) fn write_from(&self, fd: impl AsFd, from: usize) -> io::Result<()> {
         let mut done = from;
         while done < self.len {
@@ -56,8 +56,8 @@ impl Run {
     }
 }
 
-/// Joins writes that follow each other, both in the list and on the device. With `direct`, parts
-/// whose memory is not aligned are copied to memory that is.
+/// Joins writes that are adjacent both in the list and on the device. With `direct`, parts whose
+/// memory is not aligned are copied to memory that is.
 pub(crate) fn join(writes: Vec<DeviceWrite>, direct: bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for write in writes.into_iter().filter(|write| !write.data.is_empty()) {

@@ -1,5 +1,5 @@
-//! The block devices of this machine that hold a btrfs. Only what may be read is looked at, and of
-//! each device that has a size only its superblock.
+//! The block devices of this machine that hold a btrfs. Only devices that this user may read are
+//! looked at, and only the superblock of each device that has a size.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ pub struct FoundDevice {
     pub superblock: Superblock,
 }
 
-/// All block devices with a btrfs, by name. Those that are parts of other devices (of a RAID, of
-/// several paths to one disk) are left out, and so are loop devices that only serve a mount of
+/// Returns all block devices with a btrfs, sorted by name. Leaves out those that are parts of other
+/// devices (of a RAID, of several paths to one disk), and loop devices that only serve a mount of
 /// ubtrfs as its source.
 pub fn scan_devices() -> Vec<FoundDevice> {
     let Ok(entries) = std::fs::read_dir("/sys/class/block") else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! Comparing all copies of what is allocated with what they should be, and rewriting those that are
-//! wrong.
+//! Comparing all copies of allocated blocks and data with what they should be, and rewriting those
+//! that are wrong.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ use crate::scrubbed::{Repaired, ScrubScope, Scrubbed};
 use crate::volume::Volume;
 
 impl Volume {
-    /// Compares the copies of a tree block, of which level and generation are known. What a device
-    /// that lags has may be of an attempt at that commit before a crash, with all of that right; so
-    /// it is compared with what the others have. Copies on devices that do not lag are compared
-    /// with each other: if two differ, and each is right by itself, the devices were written apart,
-    /// which superblocks do not always show, and both stay. Blocks and data come in the order of
-    /// their addresses; `parity` has the row that they are in.
+    /// Compares the copies of a tree block, whose level and generation are known. A device that
+    /// lags may have a block of an interrupted attempt at the same commit, in which all of that is
+    /// right. So its copy is compared with those of the other devices. Copies on devices that do
+    /// not lag are compared with each other. If two differ and each is valid by itself, the devices
+    /// were written apart, which superblocks do not always show, and both copies stay. Blocks and
+    /// data have to come in the order of their addresses; `parity` has the row that they are in.
     pub fn scrub_node(
         &self,
         at: Logical,
@@ -37,7 +37,7 @@ impl Volume {
         let mut found = Scrubbed::default();
         let mut block = Buffer::for_reading(self.node_size() as usize);
         let (mut first, mut differing): (Option<Buffer>, u64) = (None, 0);
-        // Each device of a mount is scrubbed by itself.
+        // A mount scrubs each of its devices separately.
         let read_first = |copy: usize, block: &Buffer| {
             let mut first = Buffer::for_reading(block.len());
             let is_there = copy > 0
@@ -90,8 +90,8 @@ impl Volume {
         Ok(found)
     }
 
-    /// Compares the copies of data, in whole sectors, with its checksums, one after the other. Of
-    /// data without them, copies on devices that lag are rewritten from others.
+    /// Compares the copies of data, in whole sectors, with their checksums. For data without
+    /// checksums, copies on devices that lag are rewritten from others.
     pub fn scrub_data(
         &self,
         at: Logical,
@@ -138,7 +138,7 @@ impl Volume {
                 }
             }
             if let (Some(row), Some(sums)) = (self.row_to_compare(&piece, start, scope), sums) {
-                // That of another device is read for the parity alone.
+                // If only other devices have the data, it is read for the parity alone.
                 let is_read = !copies.is_empty() || self.read_copy(pieces, 0, &mut part).is_ok();
                 let sums = sums.chunks_exact(sum_size).skip(first);
                 let sectors = part.chunks_exact(sector).zip(sums);
@@ -160,8 +160,8 @@ impl Volume {
         Ok(found)
     }
 
-    /// Rewrites runs of sectors at once, as far as that can be, and counts them. `wrong` has of
-    /// each sector how many copies are wrong, and then how many of those that are left.
+    /// Rewrites runs of sectors at once, as far as possible, and counts them. `wrong` has for each
+    /// sector how many copies are wrong, and afterwards how many of those are left.
     fn settle_runs<'a>(
         &self,
         found: &mut Scrubbed,
@@ -184,8 +184,8 @@ impl Volume {
         }
     }
 
-    /// Counts the copies of a device's superblock that are damaged; none of a device that is
-    /// missing. The next commit rewrites them.
+    /// Returns how many copies of a device's superblock are damaged; 0 for a missing device. The
+    /// next commit rewrites them.
     pub fn damaged_superblocks(&self, devid: DeviceId) -> Result<u64> {
         let member = self.member(devid)?;
         if member.is_missing() {
@@ -197,7 +197,7 @@ impl Volume {
         Ok(copies.filter(|at| read_copy(&*member.device, **at).is_err()).count() as u64)
     }
 
-    /// Counts a sector of a copy that is not what its checksum says. The copy begins at `start`.
+    /// Counts a sector of a copy that does not match its checksum. The copy begins at `start`.
     fn note_bad_sector(&self, piece: &MappedRange, copy: usize, start: Logical, at: Logical) {
         let (within, error) = (at.0 - start.0, Error::Data { at });
         let copies = piece.copies.iter().map(|stripe| IoStripe { at: stripe.at.plus(within), ..*stripe });
@@ -207,7 +207,7 @@ impl Volume {
         self.note_fault(sector, at, copy, &error);
     }
 
-    /// The numbers of the copies that are to be read.
+    /// Returns the numbers of the copies that are to be read.
     fn present_copies(&self, pieces: &[MappedRange], scope: ScrubScope) -> Vec<usize> {
         let most = pieces.iter().map(|piece| piece.copies.len()).max().unwrap_or(0);
         let place = |copy: usize| pieces.first().and_then(|piece| place_of(piece, copy));
@@ -221,13 +221,13 @@ impl Volume {
         place_of(piece, copy).is_some_and(|place| self.member(place.devid).is_ok_and(|member| member.lags()))
     }
 
-    /// Whether a part of a copy is on a device that lags.
+    /// Returns whether a part of a copy is on a device that lags.
     pub(crate) fn has_laggard(&self, pieces: &[MappedRange], copy: usize) -> bool {
         pieces.iter().any(|piece| self.is_of_a_laggard(piece, copy))
     }
 
-    /// What makes a copy good of data that has no checksums: that its device has all that was
-    /// written.
+    /// Returns the state of a copy of data without checksums. The copy is good if its device has
+    /// everything that was written.
     pub(crate) fn state_without_sums(&self, pieces: &[MappedRange], copy: usize) -> CopyState {
         if self.has_laggard(pieces, copy) { CopyState::Bad } else { CopyState::Good }
     }

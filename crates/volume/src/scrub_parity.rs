@@ -1,9 +1,9 @@
-//! Comparing the parity of rows with their data, while that is scrubbed.
+//! Comparing the parity of rows with their data, during the scrub of the data.
 //!
-//! Parity says something where it was written with data. Of rows, or parts of rows, in which
-//! nothing was ever written it may be anything. So those sectors of a row are compared in which a
-//! checksum has proved some of the data, and no other data was wrong: its own fault is no fault of
-//! the parity.
+//! Parity has a meaning only where it was written together with data. In rows, or parts of rows,
+//! that were never written it may be anything. So a sector of a row is compared only if a checksum
+//! has proved some of its data, and no other data of it was wrong: a fault of the data is no fault
+//! of the parity.
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::STRIPE_LEN;
@@ -16,15 +16,15 @@ use crate::parity;
 use crate::scrubbed::{ScrubScope, Scrubbed};
 use crate::volume::Volume;
 
-/// What a scrub knows of parity: the row that it is in, and what was found of rows before.
+/// The parity part of a scrub: the current row, and the result of earlier rows.
 #[derive(Debug, Default)]
 pub struct ParityScrub {
     row: Option<OpenRow>,
-    /// What was found of the parity of all rows so far: sectors.
+    /// The result for the parity of all rows so far, in sectors.
     pub found: Scrubbed,
 }
 
-/// A row, some data of which has been looked at. Bits are sectors of each stripe.
+/// A row some of whose data has been scrubbed. Each bit stands for a sector of all stripes.
 #[derive(Debug)]
 struct OpenRow {
     start: Logical,
@@ -32,16 +32,17 @@ struct OpenRow {
     wrong: u64,
 }
 
-/// One stripe of parity, and what it should be.
+/// One stripe of parity, and how it is computed.
 struct Parity<'a> {
     row: &'a Row,
     place: IoStripe,
-    /// For each stripe of the row.
+    /// The factor of each stripe of the row.
     factors: Vec<u8>,
 }
 
 impl ParityScrub {
-    /// Notes what was found of sectors of a row's data; the row before is compared then.
+    /// Notes which sectors of a row's data are right. If the row is a new one, compares the row
+    /// before it first.
     pub(crate) fn note(
         &mut self,
         volume: &Volume,
@@ -80,7 +81,7 @@ impl ParityScrub {
 }
 
 impl Volume {
-    /// The row of a piece, if its parity is to be compared.
+    /// Returns the row of a piece, if its parity is to be compared.
     pub(crate) fn row_to_compare(&self, piece: &MappedRange, start: Logical, scope: ScrubScope) -> Option<Row> {
         let row = if piece.writable { None } else { self.map.read().row(start) };
         row.filter(|row| row.stripes[row.data..].iter().any(|place| scope.covers(Some(*place))))
@@ -105,7 +106,7 @@ impl Volume {
         found
     }
 
-    /// Compares sectors that follow each other; one by one, if they can't be read together.
+    /// Compares adjacent sectors, or one by one if they can't be read together.
     fn compare_run(&self, parity: &Parity<'_>, run: &[usize], found: &mut Scrubbed) {
         let sector = self.sector_size() as usize;
         let Some(first) = run.first() else { return };
@@ -126,7 +127,7 @@ impl Volume {
             return run.iter().for_each(|number| self.compare_run(parity, std::slice::from_ref(number), found));
         }
         if !has_data {
-            // That has been counted with the data.
+            // The read error has been counted with the data.
             return;
         }
         found.bytes += stripe.len() as u64;

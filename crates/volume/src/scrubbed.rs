@@ -1,11 +1,11 @@
-//! What is scrubbed, and what that found.
+//! The scope of a scrub, and its result.
 
 use ubtrfs_format::DeviceId;
 
 use crate::chunk_map::IoStripe;
 use crate::error::Error;
 
-/// What a scrub found. All counts are of copies: a block that two devices have is two.
+/// The result of a scrub. All counts are of copies: a block that two devices have counts twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Bytes that were read.
@@ -14,11 +14,11 @@ pub struct Scrubbed {
     pub read_errors: u64,
     /// Tree blocks and sectors that were wrong.
     pub checksum_errors: u64,
-    /// Copies that are right now, by this or by somebody else who rewrote them meanwhile.
+    /// Copies that are right now, since the scrub or somebody else has rewritten them.
     pub corrected: u64,
     /// Copies that are wrong and stay so.
     pub uncorrectable: u64,
-    /// Those of them of which no device has a right copy.
+    /// Uncorrectable copies of blocks and sectors of which no device has a right copy.
     pub nowhere: u64,
 }
 
@@ -43,7 +43,7 @@ impl Scrubbed {
         }
     }
 
-    /// So many copies were found bad, and this came of rewriting them.
+    /// Counts `bad` copies, given the result of rewriting them.
     pub(crate) fn settle(&mut self, bad: u64, repaired: Repaired) {
         let left = match repaired {
             Repaired::Left(left) => bad.min(left as u64),
@@ -55,10 +55,10 @@ impl Scrubbed {
     }
 }
 
-/// What came of rewriting the wrong copies of a block.
+/// The result of rewriting the wrong copies of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repaired {
-    /// So many are wrong still.
+    /// This many are still wrong.
     Left(usize),
     /// No device has a right one.
     Nowhere,
@@ -66,10 +66,10 @@ pub(crate) enum Repaired {
     Unknown,
 }
 
-/// What is scrubbed, and how.
+/// The scope of a scrub.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ScrubScope {
-    /// Only the copies on this device.
+    /// If given, only the copies on this device are scrubbed.
     pub device: Option<DeviceId>,
     /// Nothing is rewritten.
     pub read_only: bool,

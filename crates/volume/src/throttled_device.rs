@@ -11,8 +11,8 @@ use ubtrfs_threads::{Mutex, Rank};
 use crate::device::{Device, DeviceCounters, DeviceTicket, DeviceWrite, PendingWrites};
 use crate::error::WriteError;
 
-/// A device over another one that reads so many bytes in a second at the most, and writes so many.
-/// Barriers cost nothing: they are for writes that had completed, and these have had their time.
+/// A device over another one that reads, and writes, at most this many bytes per second. A barrier
+/// takes no time, since the writes that it makes durable have completed and have had their time.
 #[derive(Debug)]
 pub struct ThrottledDevice {
     inner: Arc<dyn Device>,
@@ -20,7 +20,7 @@ pub struct ThrottledDevice {
     writes: Line,
 }
 
-/// Transfers, one after the other.
+/// A queue of transfers.
 #[derive(Debug)]
 struct Line {
     bytes_per_second: u64,
@@ -28,7 +28,7 @@ struct Line {
 }
 
 impl Line {
-    /// When a transfer that begins now, or after those before it, is over.
+    /// Returns when a transfer ends that begins now or after those before it.
     fn end_of(&self, bytes: usize) -> Instant {
         let time = Duration::from_nanos(bytes as u64 * 1_000_000_000 / self.bytes_per_second);
         let mut free_from = self.free_from.lock();
@@ -42,7 +42,7 @@ fn sleep_until(end: Instant) {
 }
 
 impl ThrottledDevice {
-    /// A device that does what `inner` does, with so many bytes in a second in each direction.
+    /// A device that does what `inner` does, with this many bytes per second in each direction.
     pub fn new(inner: Arc<dyn Device>, bytes_per_second: u64) -> Self {
         let line = || Line {
             bytes_per_second: bytes_per_second.max(1),

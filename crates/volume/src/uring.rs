@@ -1,5 +1,6 @@
-//! Writes through `io_uring`. It has no thread of its own: a thread that waits reaps completions
-//! for all, so that a write and its wait are two system calls and no switch between threads.
+//! Writes through `io_uring`. There is no thread for the ring: a thread that waits reaps
+//! completions for all, so that a write and its wait are two system calls without a switch between
+//! threads.
 
 use std::fmt;
 use std::fs::File;
@@ -16,12 +17,12 @@ use crate::device::{DeviceTicket, PendingWrites};
 use crate::error::WriteError;
 use crate::runs::Run;
 
-/// Writes that may be in flight at once. The completion queue is twice as long, so it can't
+/// How many writes may be in flight at once. The completion queue is twice as long, so it can't
 /// overflow.
 const DEPTH: u32 = 256;
 /// `user_data` of the no-op that tests the ring.
 const PROBE: u64 = u64::MAX;
-/// How often a submission that the kernel has no memory for is tried again, a millisecond apart.
+/// How often to retry a submission for which the kernel has no memory, a millisecond apart.
 const SUBMIT_RETRIES: u32 = 1000;
 
 /// A ring that writes to one file.
@@ -31,7 +32,7 @@ pub(crate) struct Ring {
     /// Held by the thread that fills and submits the submission queue.
     submission: Mutex<()>,
     state: Mutex<State>,
-    /// Signalled when completions were reaped, or when the reaper's role is free.
+    /// Signalled when completions were reaped, or when no thread reaps any more.
     changed: Condvar,
     /// The kernel refused submissions for good: writes are made one by one instead.
     broken: AtomicBool,
@@ -43,13 +44,13 @@ struct State {
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     in_flight: usize,
-    /// A thread waits in the kernel for completions; only that thread may take them from the queue.
+    /// A thread waits in the kernel for completions. Only that thread may take them from the queue.
     reaping: bool,
 }
 
 struct Operation {
     run: Run,
-    /// Points into `run.parts`, which stay where they are until the kernel is done.
+    /// Point into `run.parts`, which stay in place until the kernel is done.
     vectors: Vec<libc::iovec>,
     group: Arc<Group>,
 }
@@ -66,7 +67,7 @@ struct Group {
 }
 
 impl Group {
-    /// A write of the ticket has ended.
+    /// Notes that a write of the ticket has ended.
     fn finish(&self, run: &Run, result: io::Result<()>) {
         if let Err(error) = result {
             self.error.lock().get_or_insert_with(|| run.failed(error));
@@ -80,7 +81,7 @@ impl Group {
 }
 
 impl Ring {
-    /// A ring for `file`, or the reason why this kernel or sandbox gives none.
+    /// Starts a ring for `file`. Fails with the reason if this kernel or sandbox offers none.
     pub(crate) fn start(file: &Arc<File>) -> io::Result<Self> {
         let mut uring = IoUring::builder().dontfork().build(DEPTH)?;
         let probe = opcode::Nop::new().build().user_data(PROBE);
@@ -161,7 +162,7 @@ impl Ring {
         }
     }
 
-    /// Hands what is queued to the kernel. The caller holds the submission lock.
+    /// Submits the queued writes to the kernel. The caller holds the submission lock.
     fn enter_submissions(&self, queued: &mut u32) {
         let mut retries = 0;
         while *queued > 0 {
@@ -220,7 +221,7 @@ impl Ring {
             MutexGuard::unlocked(&mut state, || self.sleep_for_completion());
             state.reaping = false;
             self.reap(&mut state);
-            // Also without completions: the reaper's role is free again.
+            // Notifies even without completions, since another thread may reap now.
             self.changed.notify_all();
         }
     }
@@ -232,13 +233,13 @@ impl Ring {
         if let Err(error) = result
             && error.raw_os_error() != Some(libc::EINTR)
         {
-            // Completions are polled again, but not at full speed.
+            // Completions are polled, but not in a busy loop.
             ubtrfs_threads::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Takes all completions that are there; whether there was any. Not while another thread is the
-    /// reaper.
+    /// Reaps all completions that have arrived, and returns whether there was one. Not called while
+    /// another thread reaps.
     fn reap(&self, state: &mut State) -> bool {
         // SAFETY: the state lock, and `reaping` while it is released, make this the only user of
         // the completion queue.
@@ -258,8 +259,8 @@ impl Ring {
         any
     }
 
-    /// The result of a write. The kernel cancels writes that it has queued for a thread that ends,
-    /// and may write less than requested: the rest is written here.
+    /// Returns the result of a write. The kernel cancels writes that it has queued for a thread
+    /// that ends, and may write less than requested: this function writes the rest.
     fn outcome(&self, run: &Run, result: i32) -> io::Result<()> {
         match result {
             written if written >= 0 && written as usize == run.len => Ok(()),

@@ -1,6 +1,6 @@
 //! The volume: its devices, its chunks, and what is known of both.
 //!
-//! What is written becomes durable in these steps, and each gives the proof that the next one takes
+//! Writes become durable in these steps. Each step gives the proof that the next one takes
 //! (invariant 1):
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //! any of them, if a flush or a superblock fails ── Volume::set_read_only ──▶ read-only for good
 //! ```
 //!
-//! After a failed flush nobody knows what is durable, so nothing is written any more
-//! (invariant 13).
+//! After a failed flush it is not known what is durable, so nothing is written any more (invariant
+//! 13).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,21 +36,22 @@ use crate::in_flight::{InFlight, Registration};
 use crate::looks::Looks;
 use crate::member::Member;
 
-/// What is under way when a volume ends has so long to end before the devices are given up.
+/// How long the release of a volume waits for operations in flight to end before it keeps the
+/// devices.
 const TIME_TO_END: Duration = Duration::from_secs(5);
 
 /// Devices as one logical address space. All methods may be called by many threads at once.
 #[derive(Debug)]
 pub struct Volume {
     pub(crate) devices: ArcSwap<DeviceSet>,
-    /// Held while devices come or go.
+    /// Held while devices are added or removed.
     pub(crate) changing_devices: Mutex<()>,
     /// A device that was to replace another one when the volume was last written.
     pub(crate) found_target: Mutex<Option<Arc<Member>>>,
     /// Devices may be missing.
     degraded: bool,
-    /// The commit whose superblock counts another number of devices than its chunk tree has, and
-    /// the number that this has.
+    /// If a superblock counts another number of devices than its chunk tree has: its commit, and
+    /// the number in the chunk tree.
     pub(crate) corrected_count: Option<(Generation, u64)>,
     pub(crate) map: CountedRwLock<ChunkMap>,
     pub(crate) superblock: RwLock<Superblock>,
@@ -63,22 +64,22 @@ pub struct Volume {
     /// The volumes from which this one was made, whose blocks carry their ids.
     seeds: Vec<Uuid>,
     read_only: AtomicBool,
-    /// Tree blocks are shown whatever their checksums say, where no copy is right.
+    /// A tree block is returned whatever its checksum says if no copy is right.
     pub(crate) ignores_node_checksums: AtomicBool,
-    /// Repairs begin when the volume is open: nothing is written before the caller has seen what it
-    /// is.
+    /// The volume has been opened. Before that nothing is repaired, so that nothing is written
+    /// before the caller has seen what the volume is.
     is_open: bool,
-    /// The devices have one superblock: no crash has left some of them with another one.
+    /// All devices have the same superblock; no crash has left some of them with another one.
     pub(crate) is_level: AtomicBool,
-    /// Devices that only a newer commit has, which does not count.
+    /// Devices that belong only to a newer commit, which does not count.
     pub(crate) about_to_join: Mutex<Vec<Arc<Member>>>,
     /// Writes that have been submitted and not yet waited for.
     pub(crate) in_flight: Arc<InFlight>,
-    /// Shared by what is written and repaired; held exclusively while devices come or go.
+    /// Held shared by writes and repairs, and exclusively while devices are added or removed.
     pub(crate) submissions: RwLock<()>,
-    /// Held while superblocks are written. The devices that have not got the last one.
+    /// Held while superblocks are written. Has the devices that did not get the last one.
     pub(crate) publishing: Mutex<Vec<DeviceId>>,
-    /// Held while it is decided whether a device can be done without.
+    /// Held while it is decided whether the volume can do without a device.
     pub(crate) giving_up: Mutex<()>,
     /// How far a device that lags has been brought up, and how often it had missed writes then.
     pub(crate) resilvered: Mutex<Option<(Resilvered, u64)>>,
@@ -89,7 +90,7 @@ pub struct Volume {
     pub(crate) faults: FaultLog,
 }
 
-/// What a volume is made of when it is opened.
+/// The parts from which a volume is assembled when it is opened.
 pub(crate) struct Parts {
     pub(crate) superblock: Superblock,
     pub(crate) members: Vec<Arc<Member>>,
@@ -208,53 +209,53 @@ impl Volume {
         Ok(())
     }
 
-    /// The superblock as last read or written.
+    /// Returns the superblock as last read or written.
     pub fn superblock(&self) -> Superblock {
         self.superblock.read().clone()
     }
 
-    /// Bytes of a tree block.
+    /// Returns the size of a tree block in bytes.
     pub fn node_size(&self) -> u32 {
         self.node_size
     }
 
-    /// Bytes of a data sector.
+    /// Returns the size of a data sector in bytes.
     pub fn sector_size(&self) -> u32 {
         self.sector_size
     }
 
-    /// The checksum algorithm of tree blocks and data.
+    /// Returns the checksum algorithm of tree blocks and data.
     pub fn checksum(&self) -> ChecksumType {
         self.checksum
     }
 
-    /// The id that users see.
+    /// Returns the id that users see.
     pub fn fsid(&self) -> Uuid {
         self.fsid
     }
 
-    /// The id that tree blocks carry.
+    /// Returns the id that tree blocks carry.
     pub fn metadata_fsid(&self) -> Uuid {
         self.metadata_fsid
     }
 
-    /// The id of the chunk tree, which every tree block carries.
+    /// Returns the id of the chunk tree, which every tree block carries.
     pub fn chunk_tree_uuid(&self) -> Uuid {
         self.chunk_tree_uuid
     }
 
-    /// Whether this is the id of a volume from which this one was made.
+    /// Returns whether this is the id of a seed from which this volume was made.
     pub(crate) fn is_of_a_seed(&self, fsid: Uuid) -> bool {
         self.seeds.contains(&fsid)
     }
 
-    /// From now on a tree block is shown whatever its checksum says, if all else of it is right and
-    /// no copy has a right checksum. For volumes that are only read.
+    /// From now on returns a tree block in spite of a wrong checksum, if everything else in it is
+    /// right and no copy has a right checksum. For volumes that are only read.
     pub fn ignore_node_checksums(&self) {
         self.ignores_node_checksums.store(true, Ordering::Release);
     }
 
-    /// Whether writes are refused.
+    /// Returns whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
@@ -264,9 +265,9 @@ impl Volume {
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Nothing is written any more, not even repairs, and others may have the devices when what is
-    /// under way has ended. This waits for that, but not for long: who can't get a device then
-    /// waits until this process has ended.
+    /// Stops all writes, also repairs, and gives the devices up once the operations in flight have
+    /// ended. Waits for these for a limited time. If they take longer, the devices are held until
+    /// this process has ended.
     pub fn release(&self) {
         self.set_read_only();
         if !self.in_flight.is_empty_within(TIME_TO_END) {
@@ -282,20 +283,20 @@ impl Volume {
         self.is_open && !self.is_read_only()
     }
 
-    /// Registers what needs the devices, at no address that anybody looks for, and then asks
-    /// whether it may write: [`Self::release`] waits for it, or has come before.
+    /// Registers an operation that needs the devices, without addresses, and then checks that it
+    /// may write. So [`Self::release`] waits for the operation, or came first and is found here.
     pub(crate) fn begin(&self) -> Result<Registration> {
         self.begin_as(self.in_flight.register_unaddressed())
     }
 
-    /// The same for what has been registered.
+    /// As [`Self::begin`], for an operation that is registered already.
     pub(crate) fn begin_as(&self, registration: Registration) -> Result<Registration> {
         self.require_writable()?;
         assert!(self.is_level(), "invariant 70: the devices have one superblock before anything is written");
         Ok(registration)
     }
 
-    /// An error if nothing may be written; else whatever comes before the first write is done.
+    /// Fails if nothing may be written. Otherwise does what has to be done before the first write.
     fn require_writable(&self) -> Result<()> {
         if self.is_read_only() {
             return Err(Error::ReadOnly);
@@ -311,81 +312,82 @@ impl Volume {
         self.member(devid).ok().map(|member| member.item.lock().total_bytes)
     }
 
-    /// Makes a chunk known, so that its addresses can be written and read.
+    /// Adds a chunk to the map, so that its addresses can be written and read.
     pub fn add_chunk(&self, start: Logical, chunk: ChunkItem) -> Result<()> {
         self.map.write().insert(start, chunk, self.sector_size, |devid| self.device_bytes(devid))
     }
 
-    /// How often the lock of the map of chunks was taken.
+    /// Returns how often the lock of the map of chunks was taken.
     pub fn map_lock_counters(&self) -> LockCounters {
         self.map.counters()
     }
 
-    /// Forgets the chunk that starts at `start`; `Unmapped` if there is none.
+    /// Removes the chunk that starts at `start` from the map. Fails with `Unmapped` if there is
+    /// none.
     pub fn remove_chunk(&self, start: Logical) -> Result<()> {
         if self.map.write().remove(start) { Ok(()) } else { Err(Error::Unmapped { at: start, len: 0 }) }
     }
 
-    /// The chunk that starts at `start`.
+    /// Returns the chunk that starts at `start`.
     pub fn chunk(&self, start: Logical) -> Option<ChunkItem> {
         self.map.read().get(start).cloned()
     }
 
-    /// All chunks, by address.
+    /// Returns all chunks, by address.
     pub fn chunks(&self) -> Vec<(Logical, ChunkItem)> {
         self.map.read().iter().map(|(start, item)| (start, item.clone())).collect()
     }
 
-    /// The logical ranges of the chunk at `start` that must stay unused, since copies of the
-    /// superblock overlap them. Sorted, apart from each other.
+    /// Returns the logical ranges of the chunk at `start` that must stay unused, since copies of
+    /// the superblock overlap them. They are sorted and disjoint.
     pub fn superblock_ranges(&self, start: Logical) -> Vec<Range<Logical>> {
         let ranges = self.map.read().reserved(start);
         ranges.into_iter().map(|range| Logical(range.start)..Logical(range.end)).collect()
     }
 
-    /// How many reads are best under way at a time, before what they read is needed; 0 where all
-    /// devices are near.
+    /// Returns how many reads are best in flight at a time before what they read is needed, or 0 if
+    /// all devices are near.
     pub fn reads_ahead(&self) -> usize {
         self.devices.load().members.iter().map(|member| member.device.reads_ahead()).max().unwrap_or_default()
     }
 
-    /// The items of all devices, by device number; those of missing ones, too.
+    /// Returns the items of all devices, also of missing ones, by device number.
     pub fn devices(&self) -> Vec<DevItem> {
         self.devices.load().members.iter().map(|member| *member.item.lock()).collect()
     }
 
-    /// Bytes of a device by now, of which the volume may use less.
+    /// Returns the present size of a device in bytes, of which the volume may use less.
     pub fn device_size(&self, devid: DeviceId) -> Result<u64> {
         let member = self.member(devid)?;
         let failed = |source| Error::Read { devid, at: Physical(0), logical: None, len: 0, source };
         member.device.find_size().map_err(failed)
     }
 
-    /// The items of the devices that are not there. What only they have can't be read.
+    /// Returns the items of the devices that are missing. What only they have can't be read.
     pub fn missing_devices(&self) -> Vec<DevItem> {
         let devices = self.devices.load();
         devices.members.iter().filter(|member| member.is_missing()).map(|member| *member.item.lock()).collect()
     }
 
-    /// The devices on which nothing can be allocated: those that are not there, and those of seeds.
+    /// Returns the devices on which nothing can be allocated: missing ones and those of seeds.
     pub fn closed_devices(&self) -> Vec<DeviceId> {
         let set = self.devices.load();
         set.members.iter().filter(|member| !member.is_written()).map(|member| member.devid()).collect()
     }
 
-    /// Whether the volume was made from a seed.
+    /// Returns whether the volume was made from a seed.
     pub fn has_seeds(&self) -> bool {
         !self.seeds.is_empty()
     }
 
-    /// The devices of the volumes from which this one was made, and that are only read.
+    /// Returns the devices of the seeds from which this volume was made. They are only read.
     pub fn seed_devices(&self) -> Vec<DeviceId> {
         let set = self.devices.load();
         set.members.iter().filter(|member| member.is_seed()).map(|member| member.devid()).collect()
     }
 
-    /// Changes a device's item (bytes used, size), as its next superblock and [`Volume::devices`]
-    /// will show it.
+    /// Sets a device's item (bytes used, size), which its next superblock and [`Volume::devices`]
+    /// will show.
     pub fn set_device_item(&self, item: DevItem) -> Result<()> {
         let member = self.member(item.devid)?;
         if member.device.size() < item.total_bytes {
@@ -396,24 +398,24 @@ impl Volume {
         Ok(())
     }
 
-    /// Nobody waits any more for what is asked of the devices: those that are away fail soon.
+    /// Has requests to devices that are away fail soon instead of waiting.
     pub fn stop_waiting(&self) {
         self.devices.load().present().for_each(|member| member.device.stop_waiting());
     }
 
-    /// How many faults of devices there were that cost nothing, or made a tree block unreadable,
-    /// and the last of them, the newest at the end. Errors that the caller got besides are not
-    /// among them.
+    /// Returns how many faults of devices there were that lost nothing or made a tree block
+    /// unreadable, and the last of them, the newest at the end. Errors that a caller gets anyway
+    /// are not counted.
     pub fn last_faults(&self) -> (u64, Vec<FaultRecord>) {
         self.faults.get()
     }
 
-    /// Says in the log what it has not said yet of copies that were bad.
+    /// Writes to the log what has not been logged yet about bad copies.
     pub fn say_bad_copies(&self) {
         self.faults.say_rest(true);
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> VolumeCounters {
         let set = self.devices.load();
         let devices = set.members.iter().map(|member| member.device.counters());

@@ -20,8 +20,8 @@ pub struct WindowDevice {
 }
 
 impl WindowDevice {
-    /// The part from `start` on, `size` bytes or to the end. The start must be a multiple of 4096
-    /// and inside the device.
+    /// The part from `start` on, `size` bytes long or up to the end. The start must be a multiple
+    /// of 4096 and inside the device.
     pub fn new(device: Arc<dyn Device>, start: u64, size: Option<u64>) -> Result<Self> {
         if !start.is_multiple_of(ALIGNMENT as u64) {
             return Err(Error::BadRequest("an offset that is no multiple of 4096"));
@@ -118,7 +118,7 @@ impl Device for WindowDevice {
     }
 }
 
-/// Tells where writes failed by the addresses of the window.
+/// A ticket that reports where writes failed in addresses of the window.
 #[derive(Debug)]
 struct WindowTicket {
     ticket: DeviceTicket,

@@ -1,5 +1,5 @@
-//! Writing, waiting and barriers. What has been reached is proven by tokens that nobody else can
-//! make: of data and of nodes apart, since a flush takes both (invariant 1).
+//! Writing, waiting and barriers. Tokens that nobody else can make prove which of these steps are
+//! done. There are separate tokens for data and for nodes, since a flush takes both (invariant 1).
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,9 +19,9 @@ use crate::volume::Volume;
 /// One write of the volume.
 #[derive(Clone, Debug)]
 pub struct Write {
-    /// Where.
+    /// The logical address.
     pub at: Logical,
-    /// What: a multiple of the sector size.
+    /// The content. Its length is a multiple of the sector size.
     pub data: SharedBuffer,
 }
 
@@ -39,7 +39,7 @@ pub enum Data {}
 #[derive(Clone, Copy, Debug)]
 pub enum Nodes {}
 
-/// Writes of one kind under way. Dropping it waits for them, but loses their errors.
+/// Writes of one kind in flight. Dropping it waits for them, but loses their errors.
 #[must_use = "only `Volume::wait` tells whether the writes succeeded"]
 #[derive(Debug)]
 pub struct Ticket<Kind> {
@@ -48,15 +48,15 @@ pub struct Ticket<Kind> {
     _kind: PhantomData<Kind>,
 }
 
-/// Proof that certain writes of one kind have completed, though they may not be durable. It comes
-/// from waiting on a volume and from nowhere else; [`Volume::wait_all`] of no writes says that
-/// nothing of the kind had to be written. Completed they remain, so the proof may be shared.
+/// Proof that certain writes of one kind have completed, though they may not be durable. Only a
+/// wait on a volume gives it; [`Volume::wait_all`] without writes gives the proof that nothing of
+/// the kind had to be written. Completed writes stay completed, so the proof may be shared.
 ///
-/// There is none without a volume:
+/// It can't be made without a volume:
 /// ```compile_fail
 /// let written = ubtrfs_volume::CompletedWrites::<ubtrfs_volume::Data>::default();
 /// ```
-/// Nodes that are written say nothing of the data that they refer to (invariant 1):
+/// Written nodes do not prove that the data to which they refer is written (invariant 1):
 /// ```compile_fail
 /// use ubtrfs_volume::{CompletedWrites, Nodes, Volume};
 /// fn forgets_data(volume: &Volume, nodes: CompletedWrites<Nodes>) {
@@ -73,13 +73,13 @@ pub struct Ticket<Kind> {
 #[must_use = "completed writes are durable only after a flush"]
 #[derive(Clone, Debug)]
 pub struct CompletedWrites<Kind> {
-    /// Of the volume on which they were.
+    /// Identifies the volume of the writes.
     volume: Arc<InFlight>,
     _kind: PhantomData<Kind>,
 }
 
-/// Proof that writes completed and that all devices were flushed afterwards. It is good for one
-/// superblock:
+/// Proof that writes completed and that all devices were flushed afterwards. It can be used for one
+/// superblock only:
 /// ```compile_fail
 /// use ubtrfs_format::Superblock;
 /// use ubtrfs_volume::{Copies, Flushed, Volume};
@@ -92,9 +92,9 @@ pub struct CompletedWrites<Kind> {
 #[derive(Debug)]
 pub struct Flushed {
     pub(crate) volume: Arc<InFlight>,
-    /// The superblocks were looked at meanwhile, and are those that were written last.
+    /// The superblocks were read during the flush, and are those that were written last.
     pub(crate) has_looked: bool,
-    /// How far a device had been brought up to the others before.
+    /// How far a device had been brought up to the others before the flush.
     pub(crate) resilvered: Option<(Resilvered, u64)>,
 }
 
@@ -112,12 +112,12 @@ impl<Kind> CompletedWrites<Kind> {
 }
 
 impl<Kind> Ticket<Kind> {
-    /// Whether waiting would return at once.
+    /// Returns whether waiting would return at once.
     pub fn is_done(&self) -> bool {
         self.parts.iter().all(|(_, ticket)| ticket.is_done())
     }
 
-    /// Waits for all writes; what failed on which device.
+    /// Waits for all writes, and returns the errors with their devices.
     fn finish(&mut self) -> Vec<(Arc<Member>, WriteError)> {
         self.parts.drain(..).filter_map(|(member, ticket)| Some((member, ticket.wait().err()?))).collect()
     }
@@ -132,22 +132,22 @@ impl<Kind> Drop for Ticket<Kind> {
 }
 
 impl Volume {
-    /// Starts writes of data to all copies of their addresses, in no particular order. Until they
-    /// have been waited for nobody may read there.
+    /// Starts writes of data to all copies of their addresses, in no particular order. Nobody may
+    /// read these addresses until the writes have been waited for.
     pub fn submit(&self, writes: Vec<Write>) -> Result<Ticket<Data>> {
         let ranges = writes.iter().map(Write::range).collect();
         self.start(writes, |in_flight| in_flight.register(ranges))
     }
 
-    /// The same for nodes, each a write of its own, which [`Volume::read_node`] finds at once.
+    /// Starts writes of nodes, one node each. [`Volume::read_node`] finds them at once.
     ///
     /// # Panics
     ///
-    /// If one says that it is of another place or volume: nothing is written then.
+    /// If a node's header has another address or volume. Nothing is written then.
     pub fn submit_nodes(&self, writes: Vec<Write>) -> Result<Ticket<Nodes>> {
         for Write { at, data } in &writes {
             assert!(self.has_header_of(*at, data), "invariant 11: what is written at {at} is of another place");
-            // All of it costs an fsync a tenth more (`ubtrfs-bench touches`).
+            // Checking all of it makes an fsync a tenth slower (`ubtrfs-bench touches`).
             debug_assert!(self.is_node_for(*at, data), "invariant 11: what is written at {at} could not be read");
         }
         let nodes = writes.iter().map(|write| (write.range(), write.data.clone())).collect();
@@ -198,8 +198,8 @@ impl Volume {
         }
         drop(map);
         for (_, batch) in &mut batches {
-            // Neighbours next to each other, so that the device can join them; copies of one block
-            // are apart.
+            // Sorted so that neighbours are next to each other and the device can join them. Copies
+            // of one block are apart.
             batch.sort_by_key(|write| write.at);
         }
         let mut ticket =
@@ -211,13 +211,13 @@ impl Volume {
     }
 
     /// Waits for writes. An error means that some of them may not have happened, on so many devices
-    /// that something is nowhere. A device that others can do without may fail.
+    /// that no copy of something exists. A device that the volume can do without may fail.
     pub fn wait<Kind>(&self, ticket: Ticket<Kind>) -> Result<CompletedWrites<Kind>> {
         self.wait_all([ticket])
     }
 
-    /// Waits for several sets of writes, in order, up to the first that fails. There may be none:
-    /// then nothing of this kind had to be written.
+    /// Waits for several sets of writes, in order, up to the first that fails. There may be no
+    /// sets, which proves that nothing of this kind had to be written.
     ///
     /// # Panics
     ///
@@ -234,10 +234,10 @@ impl Volume {
         Ok(CompletedWrites { volume: Arc::clone(&self.in_flight), _kind: PhantomData })
     }
 
-    /// A barrier on every device: makes durable what was written, data and the nodes that refer to
-    /// it. After a failure nothing is known of what is durable, so the volume turns read-only.
-    /// Where devices are far away the superblocks are read meanwhile, if that is due, for the
-    /// superblock that follows.
+    /// Issues a barrier on every device, which makes everything durable that was written, data and
+    /// the nodes that refer to it. After a failure it is not known what is durable, so the volume
+    /// turns read-only. If devices are far away and a comparison of the superblocks is due, they
+    /// are read meanwhile, for the superblock that follows.
     ///
     /// # Panics
     ///
@@ -250,17 +250,18 @@ impl Volume {
         let has_looked = ubtrfs_threads::thread::scope(|scope| {
             let is_far_and_due = self.reads_ahead() > 0 && self.is_look_due();
             let look = || Builder::new().name("look".into()).spawn_scoped(scope, || self.look_at_superblocks());
-            // Without a thread it is done later, too.
+            // If no thread can be started, the superblocks are read later.
             let look = if is_far_and_due { look().ok() } else { None };
             self.barrier()?;
-            // If it failed, it is done again when nobody else of ours writes superblocks.
+            // If the comparison failed, it is repeated while no other thread of ours writes
+            // superblocks.
             Ok(look.is_some_and(|look| matches!(look.join(), Ok(Ok(())))))
         })?;
         Ok(Flushed { volume: Arc::clone(&self.in_flight), has_looked, resilvered })
     }
 
-    /// A barrier for what somebody else wrote: makes durable what can be read. No superblock can
-    /// follow it. After a failure the volume turns read-only.
+    /// Issues a barrier for what others wrote: makes everything durable that can be read. Gives no
+    /// proof for a superblock. After a failure the volume turns read-only.
     pub fn barrier(&self) -> Result<()> {
         self.flush_devices()
     }
@@ -281,7 +282,8 @@ impl Volume {
                     .iter()
                     .map(|member| {
                         let thread = Builder::new().name("flush".into()).spawn_scoped(scope, move || flush(member));
-                        // This user may have no more threads: one flush follows the other then.
+                        // If this user may have no more threads, the flushes run one after the
+                        // other.
                         thread.map_err(|_| flush(member))
                     })
                     .collect();
@@ -293,7 +295,7 @@ impl Volume {
             }),
         };
         if let Err(error) = result {
-            // By invariant 13 nothing is written after that.
+            // Invariant 13: nothing is written after that.
             self.set_read_only();
             return Err(error);
         }
@@ -301,7 +303,7 @@ impl Volume {
     }
 
     /// Discards these addresses on the devices: their content is no longer needed. Returns how many
-    /// bytes of theirs that is, of all copies; `None` if one of them can't discard.
+    /// bytes that is on the devices, over all copies, or `None` if a device can't discard.
     pub fn discard(&self, at: Logical, len: u64) -> Result<Option<u64>> {
         let _under_way = self.begin()?;
         let pieces = self.map.read().pieces(at, len)?;
@@ -315,7 +317,7 @@ impl Volume {
         Ok(done.then_some(bytes))
     }
 
-    /// The same for a range of a device that no chunk has; an error if one does.
+    /// Discards a range of a device that no chunk has. Fails if a chunk has it.
     pub fn discard_unallocated(&self, devid: DeviceId, at: Physical, len: u64) -> Result<Option<u64>> {
         let _under_way = self.begin()?;
         if self.map.read().has_stripe_in(devid, at.0..at.0.saturating_add(len)) {
@@ -345,7 +347,7 @@ fn push<'a>(batches: &mut Vec<(&'a Arc<Member>, Vec<DeviceWrite>)>, to: &'a Arc<
     }
 }
 
-/// An error where a range of a device holds a superblock: a writer that comes there has a wrong map
+/// Fails if a range of a device holds a superblock: a writer that uses this range has a wrong map
 /// of free space.
 fn keep_superblocks(at: Physical, len: u64) -> Result<()> {
     let hits = |copy: &Physical| at.0 < copy.0 + SUPERBLOCK_SIZE as u64 && copy.0 < at.0.saturating_add(len);

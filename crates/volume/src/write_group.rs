@@ -1,4 +1,4 @@
-//! Writes of one ticket that end one by one, each by whichever thread.
+//! The writes of one ticket, which end one by one on any thread.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl WriteGroup {
-    /// A group of so many writes.
+    /// A group of `writes` writes.
     pub(crate) fn new(writes: usize) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(Rank::WriteGroup, State { left: writes, error: None }),
@@ -29,7 +29,7 @@ impl WriteGroup {
         })
     }
 
-    /// One of them has ended.
+    /// Notes that one of the writes has ended.
     pub(crate) fn finish(&self, result: Result<(), WriteError>) {
         let mut state = self.state.lock();
         state.left = state.left.saturating_sub(1);
@@ -41,7 +41,7 @@ impl WriteGroup {
         }
     }
 
-    /// The ticket of the group.
+    /// Returns the ticket of the group.
     pub(crate) fn ticket(self: Arc<Self>) -> DeviceTicket {
         DeviceTicket::new(GroupTicket(self))
     }

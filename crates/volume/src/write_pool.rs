@@ -1,4 +1,4 @@
-//! Writes by a few threads: for kernels or sandboxes without `io_uring`.
+//! Writes by a few threads, for kernels or sandboxes without `io_uring`.
 
 use std::fs::File;
 use std::io;

@@ -1,10 +1,11 @@
-//! How a writer of an export gets and keeps it: by its mark, which others look at.
+//! How a writer of an export acquires and keeps it: by its mark, which other writers read.
 //!
-//! A mark that was renewed gives its writer a lease, from when the renewal was begun. Others watch
-//! a mark for twice as long at least, so nobody has the export before the lease is over and what
-//! was sent under it has arrived. Without a lease, as after the machine slept, the writer comes
-//! like a new one: it looks at the mark, has it written, lets the time pass in which others would
-//! have seen that, and looks again. Before that nothing else is written (invariants 12 and 71).
+//! Renewing the mark gives the writer a lease, which counts from the beginning of the renewal.
+//! Other writers watch a mark for at least twice as long, so nobody acquires the export before the
+//! lease has ended and everything that was sent under it has arrived. A writer without a lease, as
+//! after the machine slept, starts like a new one: it reads the mark, writes it, waits as long as
+//! others need to see it, and reads it again. Before that nothing else is written (invariants 12
+//! and 71).
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -16,22 +17,23 @@ use ubtrfs_threads::{Mutex, Rank};
 
 use crate::writer_mark::{Life, MARK_SIZE, WriterMark};
 
-/// How many times as long as the slowest look a mark is watched besides: a server that is slow may
-/// still have to carry out what its writer sent.
+/// A mark is watched longer by this many times the slowest read: a slow server may still have to
+/// carry out what its writer sent.
 const SLOWNESS: u32 = 8;
 
-/// How often what happens.
+/// The intervals of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// A mark is renewed.
+    /// The interval between renewals of a mark.
     pub renewal: Duration,
-    /// A mark that stayed the same for so long is that of a writer that ended.
+    /// A mark that has not changed for this long is that of a writer that has ended.
     pub silence: Duration,
-    /// Nothing is written if the last renewal of the mark was begun before that: at most half of
-    /// `silence`, so that what is under way arrives before others come.
+    /// Nothing is written if the last renewal began longer ago than this. It is at most half of
+    /// `silence`, so that everything in flight arrives before others acquire the export.
     pub lease: Duration,
-    /// Who finds no mark has its own written within this time, or lets leases pass; and who has
-    /// written one looks at it again when this time has passed.
+    /// A writer that finds no mark has to have its own written within this time, or else waits
+    /// until leases have ended. After it has written its mark, it waits this long before it reads
+    /// it again.
     pub settling: Duration,
 }
 
@@ -50,7 +52,7 @@ impl Timing {
 pub(crate) struct WriterLease {
     pub(crate) timing: Timing,
     clock: Arc<dyn Clock>,
-    /// What the client of the device sends by.
+    /// The lease under which the client of the device sends.
     lease: Option<Arc<Lease>>,
     state: Mutex<State>,
 }
@@ -58,18 +60,18 @@ pub(crate) struct WriterLease {
 #[derive(Debug)]
 struct State {
     mark: WriterMark,
-    /// When the renewal was begun that gives the lease, and its number.
+    /// When the renewal that gives the lease began, and its number.
     renewed: Option<(Duration, u64)>,
-    /// Who has taken the device over.
+    /// The writer that has taken the device over.
     lost: Option<String>,
 }
 
-/// Why a device can't be had.
+/// Why a device can't be acquired.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// This writer has it.
     Held(String),
-    /// It can't be asked.
+    /// The device can't be read or written.
     Failed(io::Error),
 }
 
@@ -85,21 +87,21 @@ impl WriterLease {
         Self { timing, clock, lease, state }
     }
 
-    /// Whom the client of the device asks when the lease has ended.
+    /// Sets whom the client of the device asks for a new lease when the lease has ended.
     pub(crate) fn is_held_by(&self, holder: Weak<dyn Holder>) {
         if let Some(lease) = &self.lease {
             lease.is_held_by(holder);
         }
     }
 
-    /// Nothing is written any more.
+    /// Ends the lease: nothing is written any more.
     pub(crate) fn is_over(&self) {
         if let Some(lease) = self.lease.as_ref().filter(|_| self.lost().is_none()) {
             lease.is_over();
         }
     }
 
-    /// Who has taken the device over.
+    /// Returns the writer that has taken the device over.
     pub(crate) fn lost(&self) -> Option<String> {
         self.state.lock().lost.clone()
     }
@@ -110,11 +112,11 @@ impl WriterLease {
         self.settle(export, place, found_none)
     }
 
-    /// Marks the device as ours after a look that found nobody else. Of several that do so at the
-    /// same time the last one to write its own mark has the device. The others see that, since they
-    /// let the time pass in which each has its mark written, and look again; one that took longer
-    /// for that waits until those that have looked already have no lease any more, unless they find
-    /// its mark.
+    /// Marks the device as ours after the mark of nobody else was found. Of several writers that do
+    /// so at the same time, the last one to write its mark gets the device. The others see that,
+    /// since they wait as long as each writer may take to write its mark, and read it again. A
+    /// writer that took longer waits until those that have already read the mark have no lease any
+    /// more, unless they find its mark.
     fn settle(&self, export: &mut dyn Access, place: Physical, looked: Duration) -> Result<(), Refusal> {
         let mut looked = Some(looked);
         let Timing { renewal, silence, lease, settling } = self.timing;
@@ -125,7 +127,7 @@ impl WriterLease {
             let pause = if is_quick { settling } else { lease.max(2 * renewal).min(silence / 2) };
             ubtrfs_threads::thread::sleep(pause);
             let found = self.compare(read_mark(export, place)?.as_ref()).map_err(Refusal::Held)?;
-            // A write of ours that came late may have been over another's mark.
+            // A late write of ours may have overwritten another's mark.
             let is_ours = found == number;
             if is_ours && is_quick {
                 self.count(begun, number);
@@ -142,7 +144,7 @@ impl WriterLease {
         }
     }
 
-    /// Gets the lease for longer, or a new one.
+    /// Extends the lease, or acquires a new one.
     pub(crate) fn extend(&self, export: &mut dyn Access, place: Physical) -> Result<(), Refusal> {
         let looked = self.now();
         let found = self.compare(read_mark(export, place)?.as_ref()).map_err(Refusal::Held)?;
@@ -153,16 +155,18 @@ impl WriterLease {
             self.count(begun, number);
             return Ok(());
         }
-        // Another number than the last one may have come late, over another's mark.
+        // If the mark has another number than the last one, a late write may have put it over
+        // another's mark.
         let is_as_it_was = last.is_some_and(|(_, number)| number == found);
         let long_ago = looked.saturating_sub(2 * self.timing.settling + Duration::from_nanos(1));
         self.settle(export, place, if is_as_it_was { looked } else { long_ago })
     }
 
-    /// From a renewal on that was begun then nobody else comes for a while.
+    /// Counts a renewal that began at this time: from then on nobody else acquires the export for a
+    /// while.
     pub(crate) fn count(&self, begun: Duration, number: u64) {
         let mut state = self.state.lock();
-        // Another one may have come in between by the client's own connection.
+        // The client's own connection may have renewed the mark in between.
         let (begun, number) =
             state.renewed.map_or((begun, number), |(renewed, last)| (renewed.max(begun), last.max(number)));
         state.renewed = Some((begun, number));
@@ -175,7 +179,7 @@ impl WriterLease {
         self.clock.now()
     }
 
-    /// Returns when nobody else has the device: the time before this was found out.
+    /// Waits until nobody else has the device. Returns the time just before that was found out.
     fn wait_for_others(&self, export: &mut dyn Access, place: Physical) -> Result<Duration, Refusal> {
         let mut looked = self.now();
         let Some(found) = read_mark(export, place)? else { return Ok(looked) };
@@ -209,23 +213,23 @@ impl WriterLease {
         Ok(looked)
     }
 
-    /// Writes the mark, with a new number, which it returns. It is durable: a server that crashes
-    /// must not show that nobody is there.
+    /// Writes the mark with a new number, and returns the number. The mark is durable, since a
+    /// server that crashes must not show later that nobody is there.
     fn write_mark(&self, export: &mut dyn Access, place: Physical) -> io::Result<u64> {
         let mark = self.next_mark();
         export.write(place.0, mark.to_bytes().to_vec())?;
         Ok(mark.sequence)
     }
 
-    /// The mark with a new number.
+    /// Returns the mark with a new number.
     pub(crate) fn next_mark(&self) -> WriterMark {
         let mut state = self.state.lock();
         state.mark.sequence += 1;
         state.mark.clone()
     }
 
-    /// Notes what is there instead of our mark: then the device is another's. Else the number of
-    /// the mark.
+    /// Returns the number of the mark if it is ours. Otherwise the device is another's, which this
+    /// notes.
     fn compare(&self, found: Option<&WriterMark>) -> Result<u64, String> {
         let mut state = self.state.lock();
         if let Some(found) = found.filter(|found| found.writer == state.mark.writer) {
@@ -240,20 +244,20 @@ impl WriterLease {
         Err(who)
     }
 
-    /// Reads the mark; an error if it is not ours.
+    /// Reads the mark, and fails if it is not ours.
     pub(crate) fn look(&self, export: &mut dyn Access, place: Physical) -> io::Result<()> {
         let found = read_mark(export, place)?;
         self.compare(found.as_ref()).map_err(|who| taken_over(&who))?;
         Ok(())
     }
 
-    /// Whether writes may be submitted; an error if another writer has the device. A client that
-    /// knows the lease has them wait by itself.
+    /// Returns whether writes may be submitted. Fails if another writer has the device. A client
+    /// that knows the lease delays writes by itself.
     pub(crate) fn may_submit(&self) -> io::Result<bool> {
         Ok(self.has_lease()? || self.lease.is_some())
     }
 
-    /// Whether the last renewal of the mark was not begun too long ago; an error if another writer
+    /// Returns whether the last renewal of the mark began recently enough. Fails if another writer
     /// has the device.
     pub(crate) fn has_lease(&self) -> io::Result<bool> {
         let state = self.state.lock();
@@ -263,7 +267,7 @@ impl WriterLease {
         Ok(state.renewed.is_some_and(|(renewed, _)| self.now().saturating_sub(renewed) < self.timing.lease))
     }
 
-    /// Whether the client of the device knows the lease.
+    /// Returns whether the client of the device knows the lease.
     pub(crate) fn has_client(&self) -> bool {
         self.lease.is_some()
     }

@@ -1,7 +1,7 @@
-//! What a program that writes to an export leaves there for others: who it is, and that it lives.
+//! The mark that a writer of an export leaves there for others: who it is, and that it lives.
 //!
-//! The mark lies in the 4096 bytes behind the first superblock. No chunk may be below 1 MiB, so
-//! btrfs never uses them; some boot loaders do, and then there is no mark.
+//! The mark is in the 4096 bytes behind the first superblock. No chunk may be below 1 MiB, so btrfs
+//! never uses them. Some boot loaders do; then there is no mark.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,19 +12,19 @@ use ubtrfs_format::{ChecksumType, Uuid};
 pub(crate) const MARK_SIZE: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"ubtrfsMM";
-/// Where the checksum of all bytes before it begins.
+/// The offset of the checksum of all bytes before it.
 const CHECKSUM: usize = MARK_SIZE - 4;
 /// The longest name of a host that is kept.
 const HOST: usize = 64;
 
-/// A writer, and how often it has said that it lives.
+/// A writer, and how often it has shown that it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WriterMark {
     /// Distinguishes this opening of the export from all others.
     pub writer: Uuid,
     /// Grows with every sign of life.
     pub sequence: u64,
-    /// The process and where its number counts.
+    /// The process.
     pub process: Process,
     /// The name of its machine, for messages.
     pub host: String,
@@ -33,12 +33,12 @@ pub(crate) struct WriterMark {
 /// A process on some machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Of the running kernel: a new one with each boot.
+    /// The boot id of the running kernel, which changes with each boot.
     pub boot: Uuid,
     /// The namespace of process numbers, 0 if not known.
     pub namespace: u64,
     pub pid: u32,
-    /// When it began, as /proc/PID/stat says; 0 if not known.
+    /// Its start time, as in /proc/PID/stat; 0 if not known.
     pub began: u64,
 }
 
@@ -67,7 +67,7 @@ impl WriterMark {
         Self { process: Process { boot, ..mark.process }, host: "elsewhere".into(), ..mark }
     }
 
-    /// The mark in these bytes, if there is one.
+    /// Returns the mark in these bytes, if there is one.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MARK_SIZE] = bytes.try_into().ok()?;
         let checksum = ChecksumType::Crc32c.compute(&bytes[..CHECKSUM]);
@@ -81,7 +81,7 @@ impl WriterMark {
         Some(Self { writer: uuid(8), sequence: number(24), process, host: printable(&bytes[72..72 + HOST]) })
     }
 
-    /// The bytes of the mark.
+    /// Returns the bytes of the mark.
     pub(crate) fn to_bytes(&self) -> [u8; MARK_SIZE] {
         let mut bytes = [0; MARK_SIZE];
         let Process { boot, namespace, pid, began } = self.process;
@@ -100,7 +100,7 @@ impl WriterMark {
         bytes
     }
 
-    /// The writer in words.
+    /// Returns a description of the writer.
     pub(crate) fn who(&self) -> String {
         let Self { process, host, .. } = self;
         format!("process {} on {}", process.pid, if host.is_empty() { "a machine without a name" } else { host })
@@ -115,7 +115,7 @@ impl Process {
         Self { boot, namespace: namespace().unwrap_or(0), pid, began: began(pid).unwrap_or(0) }
     }
 
-    /// Whether the process lives, as far as can be seen from here.
+    /// Returns whether the process lives, as far as that can be seen from here.
     pub(crate) fn life(&self) -> Life {
         let here = Self::this();
         if self.boot == Uuid::NIL || self.namespace == 0 || self.began == 0 {
@@ -129,7 +129,7 @@ impl Process {
             Some(_) => Life::Ended,
             None if here.began == 0 => Life::Unknown,
             None => {
-                // Processes of others may be hidden in /proc.
+                // Other users' processes may be hidden in /proc.
                 let pid = i32::try_from(self.pid).ok().and_then(rustix::process::Pid::from_raw);
                 let found = pid.map(rustix::process::test_kill_process);
                 if found == Some(Err(rustix::io::Errno::SRCH)) { Life::Ended } else { Life::Unknown }
@@ -138,7 +138,7 @@ impl Process {
     }
 }
 
-/// The namespace in which this process has its number, if /proc is of the same.
+/// Returns the PID namespace of this process, if /proc belongs to the same one.
 fn namespace() -> Option<u64> {
     if fs::read_link("/proc/self").ok()?.to_str()? != std::process::id().to_string() {
         return None;
@@ -147,19 +147,19 @@ fn namespace() -> Option<u64> {
     link.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// When a process began: the twenty-second field of its line, by `proc_pid_stat(5)`. The second one
-/// may have spaces and ends with the last parenthesis; the third says whether it has ended already,
-/// and is only not yet waited for.
+/// Returns the start time of a process: the twenty-second field of its line, by `proc_pid_stat(5)`.
+/// The second field may have spaces and ends with the last parenthesis. The third field shows
+/// whether the process has ended and is only not waited for yet; then this returns 0.
 fn began(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let began = fields.clone().nth(19)?.parse().ok()?;
-    // 0 is the beginning of no process that could have left a mark.
+    // No process that could have left a mark has the start time 0.
     Some(if matches!(fields.next(), Some("Z" | "X")) { 0 } else { began })
 }
 
-/// A name up to its first zero byte, fit for a terminal.
+/// Returns a name up to its first zero byte, fit for a terminal.
 fn printable(name: &[u8]) -> String {
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     name.trim_ascii().iter().take(HOST).fold(String::new(), |mut text, byte| {
@@ -197,12 +197,12 @@ mod tests {
         let this = Process::this();
         assert_eq!(this.life(), Life::Alive);
         assert_eq!(Process { began: this.began + 1, ..this }.life(), Life::Ended, "its number has another one now");
-        // It ends when its input does.
+        // The child ends when its input does.
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let began = began(pid).unwrap();
         drop(child.stdin.take());
-        // Ended, and not yet waited for.
+        // The child has ended, but was not waited for.
         while super::began(pid) == Some(began) {
             std::thread::yield_now();
         }

@@ -7,7 +7,7 @@ use crate::{Error, Incompat, ItemType, Key, Logical, MAX_LEVEL, Result, TreeId, 
 /// Bytes of the content of a keyed `EXTENT_DATA_REF`.
 const DATA_REF_SIZE: usize = 28;
 
-/// Checks a checksum item; where it ends.
+/// Checks a checksum item, and returns the address where it ends.
 pub(super) fn csum(key: &Key, item: &[u8], context: &ItemContext) -> Result<Logical> {
     require(key.objectid == objectid::EXTENT_CSUM, "checksum item objectid", key.objectid)?;
     let sums = CsumItem::parse(Logical(key.offset), item, context.checksum, context.sector_size)?;
@@ -15,7 +15,7 @@ pub(super) fn csum(key: &Key, item: &[u8], context: &ItemContext) -> Result<Logi
     Ok(sums.end())
 }
 
-/// Bytes of the extent that the key names.
+/// Returns the bytes of the extent that the key names.
 pub(super) fn extent_length(key: &Key, context: &ItemContext) -> u64 {
     if key.item_type == ItemType::METADATA_ITEM { context.node_size.into() } else { key.offset }
 }

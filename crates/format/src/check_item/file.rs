@@ -7,7 +7,7 @@ use crate::items::{
 };
 use crate::{Error, ItemType, Key, Result, TreeId, max_item_size, name_hash, objectid};
 
-/// The most bytes that one compressed extent unpacks to, and that it takes packed.
+/// The most bytes that a compressed extent has, packed or unpacked.
 const MAX_UNPACKED: u64 = 128 << 10;
 
 pub(super) fn inode(key: &Key, item: &[u8], context: &ItemContext) -> Result<()> {
@@ -84,7 +84,7 @@ pub(super) fn extent_data(key: &Key, item: &[u8], context: &ItemContext) -> Resu
         FileExtentKind::Inline(data) => {
             require(key.offset == 0, "inline file extent key offset", key.offset)?;
             if packed {
-                // Stricter than the kernel, which bounds it when it unpacks.
+                // This is stricter than the kernel, which checks the bound only when it unpacks.
                 return require(extent.ram_bytes <= MAX_UNPACKED, "compressed extent length", extent.ram_bytes);
             }
             require(extent.ram_bytes == data.len() as u64, "inline file extent length", extent.ram_bytes)
@@ -101,7 +101,8 @@ pub(super) fn extent_data(key: &Key, item: &[u8], context: &ItemContext) -> Resu
             if disk_bytenr.0 == 0 {
                 return Ok(());
             }
-            // From here on stricter than the kernel, so that no reader runs out of the extent.
+            // From here on the checks are stricter than the kernel's, so that no reader leaves the
+            // extent.
             range("file extent disk_num_bytes", disk_bytenr.0, disk_num_bytes)?;
             let whole = if packed { extent.ram_bytes } else { disk_num_bytes };
             let inside = offset.checked_add(num_bytes).is_some_and(|end| end <= whole);

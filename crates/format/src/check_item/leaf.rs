@@ -1,4 +1,4 @@
-//! The rules for a leaf as a whole: every item by itself, and each against the one before.
+//! The rules for a leaf as a whole: for every item by itself, and for each with the one before it.
 
 use super::rules::{ItemContext, require};
 use super::{check_item, extent};
@@ -8,8 +8,8 @@ use crate::{BACKREF_REV_MIXED, Error, Header, Incompat, ItemType, Key, Leaf, Nod
 /// The top byte of a header's flags.
 const BACKREF_REV: u64 = 0xff << 56;
 
-/// Holds a block's header against the rules that [`Node::check`](crate::Node::check) leaves out
-/// because blocks that were never written break them.
+/// Checks a block's header by the rules that [`Node::check`](crate::Node::check) leaves out because
+/// blocks that were never written break them.
 pub fn check_header(header: &Header, chunk_tree_uuid: Uuid) -> Result<()> {
     require(header.flags & NodeFlags::WRITTEN != 0, "block flags", header.flags)?;
     require(header.flags & BACKREF_REV == BACKREF_REV_MIXED, "block backref revision", header.flags >> 56)?;
@@ -17,7 +17,7 @@ pub fn check_header(header: &Header, chunk_tree_uuid: Uuid) -> Result<()> {
     require(header.chunk_tree_uuid == chunk_tree_uuid, "block chunk_tree_uuid", header.bytenr.0)
 }
 
-/// Trees that always hold something.
+/// Returns whether a tree always has items.
 fn is_never_empty(owner: TreeId, context: &ItemContext) -> bool {
     match owner {
         TreeId::ROOT | TreeId::CHUNK | TreeId::DEV | TreeId::FS | TreeId::DATA_RELOC => true,
@@ -34,7 +34,7 @@ pub struct ItemFault {
     pub slot: usize,
     /// Its key.
     pub key: Key,
-    /// What is wrong.
+    /// The rule that it breaks.
     #[source]
     pub error: Error,
 }
@@ -51,7 +51,7 @@ pub fn check_leaf(owner: TreeId, leaf: &Leaf<'_>, context: &ItemContext) -> std:
         let fault = |error| ItemFault { slot, key, error };
         let item = leaf.data(slot).ok_or_else(|| fault(Error::ItemPlacement { slot }))?;
         check_item(&key, item, context).map_err(fault)?;
-        // A log has only changed items, so an item may be there without those that it belongs to.
+        // A log has only changed items, so it may have an item without those to which that belongs.
         if let Some((last_key, last_item)) = last.filter(|_| owner != TreeId::LOG) {
             after(owner, (&last_key, last_item), &key, context).map_err(fault)?;
         }

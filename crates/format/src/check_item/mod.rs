@@ -1,9 +1,9 @@
-//! Rules that an item can be held against by itself, or against its neighbour in the leaf.
+//! Rules that can be checked for an item by itself, or with its neighbour in the leaf.
 //!
-//! They are those by which the kernel refuses a block when it reads one, so a block that passes
-//! them can be relied on for sizes, ranges and alignment; what needs other blocks (references,
-//! counts, names that must exist) is not checked here. Rules that are stricter than the kernel's
-//! are marked.
+//! They are the rules by which the kernel refuses a block when it reads one, so a block that
+//! satisfies them can be relied on for sizes, ranges and alignment. Rules that need other blocks
+//! (references, counts, names that must exist) are not checked here. Rules that are stricter than
+//! the kernel's are marked.
 
 mod extent;
 mod file;
@@ -21,7 +21,7 @@ pub use volume::check_chunk;
 use self::rules::{length, multiple, require};
 use crate::{ItemType, Key, Result, objectid};
 
-/// Holds an item against every rule that needs nothing but the item. Items of unknown type pass.
+/// Checks an item by every rule that needs nothing but the item. Items of unknown type pass.
 pub fn check_item(key: &Key, item: &[u8], context: &ItemContext) -> Result<()> {
     match key.item_type {
         ItemType::INODE_ITEM => file::inode(key, item, context),

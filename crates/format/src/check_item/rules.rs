@@ -1,8 +1,9 @@
-//! What rules of items have in common: the facts of the volume that they need, and simple bounds.
+//! The common parts of the rules of items: the facts about the volume that they need, and simple
+//! bounds.
 
 use crate::{ChecksumType, Error, Generation, Incompat, Ino, Result, Superblock, TreeId};
 
-/// What the rules need to know of the volume.
+/// The facts about the volume that the rules need.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemContext {
     /// Bytes of a sector.
@@ -11,7 +12,7 @@ pub struct ItemContext {
     pub node_size: u32,
     /// The checksum algorithm, whose size decides that of checksum items.
     pub checksum: ChecksumType,
-    /// The superblock's generation. Items may be one ahead of it: those of a log are.
+    /// The superblock's generation. Items may be one generation ahead of it, as those of a log are.
     pub generation: Generation,
     /// The features that some items require.
     pub incompat: Incompat,
@@ -47,13 +48,13 @@ pub(super) fn length(what: &'static str, item: &[u8], need: usize) -> Result<()>
     if item.len() == need { Ok(()) } else { Err(Error::WrongLength { what, need, have: item.len() }) }
 }
 
-/// The item is one or more pieces of `size` bytes.
+/// Checks that the item is one or more pieces of `size` bytes.
 pub(super) fn multiple(what: &'static str, item: &[u8], size: usize) -> Result<()> {
     let holds = !item.is_empty() && item.len().is_multiple_of(size);
     if holds { Ok(()) } else { Err(Error::WrongLength { what, need: size, have: item.len() }) }
 }
 
-/// `start + length` stays below 2^64, and there is a length.
+/// Checks that `length` is not zero, and that `start + length` stays below 2^64.
 pub(super) fn range(what: &'static str, start: u64, length: u64) -> Result<()> {
     require(length != 0 && start.checked_add(length).is_some(), what, length)
 }
@@ -62,8 +63,8 @@ pub(super) fn is_file(ino: u64) -> bool {
     (Ino::FIRST_FREE.0..=Ino::LAST_FREE.0).contains(&ino)
 }
 
-/// Whether data can belong to the tree: subvolumes, data relocation and, for v1 caches, the root
-/// tree.
+/// Returns whether data can belong to the tree: to subvolumes, data relocation and, for v1 caches,
+/// the root tree.
 pub(super) fn holds_data(tree: TreeId) -> bool {
     tree.is_subvolume() || tree == TreeId::DATA_RELOC || tree == TreeId::ROOT
 }

@@ -1,4 +1,4 @@
-//! Every rule, broken once.
+//! Tests that break every rule once.
 
 use super::*;
 use crate::items::{
@@ -23,7 +23,7 @@ fn with(feature: Incompat) -> ItemContext {
     ItemContext { incompat: CONTEXT.incompat.with(feature), ..CONTEXT }
 }
 
-/// What is wrong with the item.
+/// Returns what is wrong with the item.
 #[track_caller]
 fn fault(key: Key, item: &[u8]) -> &'static str {
     match check_item(&key, item, &CONTEXT) {
@@ -232,7 +232,7 @@ fn data_extents_and_their_references() {
     assert_eq!(fault(at, &data(vec![InlineRef::SharedData { parent: Logical(1), count: 1 }])), "reference parent");
     assert_eq!(fault(at, &data(vec![InlineRef::SharedData { parent: Logical(0), count: 0 }])), "reference count");
 
-    // The encoder sorts; so the second reference is written by hand before the first.
+    // Since the encoder sorts, the second reference is written by hand before the first.
     let other = DataRef { ino: Ino(258), ..file };
     let sorted = data(vec![used(file, 1), used(other, 1)]);
     good(at, &sorted);
@@ -410,7 +410,7 @@ fn other_items() {
     good(key(1, ItemType(250), 1), b"anything");
 }
 
-/// The fault that a leaf of these items shows, as slot and message.
+/// Returns the fault of a leaf with these items, as slot and message.
 fn leaf_fault(owner: TreeId, items: &[(Key, Vec<u8>)]) -> Option<(usize, String)> {
     let mut block = vec![0; 16384];
     let mut builder = LeafBuilder::new(&mut block);

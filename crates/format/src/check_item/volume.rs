@@ -39,7 +39,8 @@ pub(super) fn block_group(key: &Key, item: &[u8], context: &ItemContext) -> Resu
     group_type(BlockGroupFlags(group.flags), "block group type", context)
 }
 
-/// Data, metadata, system, or data with metadata where the feature is on; with at most one profile.
+/// Checks that the type is data, metadata, system, or data with metadata if that feature is on, and
+/// that there is at most one profile.
 fn group_type(flags: BlockGroupFlags, what: &'static str, context: &ItemContext) -> Result<()> {
     let mixed = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
     let known = match flags.types() {
@@ -54,7 +55,7 @@ pub(super) fn chunk(key: &Key, item: &[u8], context: &ItemContext) -> Result<()>
     check_chunk(Logical(key.offset), &ChunkItem::parse(item)?, context)
 }
 
-/// Holds a chunk, from the chunk tree or the superblock, against its rules.
+/// Checks a chunk, from the chunk tree or the superblock, by its rules.
 pub fn check_chunk(start: Logical, chunk: &ChunkItem, context: &ItemContext) -> Result<()> {
     context.aligned("chunk address", start.0)?;
     context.aligned("chunk length", chunk.length)?;

@@ -1,4 +1,4 @@
-//! What a balance does, in the item that says that one is under way, key
+//! The arguments of a balance, in the item of a balance in progress, key
 //! `(BALANCE TEMPORARY_ITEM 0)`, and in the arguments of its ioctls.
 
 use super::slice;
@@ -8,25 +8,25 @@ use crate::Result;
 pub struct BalanceFlags;
 
 impl BalanceFlags {
-    /// Data chunks.
+    /// Data chunks are balanced.
     pub const DATA: u64 = 1 << 0;
-    /// System chunks.
+    /// System chunks are balanced.
     pub const SYSTEM: u64 = 1 << 1;
-    /// Metadata chunks.
+    /// Metadata chunks are balanced.
     pub const METADATA: u64 = 1 << 2;
-    /// A conversion may make redundancy less.
+    /// A conversion may reduce redundancy.
     pub const FORCE: u64 = 1 << 3;
-    /// Go on with what was interrupted.
+    /// An interrupted balance is resumed.
     pub const RESUME: u64 = 1 << 4;
 }
 
-/// Filters of a balance: which of the fields of its arguments count.
+/// Filters of a balance, which say which fields of its arguments count.
 pub struct BalanceFilters;
 
 impl BalanceFilters {
     /// Chunks of these profiles.
     pub const PROFILES: u64 = 1 << 0;
-    /// Chunks of which less is used.
+    /// Chunks with less use.
     pub const USAGE: u64 = 1 << 1;
     /// Chunks on this device.
     pub const DEVID: u64 = 1 << 2;
@@ -34,30 +34,30 @@ impl BalanceFilters {
     pub const DRANGE: u64 = 1 << 3;
     /// Chunks in this range of addresses.
     pub const VRANGE: u64 = 1 << 4;
-    /// So many chunks at the most.
+    /// At most this many chunks.
     pub const LIMIT: u64 = 1 << 5;
-    /// The same, with a minimum.
+    /// A number of chunks in this range.
     pub const LIMIT_RANGE: u64 = 1 << 6;
-    /// Chunks of so many stripes.
+    /// Chunks with a number of stripes in this range.
     pub const STRIPES_RANGE: u64 = 1 << 7;
     /// The new chunks have another profile.
     pub const CONVERT: u64 = 1 << 8;
-    /// Chunks that have it stay.
+    /// Chunks that already have the new profile stay.
     pub const SOFT: u64 = 1 << 9;
-    /// Chunks of which no less and no more is used.
+    /// Chunks with a use in this range.
     pub const USAGE_RANGE: u64 = 1 << 10;
 }
 
-/// How the profile of one copy is called where no bit is none.
+/// The bit for the profile "single" in fields where no bit means no profile.
 pub const SINGLE: u64 = 1 << 48;
 
-/// Which chunks of one type a balance takes, and what becomes of them. A field without its filter
-/// means nothing.
+/// The arguments for the chunks of one type: which of them a balance takes, and their new profile.
+/// A field without its filter has no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceArgs {
     /// Bits of profiles.
     pub profiles: u64,
-    /// Percent of use, or the least (low half) and the most.
+    /// The percentage of use, or the least (low half) and the most (high half).
     pub usage: u64,
     /// A device.
     pub devid: u64,
@@ -69,17 +69,17 @@ pub struct BalanceArgs {
     pub target: u64,
     /// [`BalanceFilters`].
     pub filters: u64,
-    /// How many chunks, or the least (low half) and the most.
+    /// The number of chunks, or the least (low half) and the most (high half).
     pub limit: u64,
-    /// The least and the most stripes, low half and high half.
+    /// The least (low half) and the most (high half) stripes.
     pub stripes: u64,
 }
 
 impl BalanceArgs {
-    /// Bytes of it.
+    /// The size in bytes.
     pub const SIZE: usize = 136;
 
-    /// Reads it.
+    /// Reads the structure.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let bytes = slice(bytes, 0, Self::SIZE, "balance arguments")?;
         let number = |index: usize| {
@@ -99,7 +99,7 @@ impl BalanceArgs {
         })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         let numbers = [
@@ -127,19 +127,19 @@ impl BalanceArgs {
 pub struct BalanceItem {
     /// [`BalanceFlags`].
     pub flags: u64,
-    /// What it does with data chunks.
+    /// The arguments for data chunks.
     pub data: BalanceArgs,
-    /// … with metadata chunks.
+    /// The arguments for metadata chunks.
     pub metadata: BalanceArgs,
-    /// … with system chunks.
+    /// The arguments for system chunks.
     pub system: BalanceArgs,
 }
 
 impl BalanceItem {
-    /// Bytes of it, with those that mean nothing.
+    /// The size in bytes, including unused bytes.
     pub const SIZE: usize = 448;
 
-    /// Reads it.
+    /// Reads the structure.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         const WHAT: &str = "balance item";
         let args = |number: usize| {
@@ -150,7 +150,7 @@ impl BalanceItem {
         Ok(Self { flags: u64::from_le_bytes(flags), data: args(0)?, metadata: args(1)?, system: args(2)? })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.flags.to_le_bytes().to_vec();
         for args in [self.data, self.metadata, self.system] {

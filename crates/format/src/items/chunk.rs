@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::record::record;
 use crate::{DeviceId, Error, ItemType, Key, KeyBytes, Physical, Result, Uuid};
 
-/// Bytes of a stripe on one device before the next device's turn.
+/// The bytes of a stripe on one device before the next device follows.
 pub const STRIPE_LEN: u64 = 64 << 10;
 /// The most stripes of a new chunk: one that a superblock can hold as a system chunk.
 pub const MAX_STRIPES: usize = 32;
@@ -43,30 +43,30 @@ impl BlockGroupFlags {
     /// All profiles; none of them set means single.
     pub const PROFILE_MASK: Self = Self(0xff << 3);
 
-    /// Whether all of `other`'s bits are set.
+    /// Returns whether all of `other`'s bits are set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets' bits.
+    /// Returns the bits of both sets.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The type bits.
+    /// Returns the type bits.
     #[must_use]
     pub fn types(self) -> Self {
         Self(self.0 & Self::TYPE_MASK.0)
     }
 
-    /// The profile bits.
+    /// Returns the profile bits.
     #[must_use]
     pub fn profile(self) -> Self {
         Self(self.0 & Self::PROFILE_MASK.0)
     }
 
-    /// The profile's name as `btrfs filesystem df` shows it.
+    /// Returns the profile's name as `btrfs filesystem df` shows it.
     pub fn profile_name(self) -> &'static str {
         match self.profile() {
             Self(0) => "single",
@@ -82,7 +82,7 @@ impl BlockGroupFlags {
         }
     }
 
-    /// The type's name as `btrfs filesystem df` shows it.
+    /// Returns the type's name as `btrfs filesystem df` shows it.
     pub fn type_name(self) -> &'static str {
         match self.types() {
             Self::DATA => "Data",
@@ -165,7 +165,7 @@ pub struct ChunkItem {
 }
 
 impl ChunkItem {
-    /// Reads the chunk at the start of `bytes`, and how many bytes it takes.
+    /// Reads the chunk at the start of `bytes`. Also returns how many bytes it takes.
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize)> {
         let header = ChunkHeader::parse_prefix(bytes)?;
         let flags = BlockGroupFlags(header.flags);
@@ -214,12 +214,12 @@ impl ChunkItem {
         }
     }
 
-    /// Bytes of the item.
+    /// Returns the size of the item in bytes.
     pub fn encoded_len(&self) -> usize {
         ChunkHeader::SIZE + self.stripes.len() * RawStripe::SIZE
     }
 
-    /// The item's bytes.
+    /// Returns the item's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let header = ChunkHeader {
             length: self.length,
@@ -241,7 +241,7 @@ impl ChunkItem {
     }
 }
 
-/// The chunks in a superblock's `sys_chunk_array`.
+/// Returns the chunks in a superblock's `sys_chunk_array`.
 pub fn sys_chunks(array: &[u8]) -> Result<Vec<(Key, ChunkItem)>> {
     let mut rest = array;
     let mut chunks = Vec::new();

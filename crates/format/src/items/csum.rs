@@ -24,17 +24,17 @@ impl<'a> CsumItem<'a> {
         Ok(Self { start, sector_size, checksum_size, sums: item })
     }
 
-    /// The address of the first sector.
+    /// Returns the address of the first sector.
     pub fn start(&self) -> Logical {
         self.start
     }
 
-    /// The address after the last sector.
+    /// Returns the address after the last sector.
     pub fn end(&self) -> Logical {
         self.start.plus((self.sums.len() / self.checksum_size) as u64 * u64::from(self.sector_size))
     }
 
-    /// The checksum of the sector at `address`, if it is here.
+    /// Returns the checksum of the sector at `address`, if it is here.
     pub fn get(&self, address: Logical) -> Option<&'a [u8]> {
         let sector = address.0.checked_sub(self.start.0)? / u64::from(self.sector_size);
         let at = usize::try_from(sector).ok()?.checked_mul(self.checksum_size)?;

@@ -1,5 +1,5 @@
 //! `DIR_ITEM`, `DIR_INDEX` and `XATTR_ITEM`: a location, a name and, for xattrs, a value. Several
-//! share an item where hashes collide.
+//! entries share an item if their hashes collide.
 
 use zerocopy::IntoBytes;
 
@@ -14,7 +14,7 @@ pub const MAX_NAME_LEN: usize = 255;
 pub const DIR_ENTRY_HEADER: usize = 30;
 const WHAT: &str = "directory item";
 
-/// The type that an entry notes of its inode.
+/// The type of an inode in its directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum FileType {
@@ -42,8 +42,8 @@ impl FileType {
         Self::Xattr,
     ];
 
-    /// The type with this number. The top bit says that the name is encrypted, which no kernel
-    /// writes yet.
+    /// Returns the type with this number. The top bit means that the name is encrypted, which no
+    /// kernel writes yet.
     pub fn from_raw(raw: u8) -> Result<Self> {
         Self::ALL
             .get(usize::from(raw))
@@ -51,7 +51,7 @@ impl FileType {
             .ok_or(Error::BadValue { what: "directory item type", value: raw.into() })
     }
 
-    /// The number on disk.
+    /// Returns the number on disk.
     pub fn raw(self) -> u8 {
         self as u8
     }
@@ -70,7 +70,7 @@ impl FileType {
         }
     }
 
-    /// The type bits of a mode; none of [`Self::Unknown`] and [`Self::Xattr`].
+    /// Returns the type bits of a mode, or 0 for [`Self::Unknown`] and [`Self::Xattr`].
     pub fn type_bits(self) -> u32 {
         match self {
             Self::Regular => posix::S_IFREG,
@@ -101,7 +101,7 @@ pub struct DirEntry<'a> {
     pub value: &'a [u8],
 }
 
-/// The entries in an item. Ends after the first error.
+/// Returns the entries in an item. Ends after the first error.
 pub fn dir_entries(mut item: &[u8]) -> impl Iterator<Item = Result<DirEntry<'_>>> {
     std::iter::from_fn(move || {
         if item.is_empty() {

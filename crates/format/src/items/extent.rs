@@ -29,7 +29,8 @@ pub struct DataRef {
 }
 
 impl DataRef {
-    /// The hash that orders data references and is in the key of a keyed one.
+    /// Returns the hash by which data references are ordered, and which is in the key of a keyed
+    /// one.
     pub fn hash(&self) -> u64 {
         data_ref_hash(self.root.0, self.ino.0, self.offset)
     }
@@ -52,17 +53,18 @@ pub enum InlineRef {
     Data {
         /// The file.
         data: DataRef,
-        /// How many pieces of it.
+        /// How many pieces of it use the data.
         count: u32,
     },
     /// The data is used by a leaf.
     SharedData {
         /// The leaf's address.
         parent: Logical,
-        /// How many items of it.
+        /// How many items of it use the data.
         count: u32,
     },
-    /// Simple quotas: the subvolume that allocated it. Not a reference, and always the first.
+    /// Simple quotas: the subvolume that allocated the extent. This is not a reference, and always
+    /// comes first.
     Owner {
         /// The subvolume.
         root: TreeId,
@@ -70,7 +72,7 @@ pub enum InlineRef {
 }
 
 impl InlineRef {
-    /// The item type of this kind of reference.
+    /// Returns the item type of this kind of reference.
     pub fn item_type(&self) -> ItemType {
         match self {
             Self::TreeBlock { .. } => ItemType::TREE_BLOCK_REF,
@@ -81,7 +83,8 @@ impl InlineRef {
         }
     }
 
-    /// The value that orders references of one type (descending) and is in the key of a keyed one.
+    /// Returns the value by which references of one type are ordered (descending), and which is in
+    /// the key of a keyed one.
     pub fn sequence(&self) -> u64 {
         match self {
             Self::TreeBlock { root } | Self::Owner { root } => root.0,
@@ -90,7 +93,7 @@ impl InlineRef {
         }
     }
 
-    /// The number of references.
+    /// Returns the number of references.
     pub fn count(&self) -> u64 {
         match self {
             Self::TreeBlock { .. } | Self::SharedBlock { .. } => 1,
@@ -99,7 +102,7 @@ impl InlineRef {
         }
     }
 
-    /// Bytes that it takes in an extent item.
+    /// Returns how many bytes it takes in an extent item.
     pub fn size(&self) -> usize {
         match self {
             Self::Data { .. } => 29,
@@ -146,7 +149,8 @@ fn word(bytes: &[u8], at: usize, what: &'static str) -> Result<u64> {
     Ok(u64::from_le_bytes(field))
 }
 
-/// Reads the content of an `EXTENT_DATA_REF`, keyed or inline: the file, and how many pieces of it.
+/// Reads the content of an `EXTENT_DATA_REF`, keyed or inline. Returns the file, and how many
+/// pieces of it use the data.
 pub fn decode_data_ref(bytes: &[u8]) -> Result<(DataRef, u32)> {
     const WHAT: &str = "data reference";
     let count = decode_shared_data_ref(slice(bytes, 24, 4, WHAT)?)?;
@@ -158,7 +162,7 @@ pub fn decode_data_ref(bytes: &[u8]) -> Result<(DataRef, u32)> {
     Ok((data, count))
 }
 
-/// The content of an `EXTENT_DATA_REF`.
+/// Returns the content of an `EXTENT_DATA_REF`.
 pub fn encode_data_ref(data: DataRef, count: u32) -> [u8; 28] {
     let mut bytes = [0; 28];
     bytes[..8].copy_from_slice(&data.root.0.to_le_bytes());
@@ -192,7 +196,7 @@ pub struct ExtentItem {
 }
 
 impl ExtentItem {
-    /// The level of the tree block that the item with this key describes.
+    /// Returns the level of the tree block that the item with this key describes.
     pub fn level(&self, key: &Key) -> u8 {
         self.tree_block.map_or(u8::try_from(key.offset).unwrap_or(u8::MAX), |(_, level)| level)
     }
@@ -228,17 +232,17 @@ impl ExtentItem {
         })
     }
 
-    /// Bytes of the item.
+    /// Returns the size of the item in bytes.
     pub fn size(&self) -> usize {
         let tree_block = if self.tree_block.is_some() { size_of::<KeyBytes>() + 1 } else { 0 };
         24 + tree_block + self.inline_refs.iter().map(InlineRef::size).sum::<usize>()
     }
 
-    /// The item's bytes; references are sorted as the format requires.
+    /// Returns the item's bytes; references are sorted as the format requires.
     ///
     /// # Panics
     ///
-    /// If they are not as many as [`Self::size`] says.
+    /// If their number differs from [`Self::size`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut refs = self.inline_refs.clone();
         refs.sort_by_key(|reference| {
@@ -260,9 +264,10 @@ impl ExtentItem {
         item
     }
 
-    /// The most bytes an item may have with its inline references; further ones are keyed items.
+    /// Returns the most bytes an item may have with its inline references; further ones are keyed
+    /// items.
     pub const fn max_inline_size(node_size: usize) -> usize {
-        // Documented as a cap on the item: (nodesize - header) / 16 less one item header.
+        // The documented limit of the item: (nodesize - header) / 16 less one item header.
         ((node_size - crate::HEADER_SIZE) >> 4) - crate::ITEM_HEADER_SIZE
     }
 }

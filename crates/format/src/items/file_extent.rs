@@ -31,7 +31,7 @@ impl Compression {
         }
     }
 
-    /// The number on disk.
+    /// Returns the number on disk.
     pub fn raw(self) -> u8 {
         self as u8
     }
@@ -42,7 +42,7 @@ impl Compression {
 pub enum FileExtentKind<'a> {
     /// In the item itself, perhaps compressed.
     Inline(&'a [u8]),
-    /// On disk; a hole where `disk_bytenr` is 0.
+    /// On disk; a hole if `disk_bytenr` is 0.
     Regular {
         /// Start of the extent on disk; 0 for a hole.
         disk_bytenr: Logical,
@@ -52,7 +52,7 @@ pub enum FileExtentKind<'a> {
         offset: u64,
         /// Bytes of the file that this piece covers.
         num_bytes: u64,
-        /// Reserved space that reads as zeroes.
+        /// It is reserved space, which reads as zeros.
         prealloc: bool,
     },
 }
@@ -106,7 +106,7 @@ impl<'a> FileExtent<'a> {
         })
     }
 
-    /// The item's bytes.
+    /// Returns the item's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut item = Vec::with_capacity(REGULAR_SIZE);
         item.extend_from_slice(&self.generation.0.to_le_bytes());
@@ -127,7 +127,7 @@ impl<'a> FileExtent<'a> {
         item
     }
 
-    /// Bytes of the file that the piece covers (for inline pieces the unpacked length).
+    /// Returns how many bytes of the file the piece covers (for inline pieces the unpacked length).
     pub fn len(&self) -> u64 {
         match self.kind {
             FileExtentKind::Inline(_) => self.ram_bytes,
@@ -135,7 +135,7 @@ impl<'a> FileExtent<'a> {
         }
     }
 
-    /// Whether the piece covers nothing.
+    /// Returns whether the piece covers nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

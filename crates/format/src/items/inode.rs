@@ -90,8 +90,8 @@ impl InodeFlags {
     pub const IMMUTABLE: u64 = 1 << 6;
     /// Can only grow.
     pub const APPEND: u64 = 1 << 7;
-    /// The flags of inodes that protect them from changes: to set or clear these takes more than to
-    /// own the inode.
+    /// The flags that protect an inode from changes: to set or clear them takes more than owning
+    /// the inode.
     pub const PROTECTING: u64 = Self::IMMUTABLE | Self::APPEND;
     /// Not dumped.
     pub const NODUMP: u64 = 1 << 8;
@@ -101,13 +101,13 @@ impl InodeFlags {
     pub const DIRSYNC: u64 = 1 << 10;
     /// Compress.
     pub const COMPRESS: u64 = 1 << 11;
-    /// Set by the kernels of Synology's devices, on many files. What it means is not known to us:
+    /// Set by the kernels of Synology's devices, on many files. Its meaning is not known to us, so
     /// it is kept as it is.
     pub const SYNOLOGY: u64 = 1 << 30;
     /// A subvolume's root item's embedded inode was initialised.
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
-    /// fs-verity protects the file. The upper half of the field: flags that older writers need not
-    /// know.
+    /// fs-verity protects the file. The upper half of the field has flags that older writers need
+    /// not know.
     pub const RO_VERITY: u64 = 1 << 32;
     /// All known flags.
     pub const ALL: u64 = 0xfff | Self::SYNOLOGY | Self::ROOT_ITEM_INIT | Self::RO_VERITY;

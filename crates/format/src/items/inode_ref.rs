@@ -47,7 +47,7 @@ fn checked_name(name: &[u8]) -> Result<&[u8]> {
     Ok(name)
 }
 
-/// The names in an `INODE_REF` item. Ends after the first error.
+/// Returns the names in an `INODE_REF` item. Ends after the first error.
 pub fn inode_refs(mut item: &[u8]) -> impl Iterator<Item = Result<InodeRef<'_>>> {
     const WHAT: &str = "inode reference";
     std::iter::from_fn(move || {
@@ -65,7 +65,7 @@ pub fn inode_refs(mut item: &[u8]) -> impl Iterator<Item = Result<InodeRef<'_>>>
     })
 }
 
-/// The names in an `INODE_EXTREF` item. Ends after the first error.
+/// Returns the names in an `INODE_EXTREF` item. Ends after the first error.
 pub fn extrefs(mut item: &[u8]) -> impl Iterator<Item = Result<ExtRef<'_>>> {
     const WHAT: &str = "extended inode reference";
     std::iter::from_fn(move || {
@@ -84,8 +84,8 @@ pub fn extrefs(mut item: &[u8]) -> impl Iterator<Item = Result<ExtRef<'_>>> {
     })
 }
 
-/// The names in an item of type `INODE_REF` or `INODE_EXTREF`, each with its directory; none in an
-/// item of another type. Ends after the first error.
+/// Returns the names in an item of type `INODE_REF` or `INODE_EXTREF`, each with its directory;
+/// none in an item of another type. Ends after the first error.
 pub fn inode_backrefs<'a>(key: &Key, item: &'a [u8]) -> impl Iterator<Item = Result<ExtRef<'a>>> + use<'a> {
     let parent = Ino(key.offset);
     let (listed, extended) = match key.item_type {

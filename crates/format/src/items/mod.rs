@@ -35,7 +35,7 @@ pub use small::{
 
 use crate::{Error, Result};
 
-/// `len` bytes of `bytes` at `at`, or an error that names `what`.
+/// Returns `len` bytes of `bytes` at `at`, or an error that names `what`.
 pub(crate) fn slice<'a>(bytes: &'a [u8], at: usize, len: usize, what: &'static str) -> Result<&'a [u8]> {
     at.checked_add(len).and_then(|end| bytes.get(at..end)).ok_or(Error::TooShort {
         what,

@@ -1,4 +1,4 @@
-//! What each profile of chunks asks of devices, as mkfs.btrfs(8) lists it under "Profiles".
+//! The requirements of each profile of chunks, as mkfs.btrfs(8) lists them under "Profiles".
 
 use super::chunk::BlockGroupFlags;
 
@@ -15,7 +15,7 @@ pub struct RaidProfile {
     pub least_devices: usize,
     /// The most devices of a chunk; `None` uses all that have room.
     pub most_devices: Option<usize>,
-    /// The number of devices is a multiple of this.
+    /// The number of devices has to be a multiple of this.
     pub devices_step: usize,
     /// The field of the chunk item: stripes that mirror each other.
     pub sub_stripes: u16,
@@ -33,7 +33,7 @@ impl RaidProfile {
         sub_stripes: 1,
     };
 
-    /// Copies on as many devices.
+    /// A profile with `copies` copies on as many devices.
     const fn mirrors(copies: usize) -> Self {
         Self {
             copies: copies as u64,
@@ -44,19 +44,20 @@ impl RaidProfile {
         }
     }
 
-    /// Devices that can be lost while all data is still there.
+    /// Returns how many devices can be lost while all data is still there.
     pub fn tolerated_losses(&self) -> u64 {
         if self.device_stripes > 1 { 0 } else { self.parities + self.copies - 1 }
     }
 
-    /// How many stripes of a row hold different data, of a chunk of so many stripes; at least 1.
+    /// Returns how many stripes of a row hold different data, in a chunk of so many stripes; at
+    /// least 1.
     pub fn data_stripes(&self, stripes: usize) -> u64 {
         (stripes as u64 / self.copies).saturating_sub(self.parities).max(1)
     }
 }
 
 impl BlockGroupFlags {
-    /// What the profile asks of devices; `None` for a mix of profiles.
+    /// Returns what the profile requires, or `None` for a mix of profiles.
     pub fn raid(self) -> Option<RaidProfile> {
         const SINGLE: RaidProfile = RaidProfile::SINGLE;
         Some(match self.profile() {
@@ -73,7 +74,7 @@ impl BlockGroupFlags {
         })
     }
 
-    /// The profile of this name as `mkfs.btrfs -d` takes it, whatever the case of its letters.
+    /// Returns the profile of this name, as `mkfs.btrfs -d` takes it, ignoring case.
     pub fn profile_of_name(name: &str) -> Option<Self> {
         const ALL: [BlockGroupFlags; 9] = [
             BlockGroupFlags(0),

@@ -9,9 +9,9 @@ use crate::{DeviceId, Generation, Ino, Logical, Physical, TreeId, Uuid};
 pub trait Field: Copy {
     /// The form on disk.
     type Disk: Copy;
-    /// To the form on disk.
+    /// Converts it to the form on disk.
     fn to_disk(self) -> Self::Disk;
-    /// From the form on disk.
+    /// Converts it from the form on disk.
     fn from_disk(disk: Self::Disk) -> Self;
 }
 
@@ -107,7 +107,7 @@ macro_rules! record {
                 Self::parse_prefix(bytes)
             }
 
-            /// The structure's bytes.
+            /// Returns the structure's bytes.
             pub fn to_bytes(self) -> [u8; $size] {
                 zerocopy::transmute!($bytes::from(self))
             }

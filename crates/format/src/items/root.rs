@@ -17,8 +17,8 @@ pub struct RootFlags;
 impl RootFlags {
     /// Read-only.
     pub const RDONLY: u64 = 1 << 0;
-    /// Set by the kernels of Synology's devices. What it means is not known to us: it is kept as it
-    /// is.
+    /// Set by the kernels of Synology's devices. Its meaning is not known to us, so it is kept as
+    /// it is.
     pub const SYNOLOGY: u64 = 1 << 34;
     /// Being deleted.
     pub const DEAD: u64 = 1 << 48;
@@ -28,7 +28,7 @@ impl RootFlags {
 /// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootItem {
-    /// An embedded inode that nothing uses much.
+    /// An embedded inode, most of which is unused.
     pub inode: InodeItem,
     /// The transaction that last changed the tree.
     pub generation: Generation,
@@ -46,9 +46,9 @@ pub struct RootItem {
     pub flags: u64,
     /// 0 for a subvolume that is being deleted, else 1.
     pub refs: u32,
-    /// How far a deletion has got.
+    /// The key that a deletion has reached.
     pub drop_progress: Key,
-    /// The level at which it stopped.
+    /// The level at which the deletion stopped.
     pub drop_level: u8,
     /// The root block's level.
     pub level: u8,
@@ -67,7 +67,7 @@ pub struct RootItem {
 }
 
 impl RootItem {
-    /// Bytes of the item as written today.
+    /// The size of the item in bytes, as current kernels write it.
     pub const SIZE: usize = SIZE;
 
     /// Reads an item; the fields that an old one lacks are zero.
@@ -120,7 +120,7 @@ impl RootItem {
         })
     }
 
-    /// The item's bytes.
+    /// Returns the item's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut item = Vec::with_capacity(SIZE);
         item.extend_from_slice(&self.inode.to_bytes());
@@ -153,8 +153,8 @@ impl RootItem {
     }
 }
 
-/// The key in the UUID tree under which a subvolume of this id stands: the numbers of such
-/// subvolumes are the item, 8 bytes each.
+/// Returns the key in the UUID tree of subvolumes with this id. The item has the numbers of these
+/// subvolumes, 8 bytes each.
 pub fn uuid_key(item_type: ItemType, uuid: &Uuid) -> Key {
     let (high, low) = uuid.0.split_at(8);
     let half = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -188,7 +188,7 @@ impl<'a> RootRef<'a> {
         Ok(Self { dirid: Ino(u64::from_le_bytes(dirid)), sequence: u64::from_le_bytes(sequence), name })
     }
 
-    /// The item's bytes.
+    /// Returns the item's bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut item = Vec::with_capacity(18 + self.name.len());
         item.extend_from_slice(&self.dirid.0.to_le_bytes());

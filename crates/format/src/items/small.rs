@@ -54,15 +54,15 @@ record! {
 }
 
 record! {
-    /// How far the replacement of a device is. Key `(0 DEV_REPLACE 0)` in the device tree.
+    /// The state of the replacement of a device. Key `(0 DEV_REPLACE 0)` in the device tree.
     DevReplaceItem / DevReplaceItemBytes [72] "device replacement item" {
         /// The device that is replaced.
         source: DeviceId,
-        /// Up to this address of the source all is copied.
+        /// The address of the source up to which everything is copied.
         cursor_left: u64,
-        /// What is being copied ends here.
+        /// The address of the source where the range ends that is being copied.
         cursor_right: u64,
-        /// 1: the source is read only where no other device has the same.
+        /// If 1, the source is only read where no other device has the same data.
         read_mode: u64,
         /// One of the constants.
         state: u64,
@@ -72,27 +72,27 @@ record! {
         time_stopped: u64,
         /// Writes to the target that failed.
         write_errors: u64,
-        /// What could be read of no device.
+        /// How much could be read from no device.
         unreadable: u64,
     }
 }
 
 impl DevReplaceItem {
-    /// There was none yet.
+    /// There was no replacement yet.
     pub const NEVER: u64 = 0;
-    /// It is in progress.
+    /// The replacement is in progress.
     pub const STARTED: u64 = 1;
-    /// The target has the source's place.
+    /// The target has taken the source's place.
     pub const FINISHED: u64 = 2;
-    /// It was given up.
+    /// The replacement was given up.
     pub const CANCELED: u64 = 3;
-    /// It is in progress, and the volume is not mounted.
+    /// The replacement is in progress, but the volume is not mounted.
     pub const SUSPENDED: u64 = 4;
 
-    /// Where the item is.
+    /// The key of the item.
     pub const KEY: Key = Key::new(0, ItemType::DEV_REPLACE, 0);
 
-    /// Whether the next mount has to go on with it.
+    /// Returns whether the next mount has to continue it.
     pub fn is_in_progress(&self) -> bool {
         matches!(self.state, Self::STARTED | Self::SUSPENDED)
     }
@@ -115,7 +115,7 @@ record! {
     FreeSpaceInfo / FreeSpaceInfoBytes [8] "free space info" {
         /// Free ranges, however they are stored.
         extent_count: u32,
-        /// Bit 0: as bitmaps.
+        /// If bit 0 is set, the ranges are stored as bitmaps.
         flags: u32,
     }
 }

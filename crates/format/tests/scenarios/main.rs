@@ -1,4 +1,4 @@
-//! Structures as bytes, made and found.
+//! Structures as bytes: those that we make, and those of real volumes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

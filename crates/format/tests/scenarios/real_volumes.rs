@@ -1,4 +1,4 @@
-//! Volumes that mkfs.btrfs and kernels made: every block of them is understood and breaks no rule.
+//! All blocks of volumes that mkfs.btrfs and kernels made are understood and break no rule.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,9 +23,9 @@ fn superblock(image: &Path) -> Superblock {
     Superblock::parse(&bytes, SUPERBLOCK_COPIES[0]).unwrap()
 }
 
-/// Shows every tree block in an image, current or not: whatever has the volume's id and a right
-/// checksum. But for those of generation 1: that is a temporary volume, not in all things a right
-/// one, from which mkfs.btrfs starts.
+/// Calls `visit` for every tree block in an image, current or not: for every block with the
+/// volume's id and a right checksum. It skips blocks of generation 1, which belong to a temporary
+/// volume, not valid in all respects, from which mkfs.btrfs starts.
 fn every_block(image: &Path, visit: &mut dyn FnMut(&Superblock, &[u8])) {
     let superblock = superblock(image);
     let image = std::fs::read(image).unwrap();
@@ -33,7 +33,7 @@ fn every_block(image: &Path, visit: &mut dyn FnMut(&Superblock, &[u8])) {
     for at in (0..image.len()).step_by(superblock.sector_size as usize) {
         let Some(block) = image.get(at..at + superblock.node_size as usize) else { break };
         let header = Header::parse(block).unwrap();
-        // A superblock has the id and a checksum at the same places.
+        // A superblock has the id and a checksum in the same places.
         let is_superblock = block[64..72] == SUPERBLOCK_MAGIC;
         let is_block =
             header.fsid == fsid && header.level < MAX_LEVEL && !is_superblock && header.generation > Generation(1);
@@ -74,7 +74,7 @@ fn check_blocks(image: &Path) -> BTreeMap<ItemType, usize> {
     seen
 }
 
-/// Every hash in a key is the one that we compute.
+/// Checks that every hash in a key is the one that we compute.
 fn check_hashes(leaf: &Leaf<'_>, shown: &str) {
     for (key, item) in leaf.iter() {
         match key.item_type {
@@ -142,7 +142,7 @@ fn superblocks_of_fixtures_say_what_their_manifests_say() {
     }
 }
 
-/// Each rule between fields, broken once.
+/// Breaks each rule between fields once.
 fn assert_rules_of_superblocks(good: &Superblock) {
     let fault = |change: fn(&mut Superblock)| {
         let mut bad = good.clone();
@@ -164,8 +164,8 @@ fn assert_rules_of_superblocks(good: &Superblock) {
     assert_eq!(fault(without_no_holes), "superblock incompat_flags");
 }
 
-/// A superblock that is written again is complete, except for remains of older chunks that kernels
-/// leave behind the end of the chunk array.
+/// Checks that a superblock that is written again is complete, except for remains of older chunks
+/// that kernels leave behind the end of the chunk array.
 fn assert_written_again_is_the_same(image: &Path, superblock: &Superblock) {
     const ARRAY: usize = 811;
     let mut bytes = [0; SUPERBLOCK_SIZE];

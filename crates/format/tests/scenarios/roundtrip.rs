@@ -1,4 +1,4 @@
-//! What is encoded is parsed as the same again, whatever the values; and no bytes make a parser
+//! Encoded values are parsed as the same values, whatever they are, and no bytes make a parser
 //! panic.
 
 #![allow(clippy::wildcard_imports, reason = "nearly every name of the crate is under test")]
@@ -72,7 +72,7 @@ fn item_map() -> impl Strategy<Value = BTreeMap<Key, Vec<u8>>> {
     btree_map(key(), vec(any::<u8>(), 0..400), 0..60)
 }
 
-/// Makes a leaf of as many of the items as fit, and returns those.
+/// Makes a leaf of as many of the items as fit, and returns these.
 fn fill_leaf(block: &mut [u8], items: &BTreeMap<Key, Vec<u8>>) -> Vec<(Key, Vec<u8>)> {
     let mut builder = LeafBuilder::new(block);
     let held =
@@ -273,8 +273,8 @@ proptest! {
         prop_assert_eq!(back, held);
     }
 
-    /// A leaf made of runs of another one and of new items has the bytes of one that is made item
-    /// by item.
+    /// A leaf made of runs of another leaf and of new items has the same bytes as one that is made
+    /// item by item.
     #[test]
     fn leaves_of_runs(old in item_map(), new in item_map(), steps in vec((0..8_usize, 0..3_usize), 0..12)) {
         let (mut source, mut by_runs, mut by_items) = (vec![0xee; 16384], vec![0x11; 16384], vec![0x22; 16384]);
@@ -282,7 +282,7 @@ proptest! {
         let Node::Leaf(leaf) = Node::view(&source).unwrap() else { panic!("not a leaf") };
         let (mut runs, mut items) = (LeafBuilder::new(&mut by_runs), LeafBuilder::new(&mut by_items));
         let (mut next, mut after) = (0, None);
-        // Some items are kept, others dropped, and between them come new ones with keys in between.
+        // Some items are kept, others dropped, and new ones with keys in between are added.
         for (kept, dropped) in steps {
             let run = next..(next + kept).min(held.len());
             next = (run.end + dropped).min(held.len());
@@ -311,7 +311,7 @@ proptest! {
         prop_assert!(Node::check(&by_runs, &expected, 4096).is_ok());
     }
 
-    /// Runs of unchecked leaves are refused or make a leaf that can be viewed.
+    /// Runs of unchecked leaves are refused, or they make a leaf that can be viewed.
     #[test]
     fn runs_of_damaged_leaves(items in item_map(), damage in vec((101..600_usize, any::<u8>()), 0..6), run in (0..50_usize, 0..50_usize)) {
         let mut source = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! What we lay out, judged by btrfs-progs and by the kernel.
+//! The volumes that we lay out are checked by btrfs-progs and by the kernel.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -14,8 +14,8 @@ use ubtrfs_testkit::scratch::scratch_dir;
 
 const MIB: u64 = 1 << 20;
 
-/// Makes the volume in a file full of old bytes where it matters, so that what should be zeroed
-/// shows.
+/// Makes the volume in a file that has old bytes in the places that matter, so that missing zeros
+/// are found.
 fn make(image: &Path, options: &MkfsOptions) {
     blank_image(image, options.total_bytes);
     let mut file = OpenOptions::new().write(true).open(image).unwrap();
@@ -26,7 +26,7 @@ fn make(image: &Path, options: &MkfsOptions) {
     layout(options).unwrap().write(&mut [&mut file]).unwrap();
 }
 
-/// The options under test, by name.
+/// Returns the options under test, by name.
 fn matrix() -> Vec<(&'static str, MkfsOptions)> {
     use Profile::{Dup, Single};
     let of = |mib: u64| MkfsOptions::new(mib * MIB);
@@ -80,7 +80,7 @@ fn btrfs_check_finds_nothing() {
     }
 }
 
-/// Checks it, if the checker knows its features: of simple quotas those of before 6.7 do not.
+/// Checks the image, if btrfs check knows its features: before 6.7 it does not know simple quotas.
 fn check(image: &Path, options: &MkfsOptions) {
     if options.quotas == Some(Quotas::Simple) && btrfs_check(image).stderr.contains("unsupported option features") {
         return;
@@ -88,8 +88,8 @@ fn check(image: &Path, options: &MkfsOptions) {
     assert_btrfs_check_clean(image);
 }
 
-/// Unmounts; what the kernel said of the volume. That it has said much in a short time is no
-/// complaint.
+/// Unmounts, and returns the kernel's messages about the volume, except those about suppressed
+/// messages.
 fn complaints(mount: KernelMount) -> Vec<String> {
     mount.unmount().into_iter().filter(|line| !line.contains("callbacks suppressed")).collect()
 }

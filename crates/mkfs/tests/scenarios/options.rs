@@ -1,4 +1,4 @@
-//! Which options are refused, how the writes are ordered, and that equal options give equal bytes.
+//! The options that are refused, the order of writes, and that equal options give equal bytes.
 
 use std::io;
 
@@ -62,7 +62,7 @@ fn the_error_about_a_small_device_has_the_least_size() {
     assert!(layout(&MkfsOptions::new(109 * MIB)).is_ok());
 }
 
-/// Notes what is done to it.
+/// A medium that records what is done to it.
 #[derive(Default)]
 struct Recorder(Vec<Event>);
 

@@ -1,5 +1,5 @@
-//! `arc_swap` with a point before each operation where another task may go on. The operations
-//! themselves are opaque: what they do inside is the other crate's affair.
+//! `arc_swap` with a point before each operation at which another task may continue. The operations
+//! themselves are opaque to the scheduler.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use ::arc_swap::{Guard, RefCnt};
 /// A shared pointer that can be replaced while others read it.
 pub struct ArcSwapAny<T: RefCnt>(::arc_swap::ArcSwapAny<T>);
 
-/// One to a value.
+/// A pointer to a value.
 pub type ArcSwap<T> = ArcSwapAny<Arc<T>>;
 
-/// One to a value or nothing.
+/// A pointer to a value or nothing.
 pub type ArcSwapOption<T> = ArcSwapAny<Option<Arc<T>>>;
 
 impl<T: RefCnt> ArcSwapAny<T> {
-    /// A pointer to this.
+    /// A pointer to `value`.
     pub fn new(value: T) -> Self {
         Self(::arc_swap::ArcSwapAny::new(value))
     }
 
-    /// What it points to, for a moment.
+    /// Returns what it points to, for a short time.
     pub fn load(&self) -> Guard<T> {
         super::thread::pass();
         self.0.load()
     }
 
-    /// What it points to.
+    /// Returns what it points to.
     pub fn load_full(&self) -> T {
         super::thread::pass();
         self.0.load_full()
     }
 
-    /// Replaces it.
+    /// Replaces the value.
     pub fn store(&self, value: T) {
         super::thread::pass();
         self.0.store(value);
     }
 
-    /// Replaces it, and returns what it was.
+    /// Replaces the value, and returns the old one.
     pub fn swap(&self, value: T) -> T {
         super::thread::pass();
         self.0.swap(value)
     }
 
-    /// Replaces it by what `change` makes of it, which may be called repeatedly.
+    /// Replaces the value by the result of `change`, which may be called repeatedly.
     pub fn rcu<R: Into<T>>(&self, mut change: impl FnMut(&T) -> R) -> T {
         loop {
             super::thread::pass();
@@ -67,7 +67,7 @@ impl<T> ArcSwapAny<Arc<T>> {
 }
 
 impl<T> ArcSwapAny<Option<Arc<T>>> {
-    /// One to nothing.
+    /// A pointer to nothing.
     pub fn empty() -> Self {
         Self::new(None)
     }

@@ -1,5 +1,5 @@
-//! Time in a run, and who sleeps until when. All tasks of a run are one thread: what is here is
-//! that thread's, and nobody is interrupted in it.
+//! Time in a run, and the tasks that sleep. All tasks of a run are on one thread, and this state is
+//! that thread's, so no access to it is interrupted.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use shuttle::future::batch_semaphore::{BatchSemaphore, Fairness};
 struct Clock {
     now: Duration,
     asleep: BTreeMap<TaskId, Duration>,
-    /// Nothing will ever happen again but that sleepers wake.
+    /// Nothing but the waking of sleepers would ever happen again.
     stopped: bool,
 }
 
@@ -20,12 +20,12 @@ std::thread_local! {
     static CLOCK: RefCell<Clock> = RefCell::default();
 }
 
-/// The time since the run began.
+/// Returns the time since the run began.
 pub(super) fn now() -> Duration {
     CLOCK.with_borrow(|clock| clock.now)
 }
 
-/// Lets time pass, which wakes who slept until then.
+/// Advances the time, and wakes the tasks that slept until then.
 pub(super) fn advance(to: Duration) {
     CLOCK.with_borrow_mut(|clock| {
         clock.now = clock.now.max(to);
@@ -34,7 +34,7 @@ pub(super) fn advance(to: Duration) {
     });
 }
 
-/// Until when somebody sleeps, of all sleepers the `number`th to wake.
+/// Returns when the `number`th sleeper will wake.
 pub(super) fn waking(number: usize) -> Option<Duration> {
     CLOCK.with_borrow(|clock| {
         let mut times: Vec<_> = clock.asleep.values().copied().collect();
@@ -43,17 +43,17 @@ pub(super) fn waking(number: usize) -> Option<Duration> {
     })
 }
 
-/// Whether a task is not to go on yet.
+/// Returns whether a task is asleep.
 pub(super) fn is_asleep(task: TaskId) -> bool {
     CLOCK.with_borrow(|clock| clock.asleep.contains_key(&task))
 }
 
-/// The task that runs.
+/// Returns the task that runs.
 pub(super) fn this_task() -> Option<TaskId> {
     try_get_current_task()
 }
 
-/// Lets this task sleep until a time, or until it is woken.
+/// Has this task sleep until a time, or until it is woken.
 pub(super) fn sleep_until(until: Duration) {
     let Some(task) = this_task() else { return };
     CLOCK.with_borrow_mut(|clock| {
@@ -64,7 +64,7 @@ pub(super) fn sleep_until(until: Duration) {
     loop {
         shuttle::thread::yield_now();
         if CLOCK.with_borrow(|clock| clock.stopped) {
-            // So that all tasks are blocked, which the library reports with all of them.
+            // This blocks all tasks, which the library reports with all of them.
             let _ = BatchSemaphore::new(0, Fairness::StrictlyFair).acquire_blocking(1);
         }
         if !is_asleep(task) {
@@ -78,7 +78,7 @@ pub(super) fn wake(task: TaskId) {
     CLOCK.with_borrow_mut(|clock| clock.asleep.remove(&task));
 }
 
-/// A task that sleeps now, or later, never wakes.
+/// Stops the clock: a task that sleeps now or later never wakes.
 pub(super) fn stop() {
     CLOCK.with_borrow_mut(|clock| {
         clock.stopped = true;

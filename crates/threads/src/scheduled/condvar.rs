@@ -1,4 +1,4 @@
-//! A condition variable, which the wrapper of `parking_lot` lacks, on the run's time.
+//! A condition variable on the run's time. The wrapper of `parking_lot` lacks one.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::time::Instant;
 struct Waiter {
     task: Option<TaskId>,
     is_notified: AtomicBool,
-    /// Given when it is notified, to those that wait without a limit.
+    /// Released when the waiter is notified, for waits without a limit.
     permit: BatchSemaphore,
 }
 
@@ -35,27 +35,28 @@ impl Waiter {
     }
 }
 
-/// What waiting for a limited time came to.
+/// The result of waiting for a limited time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether the time was over.
+    /// Returns whether the time was over.
     pub fn timed_out(&self) -> bool {
         self.0
     }
 }
 
-/// What tasks that hold a mutex wait for until it is notified. Who waits longest is woken first,
-/// and nobody without having been notified.
+/// A condition variable. Tasks that hold a mutex wait for it until it is notified. The task that
+/// waits longest is woken first, and no task is woken without a notification.
 #[derive(Debug, Default)]
 pub struct Condvar {
-    /// Never waited for: all tasks are one thread, which does not change tasks meanwhile.
+    /// This lock is never contended: all tasks are on one thread, which does not switch tasks while
+    /// it is held.
     waiters: Plain<VecDeque<Arc<Waiter>>>,
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable without waiters.
     pub const fn new() -> Self {
         Self { waiters: Plain::new(VecDeque::new()) }
     }
@@ -74,7 +75,7 @@ impl Condvar {
         waiter
     }
 
-    /// Lets go of the mutex and waits.
+    /// Releases the mutex and waits.
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         let waiter = self.enter();
         MutexGuard::unlocked(guard, || {
@@ -82,39 +83,39 @@ impl Condvar {
         });
     }
 
-    /// The same while a condition is met.
+    /// As [`Self::wait`], repeatedly, while a condition is met.
     pub fn wait_while<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, mut condition: impl FnMut(&mut T) -> bool) {
         while condition(&mut **guard) {
             self.wait(guard);
         }
     }
 
-    /// The same for a limited time.
+    /// As [`Self::wait`], for a limited time.
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) -> WaitTimeoutResult {
         self.wait_until(guard, Instant::now() + time)
     }
 
-    /// The same until a point in time.
+    /// As [`Self::wait`], until a point in time.
     pub fn wait_until<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
         let (waiter, until) = (self.enter(), until.since_beginning());
         MutexGuard::unlocked(guard, || {
             while !waiter.is_notified() && clock::now() < until {
                 clock::sleep_until(until);
             }
-            // From here on it would be notified in vain.
+            // A notification of this waiter would be lost from here on.
             self.waiters().retain(|other| !Arc::ptr_eq(other, &waiter));
         });
         WaitTimeoutResult(!waiter.is_notified())
     }
 
-    /// Wakes who waits longest; returns whether anybody waited.
+    /// Wakes the task that waits longest, and returns whether there was one.
     pub fn notify_one(&self) -> bool {
         super::thread::pass();
         let first = self.waiters().pop_front();
         first.inspect(|waiter| waiter.notify()).is_some()
     }
 
-    /// Wakes all who wait; returns how many.
+    /// Wakes all waiters, and returns how many there were.
     pub fn notify_all(&self) -> usize {
         super::thread::pass();
         let all = std::mem::take(&mut *self.waiters());

@@ -1,4 +1,4 @@
-//! The same types under the scheduler.
+//! The types of this crate under the scheduler.
 
 mod arc_swap;
 mod clock;
@@ -13,7 +13,7 @@ pub mod time;
 pub use self::arc_swap::{ArcSwap, ArcSwapOption};
 pub use self::once_lock::OnceLock;
 
-/// Locks of which nobody knows a rank.
+/// Locks without a rank.
 pub mod unranked {
     pub use shuttle_parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

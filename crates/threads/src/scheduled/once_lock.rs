@@ -1,4 +1,4 @@
-//! A cell that is written once. That of `std` would block the thread of all tasks.
+//! A cell that is written once. The one of `std` would block the thread of all tasks.
 
 use shuttle_parking_lot::Mutex;
 
@@ -10,24 +10,24 @@ pub struct OnceLock<T> {
 }
 
 impl<T> OnceLock<T> {
-    /// An empty one.
+    /// An empty cell.
     pub const fn new() -> Self {
         Self { value: std::sync::OnceLock::new(), writing: shuttle_parking_lot::const_mutex(()) }
     }
 
-    /// What is in it.
+    /// Returns the value, if there is one.
     pub fn get(&self) -> Option<&T> {
         super::thread::pass();
         self.value.get()
     }
 
-    /// Writes it, unless that was done.
+    /// Sets the value, or returns it as an error if there is one already.
     pub fn set(&self, value: T) -> Result<(), T> {
         let _writing = self.writing.lock();
         self.value.set(value)
     }
 
-    /// What is in it, after `make` has made it if it was empty.
+    /// Returns the value, after `make` has made it if the cell was empty.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;

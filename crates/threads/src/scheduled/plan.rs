@@ -1,40 +1,41 @@
-//! What decides a run.
+//! The parameters that determine a run.
 
 use std::time::Duration;
 
 /// How the next task is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// Any that can go on, at each step.
+    /// At each step any task that can continue.
     Uniform,
-    /// The same task, on average for so many steps.
+    /// The same task for this many steps on average.
     Preempting {
-        /// More than 0.
+        /// The average number of steps; more than 0.
         steps: u64,
     },
-    /// The one with the highest of random priorities. The task that runs gets the lowest at so many
-    /// of the first steps: most faults need few such points.
+    /// The task with the highest of random priorities. At some of the first steps the running task
+    /// gets the lowest priority: most faults need only few such points.
     Priorities {
-        /// How many.
+        /// How many such steps there are.
         changes: u64,
-        /// Of so many steps.
+        /// The number of first steps from which they are chosen.
         within: u64,
     },
 }
 
-/// What decides a run.
+/// The parameters that determine a run.
 #[derive(Clone, Copy, Debug)]
 pub struct SchedulePlan {
-    /// Everything else that is chosen follows from it.
+    /// The seed from which all other choices follow.
     pub seed: u64,
     /// How the next task is chosen.
     pub strategy: Strategy,
-    /// On average so many steps pass until time goes on to where one of the next sleepers wakes.
+    /// The average number of steps after which the time jumps to the waking of one of the next
+    /// sleepers.
     pub steps_between_jumps: u64,
-    /// A run that goes on after so much of its time hangs: nothing happens but that threads wake
-    /// which look whether there is something to do.
+    /// A run that takes longer, in its own time, hangs: only threads wake that look whether there
+    /// is something to do.
     pub longest: Duration,
-    /// A run of more steps does not end.
+    /// A run of more steps is taken not to end.
     pub most_steps: usize,
     /// Bytes of a thread's stack.
     pub stack: usize,

@@ -1,4 +1,4 @@
-//! Runs of a test, each of which a seed decides.
+//! Runs of a test, each determined by a seed.
 
 use std::panic::{self, PanicHookInfo};
 use std::sync::{Mutex, Once, PoisonError};
@@ -9,14 +9,15 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 pub use super::plan::{SchedulePlan, Strategy};
 use super::strategy::{Chooser, PROGRESS};
 
-/// What a run was.
+/// The summary of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// How often a task was chosen.
     pub steps: u64,
-    /// Of the tasks that were chosen, in their order: the same for two runs that went the same way.
+    /// A hash of the chosen tasks in their order. Two runs that went the same way have the same
+    /// hash.
     pub hash: u64,
-    /// How much time passed in it.
+    /// How much of its own time passed.
     pub time: Duration,
 }
 
@@ -28,12 +29,12 @@ fn note_panic(info: &PanicHookInfo<'_>) {
     panics.push((std::thread::current().id(), info.to_string()));
 }
 
-/// Has panics of runs noted, and not printed: the caller of [`run`] reports them.
+/// Has panics of runs recorded instead of printed: the caller of [`run`] reports them.
 fn install_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let others = panic::take_hook();
-        // The library puts one of its own over it in its first run, which prints whole schedules.
+        // In its first run the library installs a hook of its own, which prints whole schedules.
         panic::set_hook(Box::new(|_| ()));
         shuttle::check_random(|| (), 1);
         panic::set_hook(Box::new(move |info| {
@@ -48,11 +49,11 @@ fn install_hook() {
 
 const RUN: &str = "scheduled run";
 
-/// Runs `body` and the threads that it starts by a plan. Returns what the run was, or why it
-/// failed: a panic of any thread, caught or not, threads that wait for each other, or that never
-/// end.
+/// Runs `body` and the threads that it starts by a plan. Returns the summary of the run, or why it
+/// failed: a panic of any thread, caught or not, or threads that wait for each other or never end.
 ///
-/// A process does one at a time: a lock in a `static` is of all runs, and of one thread at a time.
+/// A process does one run at a time, since a lock in a `static` is shared by all runs and may be
+/// used by one thread at a time.
 pub fn run(plan: SchedulePlan, body: impl Fn() + Send + Sync + 'static) -> Result<Summary, String> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +64,7 @@ pub fn run(plan: SchedulePlan, body: impl Fn() + Send + Sync + 'static) -> Resul
     config.max_steps = MaxSteps::FailAfter(plan.most_steps);
     config.silence_warnings = true;
     config.ungraceful_shutdown_config.immediately_return_on_panic = true;
-    // A thread of its own, since the clock and other state is its thread's.
+    // The run gets its own thread, since the clock and other state are thread-local.
     let work = move || {
         let result = panic::catch_unwind(panic::AssertUnwindSafe(|| Runner::new(Chooser::new(plan), config).run(body)));
         let progress = PROGRESS.get();

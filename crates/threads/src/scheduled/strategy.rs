@@ -1,4 +1,4 @@
-//! Which task goes on: what a seed decides.
+//! The choice of the task that continues, as a seed determines it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::clock;
 use super::plan::{SchedulePlan, Strategy};
 use ubtrfs_random::Rng;
 
-/// A number below a limit, by the seed. It is the remainder, so that seeds that are known for what
-/// they find go on to decide the same.
+/// Returns a number below a limit, by the seed. It is the remainder of the division by the limit,
+/// so that known seeds keep their meaning.
 fn below(random: &mut Rng, limit: u64) -> u64 {
     random.next_u64() % limit.max(1)
 }
@@ -19,32 +19,32 @@ fn below(random: &mut Rng, limit: u64) -> u64 {
 /// The longest time that a step takes.
 const MAX_STEP: u64 = 20_000;
 
-/// What the run has come to so far.
+/// The progress of the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     pub(super) steps: u64,
-    /// Of the tasks that were chosen, in their order.
+    /// A hash of the chosen tasks in their order.
     pub(super) hash: u64,
     /// No task could do anything within [`SchedulePlan::longest`].
     pub(super) has_stopped: bool,
 }
 
 std::thread_local! {
-    /// The run of this thread.
+    /// The progress of this thread's run.
     pub(super) static PROGRESS: std::cell::Cell<Progress> = const {
         std::cell::Cell::new(Progress { steps: 0, hash: 0, has_stopped: false })
     };
 }
 
-/// Chooses by a plan, once.
+/// Chooses the tasks of one run by a plan.
 pub(super) struct Chooser {
     plan: SchedulePlan,
     random: Rng,
     has_begun: bool,
     progress: Progress,
-    /// Of tasks, the highest first: for [`Strategy::Priorities`].
+    /// The priorities of tasks, for [`Strategy::Priorities`]. The highest goes first.
     priorities: HashMap<TaskId, u64>,
-    /// The steps at which the task that runs gets the lowest priority.
+    /// The steps at which the running task gets the lowest priority.
     changes: Vec<u64>,
     lowest: u64,
 }
@@ -60,7 +60,7 @@ impl Chooser {
         Self { plan, random, has_begun: false, progress, priorities, changes, lowest: u64::MAX / 2 }
     }
 
-    /// Lets time pass: a little, sometimes until a sleeper wakes.
+    /// Advances the time a little, or sometimes until a sleeper wakes.
     fn tick(&mut self) {
         let step = Duration::from_nanos(below(&mut self.random, MAX_STEP));
         clock::advance(clock::now() + step);
@@ -112,7 +112,7 @@ impl Scheduler for Chooser {
             if !awake.is_empty() {
                 break;
             }
-            // All of them sleep.
+            // All tasks sleep.
             clock::advance(clock::waking(0)?);
             if clock::now() > self.plan.longest {
                 self.progress.has_stopped = true;

@@ -7,7 +7,7 @@ pub use shuttle::thread::{JoinHandle, Scope, ScopedJoinHandle, ThreadId, current
 
 use super::clock;
 
-/// Lets others go on before what comes next.
+/// Lets other tasks continue before the next operation.
 pub(super) fn pass() {
     if clock::this_task().is_some() {
         shuttle::thread::sleep(Duration::ZERO);
@@ -19,19 +19,19 @@ pub fn sleep(time: Duration) {
     clock::sleep_until(clock::now().saturating_add(time));
 }
 
-/// What a thread begins with.
+/// The settings of a new thread.
 #[derive(Debug, Default)]
 pub struct Builder {
     name: Option<String>,
 }
 
 impl Builder {
-    /// Nothing special.
+    /// The default settings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Its name, in reports of failures.
+    /// Sets its name, for reports of failures.
     #[must_use]
     pub fn name(self, name: String) -> Self {
         Self { name: Some(name) }

@@ -7,7 +7,7 @@ pub use std::time::Duration;
 
 use super::clock;
 
-/// When runs begin: the same time in all of them.
+/// The wall-clock time at which every run begins.
 const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
 
 /// A time of the run.
@@ -20,27 +20,27 @@ impl Instant {
         Self(clock::now())
     }
 
-    /// The time since then.
+    /// Returns the time since then.
     pub fn elapsed(&self) -> Duration {
         clock::now().saturating_sub(self.0)
     }
 
-    /// The time since an earlier time.
+    /// Returns the time since an earlier time.
     pub fn duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The same.
+    /// Returns the time since an earlier time, or zero if that is later.
     pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// A later time, if it can be expressed.
+    /// Returns a later time, if it can be expressed.
     pub fn checked_add(&self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
 
-    /// The time since the run began.
+    /// Returns the time since the run began.
     pub(super) fn since_beginning(self) -> Duration {
         self.0
     }
@@ -76,7 +76,7 @@ impl Sub<Duration> for Instant {
     }
 }
 
-/// The time of the wall clock.
+/// Returns the time of the wall clock.
 pub fn wall_clock() -> SystemTime {
     SystemTime::UNIX_EPOCH + BEGINNING + clock::now()
 }

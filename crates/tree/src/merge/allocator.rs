@@ -1,4 +1,4 @@
-//! The source of space for a merge's nodes, which also gets freed nodes back.
+//! The source of space for a merge's nodes. It also gets the freed nodes.
 
 use ubtrfs_format::{Generation, Header, Logical, TreeId};
 
@@ -6,29 +6,30 @@ use crate::block::Block;
 use crate::dirty::DirtyNodes;
 use crate::error::{Error, Result};
 
-/// Where nodes get their space.
+/// Allocates and frees the space of nodes.
 pub trait NodeAllocator {
-    /// The address of free space for a node of `owner` at `level`. The space stays the node's until
-    /// it is freed.
+    /// Allocates space for a node of `owner` at `level`, and returns its address. The space belongs
+    /// to the node until it is freed.
     fn allocate(&mut self, owner: TreeId, level: u8) -> Result<Logical>;
 
-    /// The tree no longer uses this node; others may.
+    /// Frees a node that the tree no longer uses; other trees may.
     fn free(&mut self, node: FreedNode) -> Result<()>;
 
-    /// `tree` is about to replace this node, which other trees may use as well, by a copy: what its
-    /// entries point to gets the references that the two will have. Ancestors come before their
-    /// descendants, each node once, before it is freed.
+    /// Unshares a node that `tree` is about to replace by a copy and that other trees may use as
+    /// well: sets the references of what its entries point to, as needed for both the node and the
+    /// copy. Ancestors come before their descendants, and each node comes once, before it is freed.
     ///
-    /// An allocator of trees without snapshots need not know how: [`Error::Shared`].
+    /// An allocator for trees without snapshots need not implement this: it fails with
+    /// [`Error::Shared`].
     fn unshare(&mut self, tree: TreeId, node: &Block) -> Result<()> {
         let Header { bytenr, generation, .. } =
             node.header().map_err(|problem| Error::Block { tree, bytenr: Logical(0), problem })?;
         Err(Error::Shared { tree, bytenr, generation })
     }
 
-    /// This merge changes none of the leaves that are in `dirty` now. An allocator that can't keep
-    /// them all in memory may [take]( DirtyNodes::take_leaves) them and submit them; they have to
-    /// be readable then, through the cache or from its source.
+    /// Called when this merge changes none of the leaves any more that are in `dirty` now. An
+    /// allocator that can't keep them all in memory may [take](DirtyNodes::take_leaves) them and
+    /// submit them. They have to be readable then, through the cache or from its source.
     fn leaves_are_done(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
         let _ = dirty;
         Ok(())

@@ -5,7 +5,7 @@ use ubtrfs_format::Key;
 use crate::block::NodeRef;
 use crate::edit::Edit;
 
-/// Edits and deleted ranges, both in order; consumed from the left.
+/// Edits and deleted ranges, both in order and consumed from the left.
 #[derive(Clone, Copy)]
 pub(super) struct Changes<'a> {
     pub(super) edits: &'a [(Key, &'a Edit)],
@@ -18,8 +18,8 @@ impl Changes<'_> {
         self.edits.is_empty() && self.ranges.is_empty()
     }
 
-    /// Takes what concerns `child`, the next node in order. Edits below its first key are its own
-    /// as well: what comes before it has been taken.
+    /// Takes the changes for `child`, the next node in order. Edits below its first key belong to
+    /// it as well, since those for earlier nodes have been taken.
     pub(super) fn take_for(&mut self, child: &NodeRef) -> Self {
         let below = |key: &Key| child.upper.is_none_or(|upper| *key < upper);
         let first = child.first_key.unwrap_or(Key::MIN);
@@ -38,13 +38,13 @@ impl Changes<'_> {
         Self { edits, ranges: &self.ranges[..reaching] }
     }
 
-    /// The first key that an edit or range is about.
+    /// Returns the first key that an edit or range is about.
     pub(super) fn first_key(&self) -> Option<Key> {
         let (edit, range) = (self.edits.first().map(|(key, _)| *key), self.ranges.first().map(|(first, _)| *first));
         edit.into_iter().chain(range).min()
     }
 
-    /// Whether a range deletes `key`. Keys must come in ascending order.
+    /// Returns whether a range deletes `key`. Keys must come in ascending order.
     pub(super) fn deletes(&mut self, key: &Key) -> bool {
         while let Some(((_, last), rest)) = self.ranges.split_first()
             && last < key

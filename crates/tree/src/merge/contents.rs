@@ -10,15 +10,16 @@ use ubtrfs_format::{
 
 use crate::block::Block;
 
-/// Items of a leaf that give way to a new one, or to none.
+/// Items of a leaf that are replaced by a new one, or removed.
 pub(super) struct Replacement<'a> {
-    /// The slots of the items; empty where a new one comes between two.
+    /// The slots of the old items; an empty range where an item is inserted.
     pub(super) old: Range<usize>,
     /// Key and data of the new item.
     pub(super) new: Option<(Key, Cow<'a, [u8]>)>,
 }
 
-/// The entries of one node to be, or of several neighbours: more than one node holds, or less.
+/// The entries of a node that is to be written, or of several neighbours: they may be more than a
+/// node holds, or fewer.
 #[derive(Debug)]
 pub(super) enum Contents {
     /// Items that make one leaf.
@@ -27,17 +28,17 @@ pub(super) enum Contents {
     Children(Vec<ChildPointer>),
 }
 
-/// A leaf that lacks nothing but its header. It is made of runs of the items of the one before,
-/// which is much quicker than item by item.
+/// A leaf that is complete except for its header. It is copied in runs of items from the old leaf,
+/// which is much faster than item by item.
 #[derive(Debug)]
 pub(super) struct BuiltLeaf {
     block: Block,
-    /// Bytes that its items take, with their headers.
+    /// The bytes that its items take, with their headers.
     used: usize,
 }
 
 impl BuiltLeaf {
-    /// The items of `leaf` after `changes`, if they fit.
+    /// A leaf with the items of `leaf` after `changes`. Fails if they don't fit.
     fn new(leaf: &Leaf<'_>, changes: &[Replacement<'_>], node_size: usize) -> Result<Self> {
         let mut used = 0;
         let block = Block::filled(node_size, |bytes| {
@@ -98,7 +99,7 @@ impl Items {
 }
 
 impl Contents {
-    /// The items of `leaf` after `changes`.
+    /// The contents with the items of `leaf` after `changes`.
     pub(super) fn changed(leaf: &Leaf<'_>, changes: &[Replacement<'_>], node_size: usize) -> Self {
         if let Ok(built) = BuiltLeaf::new(leaf, changes, node_size) {
             return Self::Leaf(built);
@@ -127,7 +128,7 @@ impl Contents {
         }
     }
 
-    /// Bytes of entries that one node of this kind holds.
+    /// Returns how many bytes of entries one node of this kind holds.
     pub(super) fn capacity(&self, node_size: usize) -> usize {
         match self {
             Self::Leaf(_) | Self::Items(_) => leaf_data_size(node_size),
@@ -147,7 +148,7 @@ impl Contents {
         self.len() == 0
     }
 
-    /// Bytes that the entries take in nodes.
+    /// Returns how many bytes the entries take in nodes.
     pub(super) fn used(&self) -> usize {
         match self {
             Self::Leaf(leaf) => leaf.used,
@@ -164,7 +165,7 @@ impl Contents {
         }
     }
 
-    /// Adds the entries of a right neighbour, which is of the same level.
+    /// Adds the entries of the right neighbour, which is of the same level.
     pub(super) fn append(&mut self, mut right: Self) {
         self.take_apart();
         right.take_apart();
@@ -180,7 +181,7 @@ impl Contents {
         }
     }
 
-    /// Makes single items of a leaf.
+    /// Turns a built leaf into single items.
     fn take_apart(&mut self) {
         if let Self::Leaf(built) = self {
             *self = Self::of(&Node::Leaf(built.view()));
@@ -195,9 +196,9 @@ impl Contents {
         }
     }
 
-    /// Which entries go into which node. `full`: all nodes but the last are filled to the brim, as
-    /// suits entries that keep being appended; otherwise they get about the same. No entries: one
-    /// empty node.
+    /// Divides the entries among nodes. With `full`, all nodes but the last are filled completely,
+    /// as suits entries that keep being appended. Otherwise they get about the same amount. Without
+    /// entries there is one empty node.
     pub(super) fn partition(&self, node_size: usize, full: bool) -> Vec<Range<usize>> {
         if let Self::Leaf(_) = self {
             return std::iter::once(0..self.len()).collect();
@@ -226,7 +227,7 @@ impl Contents {
         }
     }
 
-    /// The node with the entries of `group`.
+    /// Builds the node with the entries of `group`.
     pub(super) fn build(&mut self, group: Range<usize>, header: Header, node_size: usize) -> Result<Block> {
         match self {
             Self::Leaf(leaf) => {

@@ -1,4 +1,4 @@
-//! Joining of under-full neighbours.
+//! Joining under-full neighbours.
 
 use ubtrfs_format::Internal;
 
@@ -40,7 +40,7 @@ impl Merger<'_> {
             {
                 joined[neighbour] = ChildUpdate::Rewritten(Box::new(self.open(&kept)?));
             }
-            // The result may still be small, so it is examined next.
+            // The result may still be small, so it is examined again.
             index = neighbour.min(index);
             if let (ChildUpdate::Rewritten(right), Some(ChildUpdate::Rewritten(left))) =
                 (joined.remove(index + 1), joined.get_mut(index))
@@ -51,19 +51,20 @@ impl Merger<'_> {
         Ok(joined)
     }
 
-    /// Whether two pieces that are to be written in any case are better written as one.
+    /// Returns whether two pieces that are written in any case are better written as one.
     fn belong_together(&self, left: &Rewrite, right: &Rewrite) -> bool {
         let (used, capacity) = (left.contents.used() + right.contents.used(), left.contents.capacity(self.node_size));
         self.is_small(left) || self.is_small(right) || used <= capacity * 3 / 4
     }
 
-    /// Less than a third of a node, and not where the tree grows.
+    /// Returns whether the contents take less than a third of a node, and are not where the tree
+    /// grows.
     fn is_small(&self, open: &Rewrite) -> bool {
         !open.tail && open.contents.used() < open.contents.capacity(self.node_size) / 3
     }
 
-    /// The neighbour that a small piece joins: one that is written in any case, or else one of this
-    /// commit, or else any that no snapshot may share.
+    /// Returns the neighbour with which a small piece is joined: preferably one that is written in
+    /// any case, or else one of this commit, or else any that no snapshot may share.
     fn neighbour(&self, at: &NodeRef, node: &Internal<'_>, pieces: &[ChildUpdate], index: usize) -> Option<usize> {
         let cost = |place: usize| match pieces.get(place)? {
             ChildUpdate::Rewritten(_) => Some(0),
@@ -76,7 +77,7 @@ impl Merger<'_> {
         sides.into_iter().flatten().filter_map(|place| Some((cost(place)?, place))).min().map(|(_, place)| place)
     }
 
-    /// Opens a node that no edit touched.
+    /// Reads a node that no edit touched, in order to rewrite it.
     fn open(&mut self, at: &NodeRef) -> Result<Rewrite> {
         let block = self.read(at)?;
         let contents = Contents::of(&at.view(&block)?);

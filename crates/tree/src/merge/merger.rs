@@ -10,21 +10,21 @@ use crate::cache::NodeCache;
 use crate::dirty::DirtyNodes;
 use crate::error::{Error, Result};
 
-/// A child after the edits below it have been merged. It is small, since most children of a node
-/// are only passed on.
+/// A child after the edits below it have been merged. The type is small, since most children of a
+/// node are only passed on.
 pub(super) enum ChildUpdate {
     /// The child in this slot of the parent stays as it is.
     Kept(usize),
-    /// Entries that are yet to be written into nodes.
+    /// Entries that are still to be written into nodes.
     Rewritten(Box<Rewrite>),
 }
 
 /// Entries of one level that will become one or more nodes, or none.
 pub(super) struct Rewrite {
     pub(super) contents: Contents,
-    /// Addresses of this commit's nodes that held the entries: the new nodes take them first.
+    /// Addresses of this commit's nodes that held the entries. The new nodes use them first.
     pub(super) reusable: Vec<Logical>,
-    /// At the right edge of the tree, and entries came only behind those that were there.
+    /// The entries are at the right edge of the tree, and new ones were only appended.
     pub(super) tail: bool,
 }
 
@@ -43,9 +43,9 @@ impl Merger<'_> {
         self.dirty.find(at).map_or_else(|| self.cache.fetch(at), |block| Ok(block.clone()))
     }
 
-    /// Takes a node out of the tree because its entries change: a node of this commit leaves its
-    /// address to its successors, any other is freed, once what its entries point to has its
-    /// references.
+    /// Removes a node from the tree because its entries change. Returns the address of a node of
+    /// this commit, for its successors. Any other node is freed, after what its entries point to
+    /// has got its references.
     pub(super) fn retire(&mut self, at: &NodeRef, block: &Block) -> Result<Vec<Logical>> {
         let owner = block.header().map_err(|problem| at.bad(problem))?.owner;
         let born_in_this_commit = self.dirty.find(at).is_some();

@@ -1,4 +1,4 @@
-//! Bulk update: a root and a batch of edits give a new root.
+//! Bulk update: merging a batch of edits into the tree under a root gives a new root.
 
 mod allocator;
 mod changes;
@@ -28,13 +28,13 @@ use crate::error::Result;
 
 /// Merges `edits` into the tree under `root`, or makes a new tree, and returns the new root.
 ///
-/// Every touched node is written once, into `dirty`. Nodes that no edit touches are not read (but
-/// for a neighbour that an under-full node is joined with) and keep their address; so does a leaf
-/// whose edits change nothing, and a node that `dirty` had already. New nodes are of `owner` and of
-/// the generation of `dirty`. A tree without items is one empty leaf.
+/// Every touched node is written once, into `dirty`. Nodes that no edit touches are not read
+/// (except a neighbour with which an under-full node is joined) and keep their address. So do a
+/// leaf whose edits change nothing, and a node that `dirty` already had. New nodes are of `owner`
+/// and of the generation of `dirty`. A tree without items is one empty leaf.
 ///
-/// `removed` is called for every item of the tree that a delete or a deleted range removes or a put
-/// replaces (also by the same bytes), and of those that a patch changes or removes, with the bytes
+/// `removed` is called for every item of the tree that a delete or a deleted range removes, that a
+/// put replaces (even by the same bytes), or that a patch changes or removes. It gets the bytes
 /// that the tree held.
 ///
 /// Before a node of a generation up to `last_snapshot` (if that is not 0), or one that a relocation

@@ -1,4 +1,4 @@
-//! What a batch makes of the items of one leaf.
+//! Applying a batch to the items of one leaf.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,8 +12,8 @@ use crate::edit::Edit;
 use crate::error::{Error, Result};
 
 impl Merger<'_> {
-    /// Applies `changes` to `leaf`, which is at `bytenr` if the tree has it already. Returns the
-    /// items in order, or nothing if the leaf is unchanged.
+    /// Applies `changes` to `leaf`, which is at `bytenr` if the tree already has it. Returns the
+    /// replacements in order; none if the leaf is unchanged.
     pub(super) fn resolve<'b>(
         &mut self,
         bytenr: Option<Logical>,
@@ -41,7 +41,7 @@ impl Merger<'_> {
         Ok(resolved)
     }
 
-    /// Takes out the items in `slots`, which no edit is about, that a range deletes.
+    /// Removes those items in `slots` that a range deletes. No edit is about them.
     fn clear(
         &mut self,
         leaf: &Leaf<'_>,
@@ -62,7 +62,7 @@ impl Merger<'_> {
         }
     }
 
-    /// What `edit` makes of `base`, the item before.
+    /// Applies `edit` to `base`, the item before.
     fn apply<'b>(
         &mut self,
         leaf: Option<Logical>,
@@ -81,7 +81,7 @@ impl Merger<'_> {
         }
         let (size, max) = (new.as_ref().map_or(0, |new| new.len()), max_item_size(self.node_size));
         if size > max {
-            // By invariant 24 the operation was refused that would have made it.
+            // By invariant 24 the operation that would have made it was refused.
             return Err(Error::ItemTooLarge { tree: self.owner, key, size, max });
         }
         Ok(new)

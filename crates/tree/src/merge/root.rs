@@ -8,10 +8,10 @@ use crate::block::{NodeRef, Root};
 use crate::error::{Error, Result};
 
 impl Merger<'_> {
-    /// Makes a root above the entries of `level`, with the least number of levels.
+    /// Makes a root above the entries of `level`, with the fewest levels.
     pub(super) fn make_root(&mut self, mut level: u8, mut open: Rewrite) -> Result<Root> {
         if open.contents.is_empty() && level > 0 {
-            // The address was allocated for its level, so the empty leaf gets one of its own.
+            // The old address was allocated for its level, so the empty leaf gets its own.
             self.release(open.reusable)?;
             (level, open) =
                 (0, Rewrite { contents: Contents::Items(Items::default()), reusable: Vec::new(), tail: true });
@@ -37,16 +37,16 @@ impl Merger<'_> {
         }
     }
 
-    /// Whether a node is the tree's alone: a root has to be. One that snapshots may use stays below
-    /// a root of one child.
+    /// Returns whether only this tree uses a node, as is required of a root. A node that snapshots
+    /// may use stays below a root with one child.
     fn may_be_root(&self, level: u8, only: ChildPointer) -> Result<bool> {
         let ChildPointer { bytenr, generation, .. } = only;
         let at = NodeRef::root(&Root { owner: self.owner, bytenr, generation, level });
         Ok(!self.shared.is_shared(&at, &self.read(&at)?))
     }
 
-    /// The only node of its level becomes the root, or the only child at the end of a chain below
-    /// it.
+    /// Makes the only node of its level the root, or, if a chain of single children begins there,
+    /// the last node of the chain.
     fn collapse(&mut self, level: u8, only: ChildPointer) -> Result<Root> {
         let ChildPointer { bytenr, generation, .. } = only;
         let mut root = Root { owner: self.owner, bytenr, generation, level };

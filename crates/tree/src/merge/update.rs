@@ -10,7 +10,7 @@ use crate::block::{Block, NodeRef};
 use crate::error::Result;
 
 impl Merger<'_> {
-    /// Merges `changes` into the node; `None` if it stays as it is.
+    /// Merges `changes` into the node. Returns `None` if it stays as it is.
     pub(super) fn update(&mut self, at: &NodeRef, changes: Changes<'_>) -> Result<Option<Rewrite>> {
         let block = self.read(at)?;
         let view = at.view(&block)?;
@@ -72,8 +72,8 @@ impl Merger<'_> {
         Ok(Some(Rewrite { contents: Contents::Children(children), reusable, tail }))
     }
 
-    /// Merges `changes` into the children of a node: a piece for each, or none at all if all stay
-    /// as they are.
+    /// Merges `changes` into the children of a node. Returns a piece for each child, or none at all
+    /// if all stay as they are.
     fn update_children(
         &mut self,
         at: &NodeRef,
@@ -83,7 +83,7 @@ impl Merger<'_> {
         let mut pieces = Vec::new();
         let mut slot = 0;
         while let Some(first) = changes.first_key() {
-            // A range may have begun in a child before.
+            // A deleted range may have begun in an earlier child.
             slot = slot.max(node.slot_for(&first));
             let Some(child) = at.child(node, slot) else { break };
             let below = changes.take_for(&child);

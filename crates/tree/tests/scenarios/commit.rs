@@ -1,4 +1,4 @@
-//! What a merge touches, and the loops and states of a commit.
+//! The nodes that a merge touches, and the loops and states of a commit.
 
 use crate::common::{Bed, scan};
 use proptest::prelude::*;
@@ -173,12 +173,12 @@ fn a_malformed_item_is_not_patched() {
     assert!(matches!(refused, Error::Corrupt { key, bytenr, .. } if key == place && bytenr == leaf), "{refused}");
 }
 
-/// An extent tree: each block that it allocates or frees is an edit of itself.
+/// An extent tree, which records each block that it allocates or frees as an edit of itself.
 struct ExtentTree {
     pending: EditBatch,
     live: std::collections::BTreeMap<Logical, u8>,
     free: Vec<Logical>,
-    /// Freed by this commit, to be reused only by the next.
+    /// Addresses that this commit has freed. Only the next commit reuses them.
     pinned: Vec<Logical>,
 }
 
@@ -202,7 +202,7 @@ impl NodeAllocator for ExtentTree {
     }
 }
 
-/// Merges until nothing is left to merge; the rounds that took.
+/// Merges until nothing is left to merge, and returns how many rounds that took.
 fn settle(bed: &Bed, extents: &mut ExtentTree, root: &mut Option<Root>, dirty: &mut DirtyNodes) -> usize {
     let mut rounds = 0;
     while root.is_none() || !extents.pending.is_empty() {

@@ -1,4 +1,5 @@
-//! Differences of two trees equal a naive comparison, and cost what differs.
+//! The differences of two trees equal those of a naive comparison, and their cost depends on what
+//! differs.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +31,7 @@ fn naive(old: &Items, new: &Items, first: Key, last: Key) -> Shown {
     keys.map(|key| (key, old.get(&key).cloned(), new.get(&key).cloned())).collect()
 }
 
-/// Random changes: single items, runs of them that split leaves, ranges that empty leaves.
+/// Makes random changes: single items, runs of them that split leaves, ranges that empty leaves.
 fn changes(random: &mut Rng, most: u64) -> EditBatch {
     let mut batch = EditBatch::new();
     for _ in 0..random.below(3) {
@@ -116,7 +117,7 @@ fn ten_changes_in_a_big_tree_cost_few_reads() {
     let old = Snapshot::new(new.cache().clone(), before);
     assert_eq!(shown(&old, &new, Key::MIN, Key::MAX).len(), 10);
     let reads = new.cache().counters().misses;
-    // Per change at most a path in each tree.
+    // Each change may cost a path in each tree.
     let most = 2 * 10 * (1 + u64::from(before.level));
     assert!(reads <= most, "{reads} nodes were read instead of {most} at most");
     assert!(bed.space.live.len() > 2000, "the tree is small");

@@ -1,5 +1,5 @@
-//! Where reading a node takes long, those that will be needed are read at the same time, and none
-//! of them twice.
+//! If reading a node takes long, nodes that will be needed are read at the same time, and none of
+//! them twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::common::{Bed, Disk};
 const NODE: u32 = 4096;
 const ITEMS: u64 = 2000;
 
-/// A disk whose first reads of leaves end only when so many are under way.
+/// A disk whose first reads of leaves end only when this many are in flight.
 struct Far {
     disk: Arc<Disk>,
     ahead: usize,
@@ -53,7 +53,7 @@ fn key(number: u64) -> Key {
     Key::new(number, ItemType::INODE_ITEM, 0)
 }
 
-/// A tree of many leaves on such a disk.
+/// Returns a tree of many leaves on such a disk.
 fn tree(ahead: usize) -> (Arc<Far>, Snapshot) {
     let mut bed = Bed::new(NODE);
     let mut batch = EditBatch::new();
@@ -96,7 +96,7 @@ fn leaves_of_keys_are_read_at_the_same_time() {
     assert!(most_at_a_time(&far) >= 3);
 }
 
-/// A disk whose reader panics at leaves the first time.
+/// A disk whose reads of leaves panic the first time.
 struct Panicking {
     disk: Arc<Disk>,
     reads: Mutex<HashMap<Logical, usize>>,

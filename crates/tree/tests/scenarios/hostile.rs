@@ -1,5 +1,5 @@
-//! Damaged and malicious trees: values or errors, in bounded time, never a panic (invariant 14);
-//! and no node is read that does not fit its place (invariant 11).
+//! Damaged and malicious trees give values or errors, in bounded time, never a panic (invariant
+//! 14), and no node is used that does not fit its place (invariant 11).
 
 use std::sync::Arc;
 
@@ -132,7 +132,8 @@ fn an_empty_leaf_is_only_a_root() {
 
 #[test]
 fn a_tree_whose_nodes_have_many_parents_is_walked_in_linear_time() {
-    // Every node points to nearly all nodes of the level below: walked naively that is 100^6 paths.
+    // Every node points to nearly all nodes of the level below. A naive walk would take 100^6
+    // paths.
     let forged = Forged::new();
     let place = |level: u64, number: u64| (level * 1000 + number + 1) * 4096;
     for number in 0..100 {
@@ -151,7 +152,7 @@ fn a_tree_whose_nodes_have_many_parents_is_walked_in_linear_time() {
     });
     assert!(shown <= 800, "{shown} nodes were shown of 701 that there are");
 
-    // It is compared in linear time, too, up to the first node that reaches too far.
+    // A comparison also takes linear time, up to the first node that reaches too far.
     let tree = forged.tree(TreeId::FS, 4096 * 9999, 7);
     forged.leaf(4096 * 10_000, TreeId::FS, &[1000]);
     let other = forged.tree(TreeId::FS, 4096 * 10_000, 0);
@@ -197,11 +198,11 @@ fn damaged_nodes_give_values_or_errors() {
         for _ in 0..=random.below(6) {
             let bytenr = addresses[random.below(addresses.len() as u64) as usize];
             let block = blocks.get_mut(&bytenr).unwrap();
-            // Most of the structure is at the front.
+            // Most of the structure is at the beginning.
             let at = if random.below(2) == 0 { random.below(300) } else { random.below(NODE_SIZE.into()) } as usize;
             block[at] ^= 1 << random.below(8);
         }
-        // Structure is checked as the volume would, but all checksums are right.
+        // The structure is checked as a volume does it, but all checksums are taken for right.
         let disk = Arc::new(Disk { blocks: Mutex::new(blocks), checksums: false, geometry: bed.geometry });
         let cache = Arc::new(NodeCache::new(disk, bed.geometry, 1 << 20));
         let snapshot = Snapshot::new(cache.clone(), root);
@@ -257,7 +258,7 @@ fn a_range_may_skip_unreadable_nodes_and_notes_them() {
     let forged = Forged::new();
     forged.leaf(4096, TreeId::FS, &[1, 2]);
     forged.leaf(8192, TreeId::FS, &[5, 6]);
-    // 12288 is not there; 16384 holds keys that are its neighbour's.
+    // The node 12288 is missing; 16384 holds keys that belong to its neighbour.
     forged.leaf(16384, TreeId::FS, &[20, 99]);
     forged.leaf(20480, TreeId::FS, &[30, 31]);
     forged.internal(40960, 1, &[(1, 4096), (5, 8192), (10, 12288), (20, 16384), (30, 20480)]);

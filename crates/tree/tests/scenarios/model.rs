@@ -1,4 +1,4 @@
-//! Random batches against a map.
+//! Compares random batches with a map.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn names(item: &[u8]) -> Vec<(u64, u8)> {
     inode_refs(item).map(|found| found.map(|found| (found.index.0, found.name[0])).unwrap()).collect()
 }
 
-/// Patches of different names may come in any order.
+/// Sorts names, since patches of different names may come in any order.
 fn sorted(model: &Model) -> Model {
     let sort = |(key, item): (&Key, &Vec<u8>)| {
         if key.item_type != ItemType::INODE_REF {
@@ -111,7 +111,7 @@ fn any_op(max: usize) -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Commits of batches of edits.
+/// Generates commits of batches of edits.
 fn any_history(node_size: u32) -> impl Strategy<Value = Vec<Vec<Vec<Op>>>> {
     let max = max_item_size(node_size as usize);
     let batch = prop_oneof![
@@ -122,7 +122,7 @@ fn any_history(node_size: u32) -> impl Strategy<Value = Vec<Vec<Vec<Op>>>> {
     proptest::collection::vec(commit, 1..8)
 }
 
-/// Nodes that a commit keeps in memory, if there is a limit.
+/// Generates the number of nodes that a commit keeps in memory, if there is a limit.
 fn any_limit() -> impl Strategy<Value = Option<usize>> {
     proptest::option::of(0..8_usize)
 }
@@ -136,7 +136,7 @@ fn run(node_size: u32, history: &[Vec<Vec<Op>>], early: Option<usize>) {
         let mut batches = Vec::new();
         for ops in commit {
             let mut batch = EditBatch::new();
-            // Half of the edits arrive by way of a second batch.
+            // Half of the edits come from a second batch.
             let mut second = EditBatch::new();
             let (first_half, second_half) = ops.split_at(ops.len() / 2);
             for op in first_half {
@@ -240,7 +240,7 @@ fn deep_trees_equal_the_model_and_leaves_stay_half_full() {
                 model.retain(|key, _| *key < first || *key > last);
                 for _ in 0..items / 20 {
                     let key = Key::new(random.below(items), ItemType::EXTENT_DATA, 0);
-                    // Grow first, then shrink.
+                    // The tree grows first, then shrinks.
                     if random.below(40) >= round {
                         let item = vec![round as u8; random.below(200) as usize];
                         batch.put(key, item.clone());

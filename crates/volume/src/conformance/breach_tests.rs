@@ -23,7 +23,7 @@ const SECTOR: usize = 4096;
 enum Breach {
     /// It breaks none.
     Nothing,
-    /// The size that is found is not shown.
+    /// `find_size` finds another size, which `size` does not return afterwards.
     SizeForgotten,
     /// The last byte of an unaligned read is not filled.
     ShortReads,
@@ -37,25 +37,25 @@ enum Breach {
     DoneTooEarly,
     /// Urgent writes are lost.
     UrgentLost,
-    /// What of a batch keeps the rules is written, though something else of it doesn't.
+    /// Writes of a batch that keep the rules are made, though others of the batch do not keep them.
     HalfBatches,
     /// Writes that are not aligned are made.
     AnyAlignment,
-    /// Writes beyond the end are left off.
+    /// Writes beyond the end are dropped without an error.
     SilentBeyondEnd,
     /// Overlapping writes of one batch are mixed within a sector.
     MixedOverlap,
-    /// Writes are made by who waits for them.
+    /// Writes are made only when their ticket is waited for.
     LazyWrites,
     /// Barriers do nothing.
     NoBarrier,
     /// Writes with FUA are as durable as others.
     NoFua,
-    /// A discard takes its neighbour along.
+    /// A discard also discards what is beside its range.
     WideDiscard,
-    /// Discards beyond the end are left off.
+    /// Discards beyond the end are dropped without an error.
     SilentDiscard,
-    /// There is said to be a hole where there is data.
+    /// A hole is reported where there is data.
     WrongHole,
     /// The ranges of data are out of order.
     UnorderedRanges,
@@ -63,7 +63,7 @@ enum Breach {
     OtherFile,
     /// Writes of several sectors at once are mixed up where another thread reads.
     TornByReaders,
-    /// What was read is kept, and shown to comparisons.
+    /// What was read is kept, and comparisons read it, too.
     KeptReads,
     /// Writes are not counted.
     Uncounted,
@@ -71,7 +71,7 @@ enum Breach {
     WritableReadOnly,
     /// A read-only device discards.
     DiscardingReadOnly,
-    /// Once the device has another size, reads of what is gone show zeros.
+    /// Once the device has shrunk, reads of the lost part return zeros.
     ReadsWhatIsGone,
     /// A write that fails is reported as done.
     SwallowedError,
@@ -79,11 +79,11 @@ enum Breach {
     SwallowedFlush,
     /// A device that has failed takes no more writes.
     NeverHealed,
-    /// What is released can't be read.
+    /// A device can't be read once it is released.
     GoneWhenReleased,
 }
 
-/// A device that does what it should but for one thing.
+/// A device that keeps all promises but one.
 #[derive(Debug)]
 struct Broken {
     breach: Breach,
@@ -129,7 +129,7 @@ impl Broken {
         Ok(())
     }
 
-    /// What is written of a batch, the way that this device breaks the rules of it.
+    /// Returns which writes of a batch are made by a device with this breach.
     fn changed(&self, mut writes: Vec<DeviceWrite>) -> Vec<DeviceWrite> {
         match self.breach {
             Breach::LostNeighbour => {
@@ -305,7 +305,7 @@ impl Device for Broken {
     }
 }
 
-/// The promises that the suite finds broken.
+/// Returns the promises that the suite finds broken.
 fn found(breach: Breach) -> Vec<Promise> {
     let inner = Arc::new(RecordingDevice::new(vec![0; SIZE as usize + (1 << 20)].into()));
     let (is_failing, real_size) = (Arc::<AtomicBool>::default(), Arc::new(AtomicU64::new(SIZE)));
@@ -373,7 +373,7 @@ fn each_broken_promise_is_found() {
     }
 }
 
-/// So what is found of the others is of their breaches.
+/// What the suite finds of the other devices is therefore due to their breaches.
 #[test]
 fn nothing_is_found_of_a_device_that_keeps_all() {
     assert_eq!(found(Breach::Nothing), []);

@@ -1,4 +1,4 @@
-//! What becomes of a device: its size, its failures, its end.
+//! Checks of a device's size, of its failures, and of its end.
 
 use std::io::ErrorKind;
 
@@ -34,7 +34,7 @@ pub(super) fn read_only(trial: &mut Trial) -> Verdict {
 
 pub(super) fn comparing(trial: &mut Trial) -> Verdict {
     for _ in 0..4 {
-        // What was written and read, and read ahead, before a comparison.
+        // A comparison sees what was written, read and read ahead before it began.
         let range = trial.sectors(16);
         let older = trial.fill(&range)?;
         trial.expect(&range, &older)?;
@@ -45,7 +45,7 @@ pub(super) fn comparing(trial: &mut Trial) -> Verdict {
         }
         trial.device().begin_comparing();
         let shown = trial.expect(&range, &content);
-        // What is written during one, which goes on when another one ends.
+        // It sees what is written while it runs. It goes on when another comparison ends.
         trial.device().begin_comparing();
         trial.device().end_comparing();
         let mut content = trial.fill(&range)?;
@@ -95,7 +95,7 @@ pub(super) fn resizes(trial: &mut Trial) -> Verdict {
     trial.expect(&range, &content)?;
     read_beyond(trial, new)?;
     set_size(old);
-    // Before it was looked at, too.
+    // The read fails even before `find_size` has found the smaller size.
     let result = trial.device().read_at(Physical(range.start), &mut [0; 4096]);
     fails("a read of what is no more there", &[ErrorKind::UnexpectedEof], result)?;
     find(trial, old)?;
@@ -150,7 +150,7 @@ pub(super) fn failures(trial: &mut Trial) -> Verdict {
 }
 
 pub(super) fn release(trial: &mut Trial) -> Verdict {
-    // Where it can't be read any more, that is what was to be shown before.
+    // A device that can't be healed can't be read any more, so there is nothing to compare.
     if trial.subject.fail.is_some() && trial.subject.heal.is_none() {
         trial.device().release();
         return Ok(());

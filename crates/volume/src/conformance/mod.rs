@@ -1,9 +1,10 @@
-//! What the trait [`Device`](crate::Device) promises, as a suite that each implementor runs in a
-//! test: [`assert_conforms`] with the device as a [`Subject`].
+//! A suite that tests what the trait [`Device`](crate::Device) promises. A test of each implementor
+//! runs it: [`assert_conforms`] with the device as a [`Subject`].
 //!
-//! Contents, addresses and threads follow from the subject's seed. What a device can't show by the
-//! trait alone, the subject has a way for: what a crash leaves, another size, failure. Without one
-//! the promise isn't tested of it. `ubtrfs-lint devices` requires such a test of each implementor.
+//! Contents, addresses and threads follow from the subject's seed. The subject has functions for
+//! what the trait alone can't show of a device: what a crash leaves, another size, failure. If a
+//! function is missing, its promise isn't tested. `ubtrfs-lint devices` requires such a test of
+//! each implementor.
 
 #[cfg(test)]
 mod breach_tests;
@@ -21,19 +22,19 @@ use trial::{Trial, Verdict};
 /// A promise that a device does not keep.
 #[derive(Debug)]
 pub struct Broken {
-    /// Which.
+    /// The promise.
     pub promise: Promise,
-    /// How that shows.
+    /// How the breach shows.
     pub how: String,
 }
 
-/// Looks whether a promise is kept.
+/// Checks whether a promise is kept.
 type Check = fn(&mut Trial) -> Verdict;
 
-/// Runs the suite; the promises that the device breaks.
+/// Runs the suite, and returns the promises that the device breaks.
 ///
 /// # Panics
-/// When the device is too small for the suite: 1 MiB behind the start of its area will do.
+/// When the device is too small for the suite, which needs 1 MiB behind the start of its area.
 pub fn broken_promises(subject: Subject) -> Vec<Broken> {
     let checks: [(Promise, Check); 19] = [
         (Promise::Size, lifecycle::size),
@@ -54,7 +55,7 @@ pub fn broken_promises(subject: Subject) -> Vec<Broken> {
         (Promise::Counters, lifecycle::counters),
         (Promise::Resizes, lifecycle::resizes),
         (Promise::Failures, lifecycle::failures),
-        // The last one: nothing is written afterwards.
+        // This check is the last one, since nothing can be written afterwards.
         (Promise::Release, lifecycle::release),
     ];
     let mut trial = Trial::new(subject);
@@ -72,7 +73,7 @@ pub fn broken_promises(subject: Subject) -> Vec<Broken> {
 /// Runs the suite on a device that is there and keeps all promises.
 ///
 /// # Panics
-/// When it breaks one.
+/// When the device breaks a promise.
 pub fn assert_conforms(subject: Subject) {
     let broken = broken_promises(subject);
     assert!(broken.is_empty(), "{broken:#?}");

@@ -1,11 +1,11 @@
-//! A device under test, and what a test can do to it beside the trait.
+//! A device under test, with what a test can do to it besides calling the trait.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Device;
 
-/// What a crash leaves of a device, if all is lost that need not be durable.
+/// Returns what a crash leaves of a device, if it loses all that need not be durable.
 type AfterCrash = Box<dyn Fn() -> Arc<dyn Device>>;
 
 /// A device, with what a test can do to it.
@@ -39,64 +39,65 @@ impl Subject {
         }
     }
 
-    /// With other contents, addresses and order of threads.
+    /// Sets the seed, from which contents, addresses and the order of threads follow.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Written to from this address on only, a multiple of 4096: before it the device has something
-    /// of its own.
+    /// Has the suite write only from this address on, a multiple of 4096 bytes: before it the
+    /// device keeps data of its own.
     #[must_use]
     pub fn from(mut self, start: u64) -> Self {
         self.start = start;
         self
     }
 
-    /// What a crash at this time would leave, if all is lost that need not be durable.
+    /// Sets the function that returns what a crash at this time would leave, if it loses all that
+    /// need not be durable.
     #[must_use]
     pub fn after_crash(mut self, left: impl Fn() -> Arc<dyn Device> + 'static) -> Self {
         self.after_crash = Some(Box::new(left));
         self
     }
 
-    /// How the device gets another size, which [`Device::find_size`] finds.
+    /// Sets the function that gives the device another size, which [`Device::find_size`] finds.
     #[must_use]
     pub fn set_size(mut self, set: impl Fn(u64) + 'static) -> Self {
         self.set_size = Some(Box::new(set));
         self
     }
 
-    /// How the device comes to fail all writes and barriers, at least.
+    /// Sets the function that makes the device fail, at least all writes and barriers.
     #[must_use]
     pub fn fail(mut self, fail: impl Fn() + 'static) -> Self {
         self.fail = Some(Box::new(fail));
         self
     }
 
-    /// How it comes to do what it is asked to again.
+    /// Sets the function that ends the failures.
     #[must_use]
     pub fn heal(mut self, heal: impl Fn() + 'static) -> Self {
         self.heal = Some(Box::new(heal));
         self
     }
 
-    /// The device that this one keeps its bytes on, at the same addresses.
+    /// Sets the device on which this one keeps its bytes, at the same addresses.
     #[must_use]
     pub fn behind(mut self, behind: Arc<dyn Device>) -> Self {
         self.behind = Some(behind);
         self
     }
 
-    /// It is away from the beginning, and fails all requests.
+    /// Marks the device as away from the beginning: all requests fail.
     #[must_use]
     pub fn away(mut self) -> Self {
         self.is_away = true;
         self
     }
 
-    /// How long writes may take that nobody waits for (30 s).
+    /// Sets how long writes may take whose ticket was dropped (30 s by default).
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -1,4 +1,4 @@
-//! Reads, writes, barriers and discards.
+//! Checks of reads, writes, barriers and discards.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -12,10 +12,10 @@ use super::trial::{SECTOR, Trial, Verdict, fails, read, same, wait, write_of};
 use crate::buffer::Buffer;
 use crate::{Device, DeviceWrite};
 
-/// Threads at once.
+/// How many threads use the device at once.
 const THREADS: u64 = 4;
 
-/// An address that is so high that a range there has no end.
+/// The address of the last sector: a range of two sectors from there overflows.
 const LAST_SECTOR: u64 = u64::MAX - (SECTOR - 1);
 
 pub(super) fn read_bounds(trial: &mut Trial) -> Verdict {
@@ -50,7 +50,7 @@ pub(super) fn writes(trial: &mut Trial) -> Verdict {
     let area = trial.area.clone();
     let mut content = trial.fill(&area)?;
     for round in 0..16 {
-        // Some next to each other, in and out of order, some apart.
+        // Some of the writes are neighbours, in and out of order; others are apart.
         let mut batch: Vec<DeviceWrite> = Vec::new();
         let mut at = area.start;
         while at < area.end {
@@ -75,7 +75,7 @@ pub(super) fn writes(trial: &mut Trial) -> Verdict {
         wait(ticket)?;
         trial.expect(&area, &content)?;
     }
-    // The last sector, and memory that is not aligned.
+    // A write of the last sector, from memory that is not aligned.
     let last = trial.device().size() / SECTOR * SECTOR - SECTOR;
     let bytes = trial.noise(SECTOR + 1);
     let data = crate::SharedBuffer::from(bytes.clone()).slice(1..bytes.len());
@@ -130,7 +130,7 @@ pub(super) fn overlaps(trial: &mut Trial) -> Verdict {
                 return Err(format!("sector {number} of {whole:?} is {how} after two writes of one batch"));
             }
         }
-        // Of what was waited for the last one is there.
+        // Among writes that were waited for, the last one counts.
         let last = trial.fill(&whole)?;
         trial.expect(&whole, &last)?;
     }
@@ -157,7 +157,7 @@ pub(super) fn dropped_tickets(trial: &mut Trial) -> Verdict {
     Ok(())
 }
 
-/// Whether a crash leaves these bytes.
+/// Checks that a crash leaves these bytes.
 fn outlives(trial: &Trial, range: &Range<u64>, content: &[u8]) -> Verdict {
     let Some(after_crash) = &trial.subject.after_crash else { return Ok(()) };
     same(range, &read(&*after_crash(), range)?, content)
@@ -170,7 +170,7 @@ pub(super) fn flush(trial: &mut Trial) -> Verdict {
         let content = trial.fill(&range)?;
         trial.device().flush().map_err(failed)?;
         outlives(trial, &range, &content)?;
-        // It stays so, whatever is written elsewhere.
+        // The bytes stay durable whatever is written elsewhere.
         if later.end <= range.start || range.end <= later.start {
             trial.fill(&later)?;
             outlives(trial, &range, &content)?;
@@ -224,7 +224,7 @@ pub(super) fn data_ranges(trial: &mut Trial) -> Verdict {
     let is_data = |ranges: &[Range<u64>], at| ranges.iter().any(|range| range.contains(&at));
     if !trial.device().is_read_only() {
         let (written, discarded) = (trial.sectors(8), trial.sectors(64));
-        // Where that can't be done, nothing is different.
+        // A device that can't discard changes nothing.
         let _ = trial.device().discard(Physical(discarded.start), discarded.end - discarded.start);
         trial.fill(&written)?;
     }
@@ -290,8 +290,8 @@ pub(super) fn threads(trial: &mut Trial) -> Verdict {
     results.into_iter().collect()
 }
 
-/// One thread of several: it writes and discards sectors of its own, which lie between those of the
-/// others.
+/// Runs one of several threads. It writes and discards sectors of its own, which lie between those
+/// of the others.
 fn work(device: &dyn Device, area: &Range<u64>, mut content: Vec<u8>, number: u64, seed: u64) -> Verdict {
     let mut random = Rng::new(seed.wrapping_add(number));
     let sectors = (area.end - area.start) / SECTOR / THREADS;

@@ -1,4 +1,4 @@
-//! A suite under way: the device, and what it should hold.
+//! A run of the suite: the device, and what it should hold.
 
 use std::io;
 use std::ops::Range;
@@ -12,18 +12,18 @@ use super::subject::Subject;
 use crate::buffer::Buffer;
 use crate::{ALIGNMENT, Device, DeviceTicket, DeviceWrite};
 
-/// Sectors of the area that is written to.
+/// How many sectors the area has that is written to.
 const AREA_SECTORS: u64 = 256;
 pub(super) const SECTOR: u64 = ALIGNMENT as u64;
 
-/// Whether a promise was kept, or how it was broken.
+/// `Ok` if a promise was kept, else how it was broken.
 pub(super) type Verdict = Result<(), String>;
 
-/// A suite under way.
+/// A run of the suite.
 pub(super) struct Trial {
     pub(super) subject: Subject,
     pub(super) random: Rng,
-    /// What is written to.
+    /// The bytes of the device that are written to.
     pub(super) area: Range<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Trial {
         &*self.subject.device
     }
 
-    /// Whether the promise is one that this device can show.
+    /// Returns whether this device can show that it keeps the promise.
     pub(super) fn can_show(&self, promise: Promise) -> bool {
         let subject = &self.subject;
         match promise {
@@ -56,7 +56,7 @@ impl Trial {
         }
     }
 
-    /// A range of the area, of whole sectors, at least one and at most so many.
+    /// Returns a random range of the area, of at least one and at most `most` whole sectors.
     pub(super) fn sectors(&mut self, most: u64) -> Range<u64> {
         let all = (self.area.end - self.area.start) / SECTOR;
         let count = 1 + self.random.below(most.min(all));
@@ -64,7 +64,7 @@ impl Trial {
         start..start + count * SECTOR
     }
 
-    /// Bytes that are found nowhere else.
+    /// Returns random bytes, which are found nowhere else.
     pub(super) fn noise(&mut self, len: u64) -> Vec<u8> {
         self.random.noise(len as usize)
     }
@@ -73,7 +73,7 @@ impl Trial {
         read(self.device(), range)
     }
 
-    /// Writes new content to a range, and waits for it.
+    /// Writes new content to a range, waits for it, and returns the content.
     pub(super) fn fill(&mut self, range: &Range<u64>) -> Result<Vec<u8>, String> {
         let content = self.noise(range.end - range.start);
         self.write(range.start, &content)?;
@@ -84,7 +84,7 @@ impl Trial {
         wait(self.device().submit(vec![write_of(at, bytes)]))
     }
 
-    /// Whether the range shows these bytes.
+    /// Checks that the range reads as these bytes.
     pub(super) fn expect(&self, range: &Range<u64>, bytes: &[u8]) -> Verdict {
         same(range, &self.read(range)?, bytes)
     }
@@ -103,13 +103,13 @@ pub(super) fn wait(ticket: DeviceTicket) -> Verdict {
 }
 
 pub(super) fn read(device: &dyn Device, range: &Range<u64>) -> Result<Vec<u8>, String> {
-    // Something that is neither there nor a hole's.
+    // The buffer begins with bytes that are neither on the device nor what a hole reads as.
     let mut bytes = vec![0x5a; (range.end - range.start) as usize];
     let done = device.read_at(Physical(range.start), &mut bytes);
     done.map(|()| bytes).map_err(|error| format!("a read of {range:?}: {error}"))
 }
 
-/// Whether bytes of a range are the expected ones.
+/// Checks that the bytes found in a range are the expected ones.
 pub(super) fn same(range: &Range<u64>, found: &[u8], expected: &[u8]) -> Verdict {
     match found.iter().zip(expected).position(|(found, expected)| found != expected) {
         None => Ok(()),
@@ -117,7 +117,7 @@ pub(super) fn same(range: &Range<u64>, found: &[u8], expected: &[u8]) -> Verdict
     }
 }
 
-/// Whether a request failed in this way.
+/// Checks that a request failed with an error of one of these kinds.
 pub(super) fn fails<T>(what: &str, kinds: &[io::ErrorKind], result: io::Result<T>) -> Verdict {
     match result {
         Err(error) if kinds.contains(&error.kind()) => Ok(()),

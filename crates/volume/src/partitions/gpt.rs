@@ -7,7 +7,7 @@ use crate::error::Result;
 const SIGNATURE: &[u8] = b"EFI PART";
 /// The sizes of sectors that devices have.
 const SECTORS: [u32; 2] = [512, 4096];
-/// The least that a header has, and where its parts are in it.
+/// The minimum size of a header, and the offsets of its fields.
 const HEADER: usize = 92;
 const HEADER_SIZE: usize = 12;
 const HEADER_CRC: std::ops::Range<usize> = 16..20;
@@ -17,7 +17,7 @@ const ENTRIES_SECTOR: usize = 72;
 const ENTRIES: usize = 80;
 const ENTRY_SIZE: usize = 84;
 const ENTRIES_CRC: usize = 88;
-/// The least that an entry has, and where its parts are in it.
+/// The minimum size of an entry, and the offsets of its fields.
 const ENTRY: u64 = 128;
 const TYPE: std::ops::Range<usize> = 0..16;
 const FIRST: usize = 32;
@@ -26,16 +26,16 @@ const NAME: std::ops::Range<usize> = 56..128;
 /// Larger arrays of entries are refused; usual ones have 16 KiB.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What there is of a GPT in a place.
+/// What a search for a GPT found at one place.
 pub(super) enum Found {
     Table(PartitionTable),
-    /// Something that says it is one, and why it isn't.
+    /// It has the signature of a GPT, but can't be used for this reason.
     Damaged(&'static str),
     Nothing,
 }
 
-/// The table by the primary header; where that is bad by a backup: the one that it names, or what
-/// is in the last sector.
+/// Reads the table by the primary header. If that is bad, reads it by a backup header: the one that
+/// the primary names, or the one in the last sector.
 pub(super) fn table(device: &dyn Device) -> Result<Found> {
     let mut damage = Found::Nothing;
     for sector in SECTORS {
@@ -56,7 +56,8 @@ pub(super) fn table(device: &dyn Device) -> Result<Found> {
     Ok(damage)
 }
 
-/// The table by the header in one sector; of a good header also where it says the other one is.
+/// Reads the table by the header in one sector. For a good header it also returns the sector of the
+/// other header.
 fn by_header(device: &dyn Device, sector: u32, at: u64, is_backup: bool) -> Result<(Found, Option<u64>)> {
     let unit = u64::from(sector);
     let header = match at.checked_mul(unit) {
@@ -81,7 +82,7 @@ fn by_header(device: &dyn Device, sector: u32, at: u64, is_backup: bool) -> Resu
     let other = Some(number::<8>(&header, OTHER_SECTOR)).filter(|other| *other != at);
     let damaged = |what| Ok((Found::Damaged(what), other));
     let (count, entry_size) = (number::<4>(&header, ENTRIES), number::<4>(&header, ENTRY_SIZE));
-    // Both have 32 bits.
+    // Both are 32-bit numbers, so the product does not overflow.
     let bytes = count * entry_size;
     if entry_size < ENTRY || !entry_size.is_multiple_of(8) || bytes > MAX_BYTES {
         return damaged("the GPT claims entries of an impossible size or number");
@@ -113,7 +114,7 @@ fn by_header(device: &dyn Device, sector: u32, at: u64, is_backup: bool) -> Resu
 
 fn partition(number_of_it: u32, entry: &[u8], unit: u64) -> Partition {
     let (first, last) = (number::<8>(entry, FIRST), number::<8>(entry, LAST));
-    // Sectors are counted up to and with the last.
+    // The last sector is part of the partition.
     let sectors = last.checked_sub(first).map_or(0, |more| more.saturating_add(1));
     let name: Vec<u16> = entry[NAME].chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
     let end = name.iter().position(|unit| *unit == 0).unwrap_or(name.len());

@@ -6,8 +6,8 @@ use super::table::{Partition, PartitionTable, TableKind, number, read};
 use crate::device::Device;
 use crate::error::Result;
 
-/// Its sectors, in which it counts. (There are devices of larger sectors; what is larger than that
-/// has a GPT.)
+/// The size of the sectors in which an MBR counts. (Some devices have larger sectors. A device that
+/// is too large for an MBR has a GPT.)
 const SECTOR: u64 = 512;
 const SIGNATURE_AT: usize = 510;
 const SIGNATURE: &[u8] = &[0x55, 0xaa];
@@ -48,8 +48,8 @@ impl Entry {
 pub(super) struct Record([Entry; 4]);
 
 impl Record {
-    /// The boot record in a sector, if it has the form of one. Boot sectors of FAT and NTFS have
-    /// the same signature, and code where a boot record has its entries.
+    /// Returns the boot record in a sector, if it has the form of one. Boot sectors of FAT and NTFS
+    /// have the same signature, and code where a boot record has its entries.
     pub(super) fn read(device: &dyn Device, sector: u64) -> Result<Option<Self>> {
         let start = sector.saturating_mul(SECTOR);
         let Some(bytes) = read(device, start, SECTOR as usize)? else { return Ok(None) };
@@ -66,13 +66,13 @@ impl Record {
         Ok(Some(Self(entries)))
     }
 
-    /// Whether it is there only to keep others from overwriting a GPT.
+    /// Returns whether this MBR only protects a GPT from being overwritten.
     pub(super) fn is_protective(&self) -> bool {
         self.0.iter().any(|entry| entry.kind == PROTECTIVE)
     }
 }
 
-/// The partitions of a device with this boot record; `None` if it has none.
+/// Returns the partitions of a device with this boot record, or `None` if it has none.
 pub(super) fn table(device: &dyn Device, record: &Record) -> Result<Option<PartitionTable>> {
     if !record.0.iter().any(Entry::is_used) {
         return Ok(None);
@@ -96,8 +96,9 @@ pub(super) fn table(device: &dyn Device, record: &Record) -> Result<Option<Parti
     Ok(Some(table))
 }
 
-/// Follows the chain of extended boot records: each has one partition, counted from the record, and
-/// the next record, counted from the first one. Returns the number of the next partition.
+/// Follows the chain of extended boot records. Each has one partition, whose address is relative to
+/// the record, and the next record, whose address is relative to the first one. Returns the number
+/// of the next partition.
 fn logical(device: &dyn Device, first: u64, mut number: u32, table: &mut PartitionTable) -> Result<u32> {
     let mut seen = HashSet::new();
     let mut at = first;

@@ -1,9 +1,9 @@
 //! Partition tables inside of disk images: GPT, by either of its headers, and MBR with logical
 //! partitions. This reads them and decides which partitions may be used; nothing writes them.
 //!
-//! A table may be hostile. Its size is bounded before anything is allocated, chains of extended
-//! boot records end, and whatever does not add up is a sentence about the table or about one
-//! partition.
+//! A table may be hostile. Its size is bounded before anything is allocated, the walk along a chain
+//! of extended boot records ends, and each inconsistency becomes a sentence about the table or
+//! about one partition.
 
 mod gpt;
 mod mbr;
@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 pub use table::{Partition, PartitionTable, TableKind};
 
 impl PartitionTable {
-    /// The partition table of a device, if it has one. An error: it has one that can't be used.
+    /// Reads the partition table of a device, if it has one. Returns an error if it has one that
+    /// can't be used.
     pub fn read(device: &dyn Device) -> Result<Option<Self>> {
         let mbr = mbr::Record::read(device, 0)?;
         let is_for_gpt = mbr.as_ref().is_some_and(mbr::Record::is_protective);
@@ -38,7 +39,7 @@ impl PartitionTable {
         Ok(table.map(|table| table.judged(device.size())))
     }
 
-    /// Where a partition is.
+    /// Returns the range of a partition.
     pub fn part(&self, number: u32) -> Result<DevicePart> {
         let Some(partition) = self.partitions.iter().find(|partition| partition.number == number) else {
             let numbers: Vec<_> = self.partitions.iter().map(|partition| partition.number.to_string()).collect();
@@ -54,8 +55,8 @@ impl PartitionTable {
     fn judged(mut self, size: u64) -> Self {
         let places: Vec<_> = self.partitions.iter().map(|one| (one.start, one.size, one.number)).collect();
         let end = |start: u64, size: u64| start.saturating_add(size);
-        // The one that reaches farthest of those that begin earlier, and the next one, are enough:
-        // an overlap with any other is one with these.
+        // It is enough to compare with the partition that reaches farthest among those that begin
+        // earlier, and with the next one: whatever overlaps another one overlaps one of these.
         let mut order: Vec<usize> = (0..places.len()).collect();
         order.sort_by_key(|at| places[*at]);
         let mut overlaps: Vec<Option<u32>> = vec![None; places.len()];

@@ -1,4 +1,4 @@
-//! What a partition table is, whatever its format; and how its bytes are read.
+//! A partition table of any format, and functions to read its bytes.
 
 use ubtrfs_format::Physical;
 
@@ -16,7 +16,7 @@ pub enum TableKind {
 }
 
 impl TableKind {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gpt => "GPT",
@@ -32,7 +32,7 @@ pub struct Partition {
     pub number: u32,
     /// Where it begins on the device, in bytes.
     pub start: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// Its name, which only a GPT has.
     pub name: String,
@@ -45,7 +45,7 @@ impl Partition {
         Self { number, start, size, name: String::new(), fault: None }
     }
 
-    /// Where it is, if it can be used.
+    /// Returns its range, if it can be used.
     pub fn part(&self) -> Option<DevicePart> {
         self.fault.is_none().then_some(DevicePart { start: self.start, size: Some(self.size) })
     }
@@ -56,13 +56,13 @@ impl Partition {
 pub struct PartitionTable {
     /// Its kind.
     pub kind: TableKind,
-    /// Bytes of a sector, in which the table counts.
+    /// The size of the sectors in which the table counts, in bytes.
     pub sector_size: u32,
     /// The primary header of a GPT is bad, and this is its backup.
     pub is_backup: bool,
     /// Its partitions, in the order of their numbers.
     pub partitions: Vec<Partition>,
-    /// What is wrong with the table, so that there may be more partitions than these.
+    /// What is wrong with the table. If something is, there may be more partitions than these.
     pub fault: Option<&'static str>,
 }
 
@@ -76,7 +76,7 @@ pub(super) fn read(device: &dyn Device, at: u64, len: usize) -> Result<Option<Ve
     Ok(Some(bytes))
 }
 
-/// The little-endian number at an offset.
+/// Returns the little-endian number at an offset.
 pub(super) fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     let mut whole = [0; 8];
     if let Some(from) = bytes.get(at..at + N) {

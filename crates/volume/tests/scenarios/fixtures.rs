@@ -1,11 +1,11 @@
-//! Volumes that kernels made open, and their tree blocks read back right.
+//! Volumes that kernels made can be opened, and their tree blocks are read correctly.
 
 use crate::common::{READ_ONLY, all_fixtures, has, open, root_of, unpack};
 use ubtrfs_format::items::RootItem;
 use ubtrfs_format::{ItemType, Node, NodeExpectation};
 use ubtrfs_volume::{Engine, Volume};
 
-/// Reads a block and all below it; how many there were.
+/// Reads a block and all blocks below it, and returns how many there were.
 fn walk(volume: &Volume, expected: &NodeExpectation, visit: &mut dyn FnMut(ubtrfs_format::Key, &[u8])) -> usize {
     let block = volume.read_node(expected).unwrap_or_else(|error| panic!("{error}"));
     match Node::view(&block).unwrap() {

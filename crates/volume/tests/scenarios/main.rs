@@ -1,4 +1,4 @@
-//! Devices opened, read and written, sound and damaged.
+//! Opening, reading and writing of sound and damaged devices.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

@@ -1,5 +1,5 @@
-//! Damaged copies: found and never shown (invariant 11), got around, rewritten; and left alone
-//! where rewriting would be wrong.
+//! Damaged copies are found and never returned (invariant 11), other copies are used instead, and
+//! the damaged ones are rewritten, or left alone where rewriting would be wrong.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -133,7 +133,7 @@ fn nothing_is_repaired_under_a_write_in_flight() {
     assert_eq!(volume.counters().repairs, 1);
 }
 
-/// A data chunk of two copies.
+/// Returns a data chunk of two copies.
 fn data_chunk(volume: &Volume) -> Logical {
     let is_data = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA);
     volume.chunks().iter().find(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").0
@@ -163,7 +163,7 @@ fn bad_data_sectors_come_from_the_other_copy() {
         scribble(&image.path, places[0].plus(4096 * 15), b"x");
         scribble(&image.path, places[1].plus(4096 * 4), b"x");
 
-        // Into memory that is aligned to nothing.
+        // The memory is not aligned.
         let mut memory = vec![0; data.len() + 1];
         volume.read_data(at, &mut memory[1..], Some(&sums)).unwrap();
         assert!(memory[1..] == data, "{algorithm}");
@@ -180,7 +180,7 @@ fn bad_data_sectors_come_from_the_other_copy() {
     }
 }
 
-/// What nobody gets as an error is in the statistics all the same, with its place.
+/// Faults that no caller gets as an error are in the statistics nevertheless, with their place.
 #[test]
 fn bad_copies_that_others_make_up_for_are_counted() {
     let Some(image) = image(&["-d", "dup", "-m", "dup"]) else { return };
@@ -202,7 +202,7 @@ fn bad_copies_that_others_make_up_for_are_counted() {
     let place = (neighbours.device.physical, neighbours.device.logical, neighbours.device.len);
     assert_eq!(place, (Some(places[0].plus(4096 * 3)), Some(at.plus(4096 * 3)), 4096 * 5));
     assert_eq!((total, neighbours.count, neighbours.device.devid.0), (5, 5, 1));
-    // A tree block, of which one copy is left, and then none.
+    // A tree block with one good copy left, and then none.
     scribble(&image.path, of_root[0].plus(5000), b"rubbish");
     volume.read_node(&root_of(&volume)).unwrap();
     let (total, faults) = volume.last_faults();
@@ -215,7 +215,7 @@ fn bad_copies_that_others_make_up_for_are_counted() {
         scribble(&image.path, place.plus(5000), b"rubbish");
     }
     volume.read_node(&root_of(&volume)).unwrap_err();
-    // The caller gets the error, and notes it.
+    // The caller gets this error and notes it, so it is not counted here.
     assert_eq!(volume.last_faults().0, 6);
 }
 
@@ -239,14 +239,14 @@ fn one_unreadable_sector_does_not_cost_the_others() {
     assert!(matches!(volume.read_data(Logical(0), &mut memory, None), Err(Error::Unmapped { .. })));
 }
 
-/// A device in memory of which one read, once, lets another thread go on, which gets some time.
+/// A device in memory. One of its reads, once, lets another thread go on and gives it some time.
 #[derive(Debug)]
 struct Watched {
     inner: Arc<MemoryDevice>,
     reads: Mutex<Option<Sender<()>>>,
 }
 
-/// What another thread needs to wait for a lock that is held.
+/// The time that another thread needs until it waits for a lock that is held.
 const TIME_TO_WAIT: Duration = Duration::from_millis(100);
 
 impl Device for Watched {
@@ -301,7 +301,7 @@ fn chunks_are_added_and_removed_while_a_scrub_repairs() {
     });
     std::thread::spawn(move || {
         read.recv().unwrap();
-        // There is none, but the lock is the one that all changes of chunks need.
+        // There is no such chunk, but the call takes the lock that all changes of chunks need.
         ends.send(volume.remove_chunk(Logical(1)).is_err()).unwrap();
     });
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! What may be opened, and the exact reason where something may not.
+//! What may be opened, and the exact reason if something may not.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn one_program_at_a_time() {
     assert!(held(open(OpenMode::ReadWrite, Exclusive::Yes)));
     assert!(held(open(OpenMode::ReadOnly, Exclusive::Yes)));
     open(OpenMode::ReadOnly, Exclusive::No).unwrap();
-    // Also when it is not closed yet, but writes nothing any more.
+    // This also works before the writer is closed, once it writes nothing any more.
     writer.release();
     drop(open(OpenMode::ReadWrite, Exclusive::Yes).unwrap());
     drop(writer);
@@ -106,8 +106,8 @@ fn a_truncated_image_is_for_reading_only() {
     volume.read_node(&root_of(&volume)).unwrap();
     let (last, chunk) = volume.chunks().pop().unwrap();
     drop(volume);
-    // Short enough that the chunks are missing, long enough that the superblock is there: an error,
-    // and no crash.
+    // The image is so short that the chunks are missing, but the superblock is there. The result is
+    // an error, not a crash.
     file.set_len(2 << 20).unwrap();
     let failure = error(open(&paths, READ_ONLY, Engine::Auto));
     assert!(matches!(failure, Error::Read { .. }), "{failure}");
@@ -131,7 +131,7 @@ fn a_volume_is_opened_whole() {
     let Error::MissingDevices { have: 1, need: 2, missing } = error(open(&[&raid1[0]])) else { panic!("both") };
     assert_eq!(missing.iter().map(|item| item.devid.0).collect::<Vec<_>>(), [2], "the other is named");
     assert!(matches!(error(open(&[&raid1[0], &raid0[1]])), Error::ForeignDevice { .. }));
-    // Without one it is opened for reading if that is asked for.
+    // With one device missing it can be opened for reading on request.
     let degraded =
         Volume::open_degraded(vec![device(&raid1[1], OpenMode::ReadOnly, Engine::Threads)], READ_ONLY).unwrap();
     assert_eq!(degraded.missing_devices().iter().map(|item| item.devid.0).collect::<Vec<_>>(), [1]);
@@ -219,7 +219,7 @@ fn hostile_superblocks_and_chunk_trees_are_exact_errors() {
         let error = error(image.open()).to_string();
         assert!(error.contains(text), "{error:?} should say {text:?}");
     };
-    // The chunk tree says how many there are, as for the kernel.
+    // The number of devices in the chunk tree counts, as for the kernel.
     image.with_superblock(|s| s.num_devices = 2).open().unwrap();
     fails(&image.with_superblock(|s| (s.num_devices, s.chunk_root.0) = (2, 1 << 50)), "2 devices, 1 given");
     fails(&image.with_superblock(|s| s.chunk_root.0 += 4096), "checksum does not match");
@@ -313,7 +313,7 @@ fn random_damage_never_panics() {
         for _ in 0..=random.below(3) {
             let value = [0, 1, 0xff, random.next_u64() as u8][random.below(4) as usize];
             if random.below(2) == 0 {
-                // Mostly the fields and the chunk array, not the padding.
+                // This hits the fields and the chunk array, and rarely the padding.
                 let at = 32 + random.below(1100) as usize;
                 sb[at] = value;
             } else {
@@ -397,7 +397,7 @@ fn what_an_older_volume_left_leads_nowhere() {
     for candidate in &candidates {
         assert_eq!(Volume::open_candidate(devices(), candidate).unwrap().superblock().fsid, new.fsid);
     }
-    // Nor is it read for a primary that is damaged.
+    // The copy is not used for a damaged primary either.
     let primary = bytes_at(&path, SUPERBLOCK_COPIES[0], 4096);
     let mut damaged = primary.clone();
     damaged[200] ^= 1;
@@ -405,7 +405,7 @@ fn what_an_older_volume_left_leads_nowhere() {
     let refused = error(Volume::open(devices(), READ_ONLY));
     assert!(matches!(refused, Error::PrimarySuperblock { .. }), "{refused}");
     scribble(&path, SUPERBLOCK_COPIES[0], &primary);
-    // The same id does not help behind the end.
+    // A copy behind the end is not used even if it has the same id.
     copy.fsid = new.fsid;
     copy.dev_item.fsid = new.fsid;
     scribble(&path, at, &copy.to_bytes().unwrap()[..]);

@@ -1,4 +1,4 @@
-//! Blocks and data that are wrong or unreadable follow from the other stripes of their row.
+//! Blocks and data that are wrong or unreadable are rebuilt from the other stripes of their row.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use ubtrfs_volume::{Engine, Error, ParityScrub, ScrubScope, Volume};
 
 use crate::common::{READ_ONLY, bytes_at, chunk_at, fixture, fixtures, has, open, root_of, scribble};
 
-/// A volume, and where the row of an address is: of each role the image and the place there.
+/// A volume, and the row of an address: for each role the image and the address in it.
 struct Row {
     paths: Vec<PathBuf>,
     places: Vec<(usize, Physical)>,
@@ -43,7 +43,8 @@ impl Row {
         open(&self.paths, READ_ONLY, Engine::Auto).unwrap()
     }
 
-    /// Runs with so many bytes of these stripes overwritten, which are put back then.
+    /// Runs a function while `len` bytes of these stripes are overwritten, and restores them
+    /// afterwards.
     fn with_damage(&self, set: u32, len: usize, run: impl FnOnce(&Volume)) {
         let damaged = (0..self.places.len()).filter(|role| set >> role & 1 == 1);
         let damaged: Vec<_> = damaged.map(|role| (&self.paths[self.places[role].0], self.places[role].1)).collect();
@@ -80,7 +81,7 @@ fn blocks_are_right_if_no_more_stripes_are_wrong_than_there_are_parities() {
     }
 }
 
-/// The start of the data chunk.
+/// Returns the start of the data chunk.
 fn data(volume: &Volume) -> Logical {
     let is_data = |flags: BlockGroupFlags| flags.contains(BlockGroupFlags::DATA);
     volume.chunks().iter().find(|(_, chunk)| is_data(chunk.flags)).expect("a data chunk").0
@@ -134,7 +135,7 @@ fn parity_is_compared_where_the_data_is_right() {
                 assert_eq!(found, if role == parity { (0, 2, 2) } else { (0, 0, 0) }, "{name} {role}");
             }
         });
-        // The data's own fault is no fault of the parity.
+        // A fault of the data is no fault of the parity.
         row.with_damage(1 << row.wanted, 3 * 4096, |volume| {
             assert_eq!(scrub(volume, None), (3, 0, 0), "{name}");
             let parity = row.places[parity].0 as u64 + 1;

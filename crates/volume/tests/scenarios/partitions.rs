@@ -1,4 +1,4 @@
-//! Partition tables are read as the kernel reads them, and hostile ones end in a sentence.
+//! Partition tables are read as the kernel reads them, and hostile ones give an error message.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ fn table(pieces: &Pieces) -> PartitionTable {
     read(pieces).unwrap().unwrap()
 }
 
-/// Numbers, starts and sizes, of those that can be used.
+/// Returns number, start and size of each usable partition.
 fn usable(table: &PartitionTable) -> Vec<(u32, u64, u64)> {
     let good = table.partitions.iter().filter(|one| one.fault.is_none());
     good.map(|one| (one.number, one.start, one.size)).collect()
@@ -38,8 +38,8 @@ fn usual_gpt() -> Pieces {
     gpt(SIZE, 512, &[(2048, 4095), (8192, 65535)])
 }
 
-/// Tables, the bytes of their sectors, and the partitions that they have: numbers, first sectors
-/// and numbers of sectors of 512 bytes.
+/// Tables, each with its sector size and its partitions: number, first sector and length, in
+/// sectors of 512 bytes.
 type Tables = [(Pieces, &'static str, Vec<(u32, u64, u64)>); 4];
 
 fn tables() -> Tables {
@@ -70,7 +70,7 @@ fn partitions_are_where_the_table_has_them() {
     }
 }
 
-/// Where the kernel knows the kind of table.
+/// Compares only tables of a kind that the kernel knows.
 #[test]
 fn the_kernel_has_partitions_in_the_same_places() {
     require!(Need::Root, Need::Tool("losetup"));
@@ -89,7 +89,7 @@ fn the_kernel_has_partitions_in_the_same_places() {
         };
         let found: Vec<_> = (1..20)
             .filter_map(|number| Some((number, of_kernel(number, "start")?, of_kernel(number, "size")?)))
-            // Where the extended partition itself is, the kernel has a device of a sector or two.
+            // For the extended partition itself the kernel has a device of one or two sectors.
             .filter(|(_, _, sectors)| *sectors > 2)
             .collect();
         if !found.is_empty() {
@@ -102,13 +102,14 @@ fn the_kernel_has_partitions_in_the_same_places() {
 fn a_backup_replaces_what_is_bad_of_a_gpt() {
     let good = table(&usual_gpt());
     assert!(!good.is_backup && usable(&good).len() == 2 && good.partitions[1].name == "part 2");
-    // The MBR and the primary header are gone; the header is; an entry has changed.
+    // Damage: the MBR and the primary header are gone; only the header is gone; an entry has
+    // changed.
     for damage in [vec![(0, vec![0; 1024])], vec![(512, vec![0; 512])], vec![(1024 + 32, vec![9; 8])]] {
         let bad = table(&[usual_gpt(), damage].concat());
         assert!(bad.is_backup);
         assert_eq!(bad.partitions, good.partitions);
     }
-    // An image that has grown has its backup where the header says.
+    // In an image that has grown, the backup is where the header says.
     let grown = [gpt(SIZE / 2, 512, &[(2048, 4095)]), vec![(1024 + 32, vec![9; 8])]].concat();
     assert_eq!(usable(&table(&grown)), [(1, 1 << 20, 1 << 20)]);
     let both = [usual_gpt(), vec![(512, vec![0; 512]), (SIZE - 512 + 60, vec![1; 3])]].concat();
@@ -181,7 +182,7 @@ fn hostile_tables_are_bounded() {
         }
         assert!(complaint(&pieces).contains("an impossible size"), "{size}");
     }
-    // An extended boot record that refers to itself, one to another and back, one to nowhere.
+    // Extended boot records that refer to themselves, to another one and back, and to nowhere.
     let first = mbr(&[(0x83, 2048, 2048), (0x05, 8192, 100_000)]);
     let chain = |next: u32| mbr(&[(0x83, 64, 64), (0x0f, next, 1000)]);
     let at = |sector: u64| sector * 512;

@@ -72,7 +72,7 @@ fn many_threads_write_and_read_back() {
                     let mut back = vec![0; model.len()];
                     device.read_at(Physical(base), &mut back).unwrap();
                     assert!(back == model, "thread {thread}");
-                    // Addresses and memory aligned to nothing.
+                    // Neither addresses nor memory are aligned.
                     device.read_at(Physical(base + 4093), &mut back[3..9001]).unwrap();
                     assert!(back[3..9001] == model[4093..4093 + 8998]);
                 });
@@ -149,7 +149,7 @@ fn a_full_file_system_under_a_sparse_image_is_an_error_from_wait() {
     }
 }
 
-/// A barrier where nothing was written.
+/// Issues a barrier after no writes.
 fn flush(volume: &Volume) -> ubtrfs_volume::Result<Flushed> {
     volume.flush(volume.wait_all([])?, volume.wait_all([])?)
 }
@@ -433,8 +433,8 @@ fn every_profile_that_can_be_written_reads_back() {
     }
 }
 
-/// Of invariant 1: whatever of the writes without a barrier is lost, a superblock that is there
-/// refers to what is there.
+/// Of invariant 1: whatever a crash loses of the writes without a barrier, a superblock refers only
+/// to blocks that are there.
 #[test]
 fn published_data_survives_any_crash() {
     let Some((_dir, path)) = made(128 << 20, &["-m", "dup"]) else { return };

@@ -49,11 +49,11 @@ pub struct Space {
     step: u64,
     /// Addresses in use by the current tree.
     pub live: HashMap<Logical, (TreeId, u8)>,
-    /// Addresses that were freed before they were ever submitted: given out again first.
+    /// Addresses that were freed before they were submitted. They are allocated again first.
     reusable: Vec<Logical>,
     pub allocated: usize,
     pub freed: usize,
-    /// Leaves are written before the rest of their commit if there are more nodes than that.
+    /// If there are more nodes than this, leaves are written before the rest of their commit.
     pub early: Option<(usize, Arc<Disk>)>,
 }
 
@@ -111,7 +111,7 @@ impl Bed {
         Self::writing_early(node_size, None)
     }
 
-    /// One whose commits write leaves early if there are more nodes than so many.
+    /// A bed whose commits write leaves early if there are more nodes than `most`.
     pub fn writing_early(node_size: u32, most: Option<usize>) -> Self {
         let geometry = geometry(node_size);
         let disk = Arc::new(Disk { blocks: Mutex::default(), checksums: true, geometry });
@@ -127,7 +127,7 @@ impl Bed {
         }
     }
 
-    /// Merges the batches one after the other into one commit and writes it; what was removed, in
+    /// Merges the batches in order into one commit and writes it. Returns the removed items in
     /// order.
     pub fn commit(&mut self, batches: &[EditBatch]) -> Result<Vec<(Key, Vec<u8>)>, Error> {
         self.generation = self.generation.next();
@@ -172,17 +172,18 @@ impl Bed {
         Snapshot::new(self.cache.clone(), self.root.unwrap())
     }
 
-    /// A cache that holds nothing yet.
+    /// Returns the tree with an empty cache.
     pub fn cold_snapshot(&self) -> Snapshot {
         let cache = NodeCache::new(self.disk.clone(), self.geometry, 64 << 20);
         Snapshot::new(Arc::new(cache), self.root.unwrap())
     }
 
-    /// Checks every node against its parent and the allocator's books; the average fill of leaves
-    /// in percent.
+    /// Checks every node against its parent and the allocator's records. Returns the average fill
+    /// of leaves in percent.
     pub fn check(&self) -> usize {
         let (mut leaves, mut used, mut seen) = (0, 0, HashMap::new());
-        // Cold, so that what was written is checked, not what the cache was given.
+        // The cache is empty, so that the written nodes are checked, not those that the cache was
+        // given.
         self.cold_snapshot().walk(&mut |at, block| {
             let block = block.unwrap();
             let header = block.header().unwrap();
@@ -203,7 +204,7 @@ impl Bed {
     }
 }
 
-/// All items.
+/// Returns all items.
 pub fn scan(snapshot: &Snapshot) -> BTreeMap<Key, Vec<u8>> {
     let mut last = None;
     snapshot

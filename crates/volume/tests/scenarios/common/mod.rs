@@ -10,13 +10,13 @@ use ubtrfs_volume::{Device, Engine, Exclusive, FileDevice, OpenMode, OpenOptions
 pub const READ_ONLY: OpenOptions = OpenOptions { read_only: true };
 pub const READ_WRITE: OpenOptions = OpenOptions { read_only: false };
 
-/// Where the fixtures are.
+/// Returns the directory of the fixtures.
 pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures")
 }
 
-/// Whether a program can be run; if not, the test that needs it says so, or fails on a machine
-/// declared complete.
+/// Returns whether a program can be run. If not, prints that the test is skipped, or panics on a
+/// machine that is declared complete.
 pub fn has(program: &str) -> bool {
     if Command::new(program).arg("--version").output().is_ok() {
         return true;
@@ -26,7 +26,7 @@ pub fn has(program: &str) -> bool {
     false
 }
 
-/// The compressed images of all fixtures, by name of the fixture, devices in order.
+/// Returns the compressed images of all fixtures by the fixture's name, with devices in order.
 pub fn all_fixtures() -> Vec<(String, Vec<PathBuf>)> {
     let mut found = std::collections::BTreeMap::<String, Vec<PathBuf>>::new();
     for entry in std::fs::read_dir(fixtures()).into_iter().flatten().flatten() {
@@ -53,14 +53,14 @@ pub fn unpack(images: &[PathBuf], into: &Path) -> Vec<PathBuf> {
     images.iter().map(unpack).collect()
 }
 
-/// The images of one fixture.
+/// Returns the images of one fixture.
 pub fn fixture(name: &str, into: &Path) -> Vec<PathBuf> {
     let all = all_fixtures();
     let (_, images) = all.iter().find(|(fixture, _)| fixture == name).expect("the fixture");
     unpack(images, into)
 }
 
-/// A volume made by mkfs.btrfs in a sparse file.
+/// Returns a volume made by mkfs.btrfs in a sparse file.
 pub fn mkfs(into: &Path, size: u64, options: &[&str]) -> PathBuf {
     let path = into.join("mkfs.img");
     std::fs::File::create(&path).unwrap().set_len(size).unwrap();
@@ -79,7 +79,7 @@ pub fn open(paths: &[PathBuf], options: OpenOptions, engine: Engine) -> Result<V
     Volume::open(paths.iter().map(|path| device(path, mode, engine)).collect(), options)
 }
 
-/// What is known of the root tree's root.
+/// Returns the expectation for the root tree's root.
 pub fn root_of(volume: &Volume) -> NodeExpectation {
     let superblock = volume.superblock();
     NodeExpectation {
@@ -92,13 +92,13 @@ pub fn root_of(volume: &Volume) -> NodeExpectation {
     }
 }
 
-/// The chunk that holds an address.
+/// Returns the chunk that holds an address.
 pub fn chunk_at(volume: &Volume, at: Logical) -> (Logical, ChunkItem) {
     let holds = |(start, item): &(Logical, ChunkItem)| *start <= at && at.0 < start.0 + item.length;
     volume.chunks().into_iter().find(holds).expect("a chunk")
 }
 
-/// The locations of the copies of an address, in a chunk that isn't striped.
+/// Returns the locations of the copies of an address, in a chunk that isn't striped.
 pub fn copies(volume: &Volume, at: Logical) -> Vec<Physical> {
     let (start, item) = chunk_at(volume, at);
     item.stripes.iter().map(|stripe| stripe.offset.plus(at.0 - start.0)).collect()
