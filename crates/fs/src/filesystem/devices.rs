@@ -9,9 +9,9 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 
 impl Filesystem {
-    /// Adds a device to the volume, whatever is on it; the addition is durable when this returns.
-    /// New chunks may use the device, and existing chunks stay where they are. Returns its device
-    /// id.
+    /// Adds a device to the volume, and wipes what is on it. The addition is durable when this
+    /// returns. New chunks may use the device, and existing chunks stay where they are. Returns its
+    /// device id.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
         self.committer.add_device(device)
     }

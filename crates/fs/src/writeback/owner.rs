@@ -24,22 +24,22 @@ impl Writeback {
         Self { info, reader, in_flight: InFlight::default(), packers, shared_nodes: SharedNodes::default() }
     }
 
-    /// From now on so many threads may compress data of one file.
+    /// Sets how many threads may compress data of one file from now on.
     pub(crate) fn set_compression_threads(&self, threads: usize) {
         self.packers.set_threads(threads);
     }
 
-    /// How many may.
+    /// Returns how many threads may compress data of one file.
     pub(crate) fn compression_threads(&self) -> usize {
         self.packers.threads()
     }
 
-    /// Bytes of data that memory holds though it was submitted.
+    /// Returns the bytes of data that has been submitted and is still in memory.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.in_flight.bytes()
     }
 
-    /// Notes that a file, whose lock the caller holds, has data in flight if it has any.
+    /// Records that a file, whose lock the caller holds, has data in flight, if it has any.
     pub(crate) fn note_in_flight(&self, inode: &Arc<Inode>, state: &InodeState) {
         self.in_flight.note(inode, state);
     }
