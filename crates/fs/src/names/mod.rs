@@ -1,5 +1,6 @@
-//! The names of inodes: entries of directories, and what they refer to. A name is looked up in the
-//! open transaction, then in the one that is being committed, then in the committed trees.
+//! The names of inodes: entries of directories, and the inodes that they refer to. A name is looked
+//! up in the open transaction, then in the one that is being committed, then in the committed
+//! trees.
 
 mod listing;
 mod lookup;
@@ -25,7 +26,8 @@ impl Names {
         Self { info, moved: MovedSubvolumes::default() }
     }
 
-    /// Notes where the entry of a subvolume is now. The caller holds the locks of both directories.
+    /// Records where the entry of a subvolume is now. The caller holds the locks of both
+    /// directories.
     pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryLocation) {
         self.moved.put(id, entry);
     }
