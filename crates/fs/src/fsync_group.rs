@@ -1,5 +1,6 @@
-//! Fsyncs that share one write of the log, and their outcome. Success requires a proof (invariant
-//! 22): a superblock that was written and flushed, or that nothing has changed since one was.
+//! Fsyncs that share one write of the log, and their outcome. Success requires a proof
+//! (invariant 22): a superblock that was written and flushed, or that nothing has changed since one
+//! was.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! All changes of the state are made here. The underlying volume has the new device while the
 //! replacement is in progress, and writes to both devices; [`Replacer`](crate::Replacer) copies the
 //! content of the old one; a commit writes the item, and the change of the volume that the state
-//! requires happens with that commit or after it (invariant 34). after it (invariant 34).
+//! requires happens with that commit or after it (invariant 34).
 
 use std::sync::Arc;
 

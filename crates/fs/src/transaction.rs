@@ -14,8 +14,8 @@
 //!                                                  └──── FsInfo::abort ──▶ lost; read-only for good
 //! ```
 //!
-//! An extent that a transaction allocated is not allocated again in the same transaction (invariant
-//! 4), even if all references to it are removed again.
+//! An extent that a transaction allocated is not allocated again in the same transaction
+//! (invariant 4), even if all references to it are removed again.
 //!
 //! The core of the order of locks (`ubtrfs_threads::Rank`, invariant 7) is: the rename lock;
 //! inodes, by subvolume and number; the gate; everything else (space, tables, lists), which is held

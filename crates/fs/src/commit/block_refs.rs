@@ -164,7 +164,7 @@ impl<'a> BlockRefs<'a> {
             }
             (false, false) if header.owner == tree => {}
             (false, false) => {
-                // Invariant 20 excludes this, so the extent tree is damaged.
+                // By invariant 20 this does not happen, so the extent tree is damaged.
                 let what = "a block of another tree does not refer to its children by address";
                 return Err(refs.inconsistent(what));
             }

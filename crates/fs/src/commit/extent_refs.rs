@@ -188,8 +188,8 @@ impl ExtentRefs {
     }
 
     /// Changes how often `user` refers to the extent. `tree` has its keyed references, if it may
-    /// have any. References that would make the item larger than an item in a node of `node_size`
-    /// bytes should be become keyed.
+    /// have any. A new reference becomes keyed if the item would outgrow the size to which inline
+    /// references are limited in a node of `node_size` bytes.
     pub(super) fn change(&mut self, tree: Option<&Snapshot>, user: User, count: i64, node_size: usize) -> Result<()> {
         if count == 0 {
             return Ok(());

@@ -105,9 +105,9 @@ impl Committer {
         self.commit()
     }
 
-    /// Whether commits would remove chunks although nothing else has changed, and free all the
-    /// space that they take (invariant 8). A mount and an unmount alone should not change the
-    /// volume, but they remove a block group that has been emptied.
+    /// Whether commits would remove chunks although nothing else has changed, and whether the space
+    /// that these commits take comes back (invariant 8). A mount and an unmount alone should not
+    /// change the volume, but they remove a block group that has been emptied.
     pub(super) fn has_chunks_to_empty(&self) -> bool {
         let committed = self.info.committed();
         if !committed.keeps_free_space_tree() {
@@ -177,7 +177,7 @@ impl Committer {
         // That commit was itself a reader of the previous one.
         self.info.space.unpin();
         self.discards.wake();
-        // The abort comes before the waiters are told.
+        // The abort comes before the waiters are notified.
         let result = result.map_err(|error| self.info.abort(error));
         if result.is_err() {
             self.log.commit_ended(&mut self.log.tree_log());

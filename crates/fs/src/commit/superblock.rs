@@ -55,7 +55,7 @@ pub(super) fn next(
     }
     if let Some(kept) = committer.info.space.newest_kept() {
         // No device has the superblocks of the commits since then, and what these commits refer to
-        // is not kept. So whoever compares superblocks must not count them (invariant 34).
+        // is not kept. So a comparison of superblocks must not count them (invariant 34).
         for backup in next.backup_roots.iter_mut().filter(|backup| backup.trees[0].1 > kept) {
             *backup = BackupRoot::default();
         }

@@ -64,7 +64,7 @@ impl MergedTrees {
         let published = match publish(committer, (data, nodes), self.early, log, &mut superblock) {
             Ok(published) => published,
             Err(error) => {
-                // The abort comes before the waiters for the log are told.
+                // The abort comes before the waiters for the log are notified.
                 let error = committer.info.abort(error.at(Step::Commit(self.generation)));
                 if let Some((closed, _)) = waiting {
                     closed.failed(error.clone());

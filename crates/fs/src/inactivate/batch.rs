@@ -19,7 +19,7 @@ const MAX_THROTTLE: Duration = Duration::from_millis(50);
 /// The pause after a step is this many times as long as the step with its commit: an fsync that
 /// meets such a commit waits for its end, and few fsyncs should.
 const PAUSE: u32 = 4;
-/// The most inodes per transaction for which a lack of space to free them is found out.
+/// The most inodes per transaction that are tried without finding space to free them.
 const MAX_STUCK: usize = 64;
 /// A search for orphans in a subvolume counts as this many inodes, since it may read nodes from the
 /// device.

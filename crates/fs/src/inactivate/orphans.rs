@@ -1,7 +1,9 @@
 //! Orphans: inodes without a name that a crash or an unmount has left, or that a snapshot
-//! inherited. They are freed in read-only subvolumes, too: no program can open an orphan, and no
-//! visible part of the subvolume changes. A snapshot that was created just before a crash has the
-//! orphans of its source; the next writable mount frees them. mount that writes frees them.
+//! inherited.
+//!
+//! They are freed in read-only subvolumes, too: no program can open an orphan, and no visible part
+//! of the subvolume changes. A snapshot that was created just before a crash has the orphans of its
+//! source; the next writable mount frees them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

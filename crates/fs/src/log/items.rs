@@ -188,8 +188,8 @@ impl Gatherer<'_> {
 
     /// Gathers the checksums of a new extent. If the extent has grown since it was logged, so that
     /// another file refers to more of it than the log has, the file by which it grew is logged
-    /// again: all items of a log that refer to an extent must have the same length of it (invariant
-    /// 21).
+    /// again: all items of a log that refer to an extent must have the same length of it
+    /// (invariant 21).
     fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
         let sum_size = self.log.info.volume.checksum().size();
         // Items are as large as possible while two of them fit in a leaf. They always start at the

@@ -100,7 +100,7 @@ impl Log {
         tree_log.filter(|tree_log| !tree_log.commit_in_flight && self.in_flight.lock().is_none())
     }
 
-    /// Publishes the log in flight, if there is one. Its members are told after the lock is
+    /// Publishes the log in flight, if there is one. Its members are notified after the lock is
     /// released.
     fn publish(&self, mut tree_log: MutexGuard<'_, TreeLog>) {
         let Some(LogInFlight { mut closed, writes }) = self.in_flight.lock().take() else { return };

@@ -23,10 +23,10 @@
 //! ```
 //!
 //! The log keeps these invariants. A superblock that refers to a log is written after its nodes and
-//! its data (invariant 1). After each write the names in the log agree with each other (invariant
-//! 15), and all its items have the same length of an extent (invariant 21). The log follows the
-//! commit whose superblock refers to it (invariant 16), and none of its nodes is used again before
-//! another log is durable (invariant 17). Success takes a proof (invariant 22).
+//! its data (invariant 1). After each write the names in the log agree with each other
+//! (invariant 15), and all its items have the same length of an extent (invariant 21). The log
+//! follows the commit whose superblock refers to it (invariant 16), and none of its nodes is used
+//! again before another log is durable (invariant 17). Success takes a proof (invariant 22).
 //!
 //! | file | what it does |
 //! |---|---|

@@ -114,7 +114,7 @@ impl InodeOperations {
             return self.attributes(id);
         }
         check_real(id)?;
-        // Whoever may write may set both times to the present, but may not set one of them alone.
+        // A caller that may write may set both times to the present, but not one of them alone.
         let times = [changes.atime, changes.mtime];
         let sets_one = changes.size.is_none() && times.iter().flatten().count() == 1;
         let sets_times = sets_one || times.iter().flatten().any(|time| *time != TimeChange::Now);

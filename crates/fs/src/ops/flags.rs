@@ -101,9 +101,9 @@ impl InodeOperations {
             }
             self.room.check_xattr_fits(id, &state, with.name, value)?;
         }
-        // The compression flags can't be set together, and neither can replace the nocow flag nor
-        // be replaced by it. But a file with none of them may get both NOCOMPRESS and nocow, which
-        // both store the data as it is.
+        // The two compression flags can't be set together, nor COMPRESS together with nocow, and a
+        // compression flag and nocow can't replace each other. But a file with none of them may get
+        // both NOCOMPRESS and nocow, which both store the data as it is.
         let replaces = |a: u64, b: u64| old & a != 0 && wanted & b != 0;
         let is_packed_in_place = wanted & InodeFlags::COMPRESS != 0 && wanted & InodeFlags::NODATACOW != 0;
         if wanted & PACKED == PACKED

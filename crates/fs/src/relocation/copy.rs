@@ -14,7 +14,7 @@ use ubtrfs_space::Demand;
 /// Bytes that are read and written at a time.
 const PIECE: u64 = 1 << 20;
 
-/// A step may need this many nodes, and twice those that it has, when it is carried out.
+/// When a step is carried out it may need twice its present number of nodes, and this many more.
 const MORE_NODES: usize = 32;
 
 /// A step whose data is copied, and for which metadata is reserved.

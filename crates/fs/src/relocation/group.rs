@@ -55,7 +55,7 @@ impl Relocator {
     /// Moves everything in the block group at `start` elsewhere, at this pace. Calls `goes_on`
     /// before each step. `ENOENT` if there is no such group. `ENOSPC` if there is no space
     /// elsewhere, if it is the only group of its type and no other can be made, or if an operation
-    /// needs the space that this withholds.
+    /// needs the free space that this keeps from allocation.
     pub(crate) fn empty_group(&self, start: Logical, pace: &Pace<'_>, goes_on: &dyn Fn() -> bool) -> Result<Emptied> {
         ubtrfs_tree::ensure_may_block()?;
         if self.info.is_read_only() {

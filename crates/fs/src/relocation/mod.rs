@@ -11,7 +11,7 @@
 //! refer to does not change any more, and can be copied before the commit that switches to the
 //! copy. Each step takes the first remaining extents, as many as there is memory and space for, and
 //! is one commit (`commit/relocation`). After each step the volume is consistent, and nothing in it
-//! records that more steps were to come. was to come.
+//! records that more steps were to come.
 
 mod balance;
 mod batch;

@@ -1,9 +1,9 @@
 //! Compression of dirty data before it gets its location, by the thread that writes back and by
 //! helpers, never by a thread that must not block.
 //!
-//! The length of a compressed piece is the one on disk here, besides its length in the file
-//! (invariant 31). Data that is compressed stays dirty until it is placed. Meanwhile the inode is
-//! locked, but the gate is not held, since compression may take long.
+//! A compressed piece gets two lengths here: the bytes that it takes on disk, and the bytes of the
+//! file (invariant 31). Data that is compressed stays dirty until it is placed. Meanwhile the inode
+//! is locked, but the gate is not held, since compression may take long.
 
 use std::ops::Range;
 

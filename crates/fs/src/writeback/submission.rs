@@ -36,8 +36,8 @@ impl<'a> Submission<'a> {
         submission.end(added)
     }
 
-    /// Submits what was added, and returns `added`, the result of adding the last file, or the
-    /// error.
+    /// Submits what was added. `added` is the result of adding the last file; its error takes
+    /// precedence.
     pub(super) fn end(mut self, added: Result<()>) -> Result<()> {
         let InodeId { subvolume, ino } = self.id;
         added.and(self.submit()).at(Step::Writeback { subvolume, ino })
