@@ -8,7 +8,7 @@ use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId};
 use crate::committed::Committed;
 use crate::error::Result;
 
-/// Bytes of data that are reported at a time.
+/// Bytes of data that are shown at a time.
 pub(crate) const AT_ONCE: u64 = 1 << 20;
 
 /// Something that is allocated.

@@ -61,7 +61,7 @@ pub enum Error {
     /// The volume can't be opened with the given options.
     #[error("{0}")]
     Refused(Refusal),
-    /// A step failed. Its own steps may follow among the causes.
+    /// A step failed; its own steps may follow among the causes.
     #[error("{step}: {source}")]
     Step {
         /// What was being done.

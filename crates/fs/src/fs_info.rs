@@ -246,7 +246,7 @@ impl FsInfo {
         }
     }
 
-    /// Whether a rescue mount skips parts that fail with this error. The error is recorded then.
+    /// Whether a rescue mount skips parts that fail with this error; the error is noted then.
     pub(crate) fn passes_over(&self, error: &Error) -> bool {
         error.errno() != Errno::AGAIN && self.options.rescue.passes_over(error)
     }

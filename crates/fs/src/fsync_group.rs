@@ -9,7 +9,7 @@ use ubtrfs_volume::Published;
 
 use crate::error::{Errno, Error, Result};
 
-/// The proof that an fsync's inode is durable.
+/// Proof that an fsync's inode is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Durable(());
 

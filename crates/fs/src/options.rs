@@ -32,7 +32,7 @@ impl Default for FreeingLimits {
     }
 }
 
-/// How to read a damaged volume. For read-only mounts.
+/// How to read a damaged volume; for read-only mounts.
 #[derive(Clone, Debug, Default)]
 pub struct Rescue {
     /// Skip parts of trees that can't be read, and read data whose checksums are lost, instead of
@@ -88,7 +88,7 @@ pub struct Options {
     pub catches_up_first: bool,
     /// Show the last commit of a volume with a log, without the log.
     pub no_log_replay: bool,
-    /// The longest time from a change to the start of the commit that makes it durable.
+    /// Longest time from a change to the start of the commit that makes it durable.
     pub commit_interval: Duration,
     /// Memory for caches and dirty data, in bytes.
     pub memory: usize,

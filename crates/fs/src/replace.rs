@@ -29,7 +29,7 @@ use ubtrfs_space::stripe_length;
 
 /// The most extents in a batch.
 const BATCH: usize = 64;
-/// How often the progress is reported.
+/// How often the progress is shown.
 const SHOWN_EVERY: Duration = Duration::from_millis(100);
 /// How often to try to copy data that is being written, with a commit in between.
 const ATTEMPTS: u32 = 20;

@@ -304,7 +304,7 @@ impl Scrubber {
         let before = self.info.volume.missed_writes(device);
         let has_failed = || self.info.volume.missed_writes(device) != before;
         let mut goes_on = |progress: &ScrubProgress| goes_on(progress) && !has_failed() && !self.info.is_read_only();
-        // Without checksums nothing tells what was written later.
+        // Without the checksums nothing tells what was written later.
         let has = self.info.volume.has_all_of(device).filter(|_| !self.info.options.rescue.ignore_data_checksums);
         let caught_up = match has {
             Some(has) => self.bring_up(&[device], || self.compare_later((device, before), has, &mut goes_on)),

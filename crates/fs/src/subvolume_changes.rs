@@ -7,14 +7,14 @@ use ubtrfs_format::{TreeId, Uuid};
 
 use crate::subvolume_entries::EntryLocation;
 
-/// A subvolume that the commit creates.
+/// A subvolume that the commit makes.
 #[derive(Clone, Debug)]
 pub(crate) struct NewSubvolume {
     pub(crate) id: TreeId,
     pub(crate) uuid: Uuid,
     /// The entry that it gets.
     pub(crate) entry: EntryLocation,
-    /// The subvolume that has this entry until then, and that is deleted.
+    /// The subvolume that has this entry until then, and is deleted.
     pub(crate) replaces: Option<TreeId>,
     pub(crate) content: NewContent,
     /// The xattrs of its root directory, if that is new.
@@ -71,7 +71,7 @@ impl SubvolumeChanges {
         self.read_only.is_empty() && self.received.is_empty() && self.default.is_none() && !drops
     }
 
-    /// Whether a snapshot of a subvolume is created.
+    /// Whether a snapshot of a subvolume is made.
     pub(crate) fn has_snapshot_of(&self, source: TreeId) -> bool {
         self.new.iter().any(|new| matches!(new.content, NewContent::Snapshot(of) if of == source))
     }

@@ -29,7 +29,7 @@ pub(crate) struct UsedFeatures {
 }
 
 impl UsedFeatures {
-    /// Records that data is compressed by an algorithm. The superblock that makes it durable names
+    /// Notes that data is compressed by an algorithm: the superblock that makes it durable names
     /// the feature (invariant 30).
     pub(crate) fn note_compressed(&self, algorithm: Compression) {
         let feature = feature_of(algorithm);
@@ -38,7 +38,7 @@ impl UsedFeatures {
         }
     }
 
-    /// Records that fs-verity protects a file. The next superblock names the feature.
+    /// Notes that fs-verity protects a file: the next superblock names the feature.
     pub(crate) fn note_verity(&self) {
         self.verity.store(true, Ordering::Release);
     }

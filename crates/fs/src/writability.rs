@@ -116,7 +116,7 @@ impl Writability {
         self.aborted().map(|error| error.chain())
     }
 
-    /// Records an error after which the file system goes on, and logs it.
+    /// Notes an error after which the file system goes on, and logs it.
     pub(crate) fn note_error(&self, error: &Error) {
         tracing::warn!("{}", error.chain());
         self.last_errors.note(error);

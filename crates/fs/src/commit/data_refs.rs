@@ -69,7 +69,7 @@ impl DataRefDeltas {
         self.0.append(&mut other.0);
     }
 
-    /// Records that a file extent item is no longer in a subvolume's tree.
+    /// Notes that a file extent item is no longer in a subvolume's tree.
     pub(super) fn item_removed(&mut self, subvolume: TreeId, key: &Key, item: &[u8]) -> Result<()> {
         if let Some((extent, length, offset)) = extent_of(item)? {
             self.add(extent, length, file_user(subvolume, key, offset), -1);
@@ -135,7 +135,7 @@ pub(super) fn put_new_extent(
     Ok(true)
 }
 
-/// Applies changes to a committed extent. Returns whether nothing refers to it any more.
+/// Applies changes to a committed extent; returns whether nothing refers to it any more.
 pub(super) fn change_extent(
     tree: &Snapshot,
     delta: &ExtentDelta<'_>,

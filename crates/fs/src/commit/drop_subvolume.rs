@@ -30,7 +30,7 @@ use crate::error::{Error, Result, Step};
 /// Whether a part of the tree is dropped completely.
 pub(super) enum Progress {
     Done,
-    /// The budget is used up, or a block can't be read. The next child is the one with this key, in
+    /// The budget is used up, or a block can't be read: the next child is the one with this key, in
     /// a node of this level.
     Stopped(Key, u8),
 }

@@ -5,7 +5,7 @@
 //!    extent, block-group and free-space trees until no edit remains; patch the final root items in
 //!    place. If there are many leaves of subvolumes, they are submitted while the rest is built.
 //! 3. Wait for all data of the transaction.
-//! Write nodes; flush; write superblocks; flush.
+//! 4. Write nodes; flush; write superblocks; flush.
 //! 5. Publish, unpin.
 //!
 //! ```text

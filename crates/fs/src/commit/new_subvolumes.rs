@@ -47,7 +47,7 @@ fn subvolume_entry(id: TreeId, name: &[u8], transid: Generation) -> DirEntry<'_>
 }
 
 impl Merging<'_> {
-    /// Creates the transaction's new subvolumes, and carries out its other changes of subvolumes.
+    /// Makes the transaction's new subvolumes, and carries out its other changes of subvolumes.
     pub(super) fn make_subvolumes(&mut self) -> Result<()> {
         let changes = self.transaction.subvolumes().clone();
         let SubvolumeChanges { new, moved, deleted, read_only, received, default, .. } = changes;
@@ -107,7 +107,7 @@ impl Merging<'_> {
         if received == Uuid::NIL { Ok(()) } else { uuids.remove_received(&received, id) }
     }
 
-    /// Records what a subvolume was received from.
+    /// Notes what a subvolume was received from.
     fn set_received(&mut self, id: TreeId, from: &Received, time: Timespec, uuids: &mut UuidEdits<'_>) -> Result<()> {
         let generation = self.transaction.generation;
         let Some(mut tree) = self.roots.change(id) else { return Ok(()) };

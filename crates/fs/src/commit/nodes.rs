@@ -142,7 +142,7 @@ impl<'a> CommitNodes<'a> {
         Ok(())
     }
 
-    /// The references to blocks.
+    /// References to blocks.
     pub(super) fn block_refs(&mut self) -> &mut BlockRefs<'a> {
         &mut self.refs
     }

@@ -117,7 +117,7 @@ impl Inactivator {
         Some(true)
     }
 
-    /// Whether a file is an orphan with names that has not been processed. Before it grows, extents
+    /// Whether a file is an orphan with names that has not been processed: before it grows, extents
     /// beyond its end must be dropped.
     pub(crate) fn is_half_truncated(&self, id: InodeId, state: &InodeState) -> Result<bool> {
         if !self.queue.is_adopting() || !state.committed || state.item.nlink == 0 {

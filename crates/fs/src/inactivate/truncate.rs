@@ -16,7 +16,7 @@ use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 /// So few extents are freed even if no space can be reserved for that: the global reserve is used.
 const FEW: u64 = 16;
 
-/// Items of the inode itself that a truncation may change.
+/// Items of an inode itself that a truncation may change.
 const EDITS_OF_INODE: u64 = 4;
 
 /// The part at the end of a file that is truncated.

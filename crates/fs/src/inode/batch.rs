@@ -32,7 +32,7 @@ pub(crate) struct InodeBatch {
     pub(crate) verity: Option<Box<VerityItems>>,
     /// Whether all items of the inode are deleted.
     pub(crate) gone: bool,
-    /// What the transaction's log contains of the inode, if anything.
+    /// What the transaction's log has of the inode, if anything.
     pub(crate) logged: Option<Box<Logged>>,
     /// Number of committed pieces that are deleted.
     pub(crate) displaced: usize,

@@ -48,8 +48,8 @@ pub(crate) struct LostName {
     pub(crate) name: Name,
     /// Its index in the directory.
     pub(crate) index: DirIndex,
-    /// Whether the log contains the directory. Then it may contain the name although it does not
-    /// contain the inode yet.
+    /// Whether the log has the directory: then it may have the name although it does not have the
+    /// inode yet.
     pub(crate) is_dir_logged: bool,
 }
 

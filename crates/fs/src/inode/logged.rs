@@ -1,4 +1,4 @@
-//! What the log of a transaction contains of an inode.
+//! What the log of a transaction has of an inode.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) enum LoggedAs {
     Nameless { synced: bool },
 }
 
-/// What the log of a transaction contains of an inode, and what has changed since.
+/// What the log of a transaction has of an inode, and what has changed since.
 pub(crate) struct Logged {
     pub(crate) how: LoggedAs,
     /// The write of the log that contains its newest part.

@@ -123,12 +123,12 @@ impl InodeState {
         self.item.size == 0 && self.new_subvolumes.is_none()
     }
 
-    /// Whether a commit is about to create a subvolume of this name in the directory.
+    /// Whether a commit is about to make a subvolume of this name in the directory.
     pub(crate) fn is_reserved_name(&self, name: &[u8]) -> bool {
         self.new_subvolumes.as_ref().is_some_and(|names| names.contains(name))
     }
 
-    /// Keeps a name free for a subvolume that the next commit creates.
+    /// Keeps a name free for a subvolume that the next commit makes.
     pub(crate) fn reserve_name(&mut self, name: Name) {
         self.new_subvolumes.get_or_insert_default().insert(name);
     }
@@ -175,7 +175,7 @@ impl InodeState {
         std::mem::replace(&mut self.reserved, dirty) - dirty
     }
 
-    /// Whether neither the trees nor the commit in flight contain the inode.
+    /// Whether neither the trees nor the commit in flight have the inode.
     pub(crate) fn is_new(&self) -> bool {
         !self.committed && self.frozen.is_none()
     }

@@ -34,7 +34,7 @@ pub enum Reason {
     /// The last superblock lacks the feature flag of the compression algorithm. This happens once
     /// in a volume.
     NewFeature,
-    /// A device has failed that the volume can do without. Its superblock has to stay behind.
+    /// A device has failed that the volume can do without: its superblock has to stay behind.
     DeviceFailed,
     /// A file came under the protection of fs-verity, which a log can't express.
     Verity,

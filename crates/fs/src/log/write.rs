@@ -92,7 +92,7 @@ impl Log {
             return Err(Reason::Abandoned.into());
         }
         if transaction.generation != base.generation.next() || tree_log.generation != transaction.generation {
-            // By invariant 16 a log is that of the transaction after the commit that it follows.
+            // By invariant 16 a log is of the transaction after the commit that it follows.
             return Err(Reason::Generation.into());
         }
         let ClosedGroup { group, inodes, .. } = closed;

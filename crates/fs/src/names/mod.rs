@@ -26,8 +26,7 @@ impl Names {
         Self { info, moved: MovedSubvolumes::default() }
     }
 
-    /// Records where the entry of a subvolume is now. The caller holds the locks of both
-    /// directories.
+    /// Notes where the entry of a subvolume is now. The caller holds the locks of both directories.
     pub(crate) fn move_subvolume(&self, id: TreeId, entry: EntryLocation) {
         self.moved.put(id, entry);
     }

@@ -303,7 +303,7 @@ impl FileOperations {
         self.start_writeback(inode, state, Cause::Pressure, packed).map(|_| ())
     }
 
-    /// Plans the next step. `None` if a commit has to come first.
+    /// Plans the next step; `None` if a commit has to come first.
     fn plan_clone(
         &self,
         ends: &Ends<'_>,

@@ -190,7 +190,7 @@ impl Durability {
         })
     }
 
-    /// Writes a group's log, or commits if the log can't express the changes.
+    /// Writes a group's log, or commits where the log can't express the changes.
     fn lead(&self, lead: Lead) {
         let to_commit = match lead {
             Lead::Whole(group) => self.log.write_for(&group).into_iter().collect(),
@@ -207,7 +207,7 @@ impl Durability {
     }
 }
 
-/// Whether the log contains everything that an fsync of the inode would log.
+/// Whether the log has everything that an fsync of the inode would log.
 fn is_logged(state: &InodeState, data_only: bool) -> bool {
     let Some(logged) = &state.pending.logged else { return false };
     let same_item = match &logged.how {

@@ -63,7 +63,7 @@ impl References {
         self.info.inodes.referenced()
     }
 
-    /// Records that the kernel may have pages of a file from now on, until nothing refers to the
+    /// Notes that the kernel may have pages of a file from now on, until nothing refers to the
     /// inode any more.
     pub fn note_pages(&self, id: InodeId) {
         self.info.inodes.note_pages(id);

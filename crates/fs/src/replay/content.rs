@@ -54,7 +54,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Copies the log's checksums of `len` bytes from `at` on. Old logs may contain a sector twice;
+    /// Copies the log's checksums of `len` bytes from `at` on. Old logs may have a sector twice;
     /// then the later item is valid.
     fn take_sums(&mut self, at: Logical, len: u64) -> Result<()> {
         let superblock = &self.committed.superblock;

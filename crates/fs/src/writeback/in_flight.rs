@@ -54,7 +54,7 @@ impl InFlight {
         self.bytes.count(bytes)
     }
 
-    /// Records that a file, whose lock the caller holds, has data in flight, if it has any.
+    /// Notes that a file, whose lock the caller holds, has data in flight if it has any.
     pub(crate) fn note(&self, inode: &Arc<Inode>, state: &InodeState) {
         if !state.ordered.is_empty() {
             self.files.lock().push(inode);

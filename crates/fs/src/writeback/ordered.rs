@@ -338,7 +338,7 @@ impl Writeback {
                     Ok(written)
                 }
                 Err(error) => {
-                    // By invariant 13 nothing is written any more.
+                    // By invariant 13: nothing is written any more.
                     let step = Step::WriteData { subvolume: extent.id.subvolume, ino: extent.id.ino };
                     Err(self.info.abort(Error::from(error).at(step)))
                 }

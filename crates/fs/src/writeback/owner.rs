@@ -39,7 +39,7 @@ impl Writeback {
         self.in_flight.bytes()
     }
 
-    /// Records that a file, whose lock the caller holds, has data in flight, if it has any.
+    /// Notes that a file, whose lock the caller holds, has data in flight if it has any.
     pub(crate) fn note_in_flight(&self, inode: &Arc<Inode>, state: &InodeState) {
         self.in_flight.note(inode, state);
     }

@@ -15,8 +15,7 @@
 //! |---|---|
 //! | the node | its address and generation, and those of its children, as far as they move |
 //! | its extent item, with keyed references | the key and the generation; where a reference names a parent, the parent's address |
-//! | a child that it refers to by its own address, from now on or already | the reference names the
-//! new address |
+//! | a child that it refers to by its own address, from now on or already | the reference names the new address |
 //! | a root | the root item, or the superblock |
 //! | data | the address of the extent item and of its checksums |
 //!

@@ -27,7 +27,7 @@ pub(crate) struct RelocationStep {
     pub(crate) data: Vec<DataTarget>,
     /// Nodes, by address and level.
     pub(crate) nodes: Vec<(Logical, u8)>,
-    /// The proof that the copies are written.
+    /// Proof that the copies are written.
     pub(crate) written: CompletedWrites<Data>,
     /// The most nodes for which space is reserved. Trees that have grown since, and new snapshots,
     /// may need more: then nothing moves, and the error is `EAGAIN`.
