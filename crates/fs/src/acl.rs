@@ -6,13 +6,13 @@ use crate::error::Errno;
 
 /// The attribute that holds an inode's own ACL.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute that holds what a directory hands down.
+/// The attribute that holds the ACL that a directory's new entries inherit.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const HEADER: usize = 4;
 const ENTRY: usize = 8;
-/// The id of entries that are about no one by name.
+/// The id in entries that name no user or group.
 const NO_ID: u32 = u32::MAX;
 
 /// The subject of an entry, in the order that a list must have.
@@ -26,7 +26,7 @@ pub enum AclTag {
     OwningGroup = 0x04,
     /// Another group.
     Group = 0x08,
-    /// What users and groups but the owner have at the most.
+    /// The most that all but the owner and others may have.
     Mask = 0x10,
     /// All others.
     Other = 0x20,
@@ -47,11 +47,11 @@ impl AclTag {
 /// An entry of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The subject.
     pub tag: AclTag,
     /// The bits `rwx`.
     pub permissions: u16,
-    /// The number of another user or group; none for the others.
+    /// The id of a named user or group; `None` for other subjects.
     pub id: Option<u32>,
 }
 
@@ -61,27 +61,26 @@ pub struct Acl {
     entries: Vec<AclEntry>,
 }
 
-/// What a new inode gets from its directory's default ACL.
+/// The mode and the ACL that a new inode gets from its directory's default ACL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inherited {
     /// Type and permissions.
     pub mode: u32,
-    /// Its own ACL, unless the mode says all of it.
+    /// Its access ACL, unless the mode expresses all of it.
     pub access: Option<Vec<u8>>,
 }
 
 impl Acl {
-    /// A list of these entries, in any order; those of one kind are sorted by number. `None` if
-    /// they are no valid list.
+    /// Creates a list of these entries, which may be in any order; entries of one kind are sorted
+    /// by id. `None` if they are not a valid list.
     pub fn of(mut entries: Vec<AclEntry>) -> Option<Self> {
         entries.sort_by_key(|entry| (entry.tag, entry.id));
         let acl = Self { entries };
         acl.is_valid().then_some(acl)
     }
 
-    /// Reads an attribute's value. `None`: a list without entries, which means no list.
-    /// `EOPNOTSUPP` for another version of the form, `EINVAL` for anything that is not a list or
-    /// not a valid one.
+    /// Parses an attribute's value. `None` for a list without entries, which means that there is no
+    /// ACL. `EOPNOTSUPP` for another version of the format, `EINVAL` for an invalid list.
     pub fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
         let (header, body) = value.split_first_chunk::<HEADER>().ok_or(Errno::INVAL)?;
         if u32::from_le_bytes(*header) != VERSION {
@@ -102,7 +101,7 @@ impl Acl {
         &self.entries
     }
 
-    /// The attribute's value.
+    /// Returns the attribute's value.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
@@ -113,22 +112,22 @@ impl Acl {
         value
     }
 
-    /// Whether the nine permission bits of a mode say all of it.
+    /// Whether the nine permission bits of a mode express all of it.
     pub fn is_trivial(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// The permission bits of the mode of an inode that has this list: those of its owner, of the
-    /// mask (without one: of the owning group) and of others.
+    /// Returns the permission bits of the mode of an inode that has this list: those of the owner,
+    /// of the mask (without one, of the owning group) and of others.
     pub fn mode_bits(&self) -> u32 {
         let group = self.permissions(AclTag::Mask).or(self.permissions(AclTag::OwningGroup));
         let of = |permissions: Option<u16>| u32::from(permissions.unwrap_or(0));
         of(self.permissions(AclTag::Owner)) << 6 | of(group) << 3 | of(self.permissions(AclTag::Other))
     }
 
-    /// Whether a process that is not the owner may do all of `wanted` (bits as of a mode), where it
-    /// is a user and in groups as these say; `owning`: whether it is in the owning group. Of the
-    /// groups it is in, one has to allow all.
+    /// Whether a process that is not the owner may do all of `wanted` (bits as in a mode).
+    /// `is_user` and `is_in` tell whether it is this user and in this group, `owning` whether it is
+    /// in the owning group. If it is in groups of the list, one of them has to allow everything.
     pub fn allows(
         &self,
         wanted: u16,
@@ -154,14 +153,14 @@ impl Acl {
         self.permissions(AclTag::Other).unwrap_or(0) & wanted == wanted
     }
 
-    /// Does to the list what chmod(2) with this mode does.
+    /// Changes the list as chmod(2) with this mode does.
     pub fn chmod(&mut self, mode: u32) {
         self.change_bits(|_, new| new, mode);
     }
 
-    /// What an inode made with `mode` inherits where this is the directory's default ACL: each of
-    /// the three sets of permissions is what both the list and the mode allow. The umask does not
-    /// count then.
+    /// Returns what an inode created with `mode` inherits if this is the directory's default ACL:
+    /// each of the three sets of permissions is what both the list and the mode allow. The umask
+    /// does not apply.
     pub fn inherit(mut self, mode: u32) -> Inherited {
         self.change_bits(|old, new| old & new, mode);
         let mode = mode & !0o777 | self.mode_bits();
@@ -282,7 +281,7 @@ mod tests {
             &[(1, 7, NONE), (1, 7, NONE), (4, 5, NONE), (32, 4, NONE)],
             &[(4, 5, NONE), (1, 7, NONE), (32, 4, NONE)],
             &[(1, 8, NONE), (4, 5, NONE), (32, 4, NONE)],
-            // Someone by name, and no mask.
+            // A named user without a mask.
             &[(1, 7, NONE), (2, 6, 1000), (4, 5, NONE), (32, 4, NONE)],
             &[(1, 7, NONE), (2, 6, NONE), (4, 5, NONE), (16, 7, NONE), (32, 4, NONE)],
             &[(1, 7, NONE), (4, 5, NONE), (16, 7, NONE), (16, 7, NONE), (32, 4, NONE)],

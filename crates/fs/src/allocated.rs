@@ -1,4 +1,5 @@
-//! All that is allocated, as the extent tree of a commit has it: for those who look at every copy.
+//! Enumerates all that is allocated according to the extent tree of a commit, for callers that read
+//! every copy.
 
 use ubtrfs_file::ChecksumTree;
 use ubtrfs_format::items::{ExtentFlags, ExtentItem};
@@ -14,18 +15,18 @@ pub(crate) const AT_ONCE: u64 = 1 << 20;
 pub(crate) enum Allocated {
     /// A tree block.
     Node { at: Logical, level: u8, generation: Generation },
-    /// An extent of data begins.
+    /// The beginning of a data extent.
     Extent,
-    /// A part of it, in whole sectors, with its checksums if it has any.
+    /// A part of the extent, in whole sectors, with its checksums if it has any.
     Data { at: Logical, len: u64, sums: Option<Vec<u8>> },
 }
 
-/// Bytes after which no further extent is shown.
+/// Number of bytes after which no further extent is reported.
 pub(crate) const MAX_BYTES: u64 = 16 << 20;
 
-/// Shows what is allocated from `from` to `end`, at most `most` extents, and few bytes: as long as
-/// it takes, `committed` holds back what later commits free. Returns where to go on; `None` if
-/// that is all.
+/// Calls `show` for what is allocated from `from` to `end`: at most `most` extents, and not many
+/// more than `MAX_BYTES` bytes, since `committed` holds back what later commits free meanwhile.
+/// Returns the address at which to go on, or `None` at the end.
 pub(crate) fn visit(
     committed: &Committed,
     from: Logical,

@@ -10,7 +10,7 @@ use ubtrfs_tree::Snapshot;
 use crate::error::Result;
 use crate::inode::NameChanges;
 
-/// The number of a name that an inode has in `tree`, the last commit's.
+/// Returns the index of a name that an inode has in `tree`, which is that of the last commit.
 pub(crate) fn committed_ref_index(tree: &Snapshot, ino: Ino, parent: Ino, name: &[u8]) -> Result<Option<DirIndex>> {
     for key in [Key::new(ino.0, ItemType::INODE_REF, parent.0), extended_key(ino, parent, name)] {
         let Some(item) = tree.get(&key)? else { continue };
@@ -29,21 +29,21 @@ struct Listed {
     name: Vec<u8>,
 }
 
-/// The reference items of one inode that changes of its names touch, each whole.
+/// The complete reference items of one inode that are affected by changes of its names.
 pub(crate) struct NameItems<'a> {
     ino: Ino,
-    /// The inode's tree before the changes, if it is in one.
+    /// The inode's tree before the changes, if a tree contains the inode.
     tree: Option<&'a Snapshot>,
     items: BTreeMap<Key, Vec<Listed>>,
-    /// Bytes of those that the tree has.
+    /// Bytes of the items that the tree contains.
     sizes: BTreeMap<Key, usize>,
-    /// Items that were looked up in the tree.
+    /// Number of items that were looked up in the tree.
     pub(crate) searches: u64,
 }
 
 impl<'a> NameItems<'a> {
-    /// The items after `changes`. A name is in the `INODE_REF` of its directory while that has
-    /// room, otherwise in an `INODE_EXTREF` if names may be `extended`.
+    /// Returns the items after `changes`. A name is in the `INODE_REF` of its directory while that
+    /// has room, otherwise in an `INODE_EXTREF` if names may be `extended`.
     pub(crate) fn after(
         ino: Ino,
         tree: Option<&'a Snapshot>,
@@ -52,14 +52,14 @@ impl<'a> NameItems<'a> {
         node_size: usize,
     ) -> Result<Self> {
         let mut items = Self { ino, tree, items: BTreeMap::new(), sizes: BTreeMap::new(), searches: 0 };
-        // Removals first: they make room.
+        // Removals come first, since they make room.
         for ((parent, name), change) in changes.iter() {
             if change.base.is_some() {
                 items.remove(*parent, name)?;
             }
         }
         let most = max_item_size(node_size);
-        // The oldest name is the first, as the kernel's driver has them.
+        // The oldest name comes first, as in the kernel's driver.
         let mut added: Vec<_> = changes.iter().filter_map(|(name, change)| Some((change.now?, name))).collect();
         added.sort_unstable();
         for (index, (parent, name)) in added {
@@ -88,7 +88,7 @@ impl<'a> NameItems<'a> {
         Ok(())
     }
 
-    /// The names in an item, as changed so far.
+    /// Returns the names in an item, with the changes so far.
     fn load(&mut self, key: Key) -> Result<&mut Vec<Listed>> {
         match self.items.entry(key) {
             Entry::Occupied(entry) => Ok(entry.into_mut()),
@@ -106,14 +106,14 @@ impl<'a> NameItems<'a> {
         }
     }
 
-    /// The items that the changes touch; `None` is one that has no name left.
+    /// Returns the items that the changes affect. An item without names left is `None`.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, Option<Vec<u8>>)> + '_ {
         self.items.iter().map(|(key, names)| (*key, encode(key, names)))
     }
 
     /// Whether every kernel can replay these items. Replay adds the names of an inode one by one
     /// before it removes others, and chooses their items itself; then it makes the item as large as
-    /// the log's, without checking the free space of the leaf. So none of them may be extended, nor
+    /// the log's, without checking the free space of the leaf. So no item may be extended, nor
     /// outgrow a leaf while it has the old names and the new ones.
     pub(crate) fn are_replayable(&self, node_size: usize) -> bool {
         self.items.iter().all(|(key, names)| {
@@ -123,12 +123,12 @@ impl<'a> NameItems<'a> {
         })
     }
 
-    /// Whether the item that had a committed name has names left, so that logging the item logs the
-    /// deletion of this one.
+    /// Whether the item that had a committed name has names left, so that logging the item records
+    /// the removal of this name.
     pub(crate) fn records_removal_of(&self, parent: Ino, name: &[u8]) -> bool {
         let has_names = |key: Key| self.items.get(&key).is_some_and(|names| !names.is_empty());
         let extended = extended_key(self.ino, parent, name);
-        // The extended item was loaded only if the name was not in the other.
+        // The extended item was loaded only if the name was not in the `INODE_REF` item.
         if self.items.contains_key(&extended) {
             has_names(extended)
         } else {
@@ -138,7 +138,7 @@ impl<'a> NameItems<'a> {
 }
 
 /// Whether an item of the last commit can become one of `now` bytes in the kernel's replay,
-/// wherever it is in its leaf: both fit one leaf.
+/// wherever it is in its leaf: this requires that both fit in one leaf.
 pub(crate) fn can_grow_in_replay(before: usize, now: usize, node_size: usize) -> bool {
     before == 0 || before + now + 2 * ITEM_HEADER_SIZE <= leaf_data_size(node_size)
 }

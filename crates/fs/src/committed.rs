@@ -1,5 +1,5 @@
-//! The volume as of its last commit: the roots of all trees. Immutable; a commit publishes the next
-//! one.
+//! The volume as of its last commit: the roots of all trees. It is immutable; a commit publishes a
+//! new one.
 
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ pub(crate) struct Committed {
     pub(crate) chunk_tree: Root,
     pub(crate) trees: TreeRoots,
     cache: Arc<NodeCache>,
-    /// The subvolume that was looked at first, and its root node if it was read: all requests begin
-    /// there, and would meet at one lock of the node cache. Most mounts have but one in use.
+    /// The tree of the subvolume that was used first, with its root node if that was read. All
+    /// requests begin at the root node, and would contend for one lock of the node cache. Most
+    /// mounts use only one subvolume.
     first: OnceLock<Snapshot>,
 }
 
@@ -55,7 +56,7 @@ impl Committed {
         Ok(Self::after(superblock, root_tree, chunk_tree, trees, cache))
     }
 
-    /// The state after a commit.
+    /// Creates the state after a commit.
     pub(crate) fn after(
         superblock: Superblock,
         root_tree: Root,
@@ -67,7 +68,7 @@ impl Committed {
         Self { generation, superblock, root_tree, chunk_tree, trees, cache, first }
     }
 
-    /// A tree. `ESTALE` for that of a subvolume inside another one, which has been dropped then.
+    /// Returns a tree. `ESTALE` for a subvolume (other than the top level) that has been dropped.
     pub(crate) fn tree(&self, id: TreeId) -> Result<Snapshot> {
         if let Some(first) = self.first.get().filter(|first| first.root().owner == id) {
             return Ok(first.clone());
@@ -84,43 +85,46 @@ impl Committed {
         };
         let tree = Snapshot::new(self.cache.clone(), root);
         if id.is_subvolume() && self.first.get().is_none() {
-            // Another thread may have come first with another subvolume.
+            // Another thread may have set another subvolume first.
             let _ = self.first.set(tree.clone());
         }
         Ok(tree)
     }
 
-    /// The node at this address, of whatever tree.
+    /// Returns the node at this address, of whatever tree.
     pub(crate) fn node_at(&self, bytenr: Logical, generation: Generation, level: u8) -> Result<Block> {
-        // Nodes of the trees of a kernel's balance are of any tree.
+        // This id accepts nodes of any tree, as nodes of the kernel's reloc trees may be.
         let tree = TreeId::RELOC;
         Ok(self.cache.get(&NodeRef { tree, bytenr, generation, level, first_key: None, upper: None })?)
     }
 
-    /// Whether there is such a tree.
+    /// Whether this tree exists.
     pub(crate) fn has_tree(&self, id: TreeId) -> bool {
         self.trees.get(id).is_some()
     }
 
-    /// Whether commits keep a free-space tree. Without one no empty chunk is ever removed: the root
-    /// tree may have older kernels' free-space caches, one for each block group.
+    /// Whether commits maintain a free-space tree. Without one no empty chunk is ever removed,
+    /// since the root tree may contain free-space caches of older kernels, one for each block
+    /// group.
     pub(crate) fn keeps_free_space_tree(&self) -> bool {
         self.superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
     }
 
-    /// Whether there is such a tree and it has files. One that is being dropped counts as deleted.
+    /// Whether this subvolume exists and is not deleted. One that is being dropped counts as
+    /// deleted.
     pub(crate) fn has_subvolume(&self, id: TreeId) -> bool {
         id.is_subvolume() && self.trees.get(id).is_some_and(|tree| tree.item.refs > 0)
     }
 
-    /// Children of the root node of a tree; of a leaf, its items.
+    /// Returns the number of children of a tree's root node or, if the root is a leaf, of its
+    /// items.
     pub(crate) fn children_of_root(&self, id: TreeId) -> Result<u64> {
         let root = self.trees.get(id).map(TreeRoot::root).ok_or(Errno::NOENT)?;
         let block = self.cache.fetch(&NodeRef::root(&root))?;
         Ok(block.header()?.nritems.into())
     }
 
-    /// The tree with the block group items.
+    /// Returns the tree that contains the block group items.
     pub(crate) fn block_group_tree_id(&self) -> TreeId {
         if self.superblock.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE) {
             TreeId::BLOCK_GROUP
@@ -129,12 +133,12 @@ impl Committed {
         }
     }
 
-    /// The subvolumes, by id.
+    /// Returns the subvolumes, by id.
     pub(crate) fn subvolumes(&self) -> impl Iterator<Item = &TreeRoot> {
         self.trees.subvolumes()
     }
 
-    /// The subvolume that is mounted by default.
+    /// Returns the subvolume that is mounted by default.
     pub(crate) fn default_subvolume(&self) -> Result<TreeId> {
         let hash = ubtrfs_format::name_hash(b"default");
         let key = Key::new(self.superblock.root_dir_objectid, ItemType::DIR_ITEM, hash);

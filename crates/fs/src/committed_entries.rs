@@ -1,4 +1,4 @@
-//! Entries of directories as the last commit has them.
+//! Entries of directories in the last commit.
 
 use ubtrfs_format::items::{self, RootRef};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId, name_hash};
@@ -8,12 +8,12 @@ use crate::committed::Committed;
 use crate::error::{Error, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, Target};
 
-/// The committed item with all names of a directory that have the hash of this one.
+/// Returns the committed item with all names of a directory that have the same hash as this one.
 pub(crate) fn committed_item(committed: &Committed, dir: InodeId, name: &[u8]) -> Result<Option<Item>> {
     Ok(committed.tree(dir.subvolume)?.get(&Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(name)))?)
 }
 
-/// What a name refers to, from the item of its hash.
+/// Returns the target of a name, from the item of its hash.
 pub(crate) fn entry_in(item: &[u8], name: &[u8]) -> Result<Option<Target>> {
     for entry in items::dir_entries(item) {
         let entry = entry?;
@@ -24,14 +24,14 @@ pub(crate) fn entry_in(item: &[u8], name: &[u8]) -> Result<Option<Target>> {
     Ok(None)
 }
 
-/// What a committed entry refers to.
+/// Returns the inode that a committed entry refers to.
 pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
     match target.location.item_type {
         ItemType::INODE_ITEM => Ok(InodeId::new(dir.subvolume, Ino(target.location.objectid))),
         ItemType::ROOT_ITEM => {
             let child = TreeId(target.location.objectid);
-            // A snapshot keeps the entries of the subvolumes inside its source, but not the
-            // subvolumes.
+            // A snapshot has the entries of the subvolumes inside its source, but does not contain
+            // these subvolumes.
             let key = Key::new(dir.subvolume.0, ItemType::ROOT_REF, child.0);
             let reachable = match committed.tree(TreeId::ROOT)?.get(&key)? {
                 Some(item) => {
@@ -50,7 +50,8 @@ pub(crate) fn resolve(committed: &Committed, dir: InodeId, name: &[u8], target: 
     }
 }
 
-/// The subvolume at a path below the top level; directories of the path may be of any subvolume.
+/// Returns the subvolume at a path below the top level. Directories of the path may be in any
+/// subvolume.
 pub(crate) fn subvolume_at(committed: &Committed, path: &str) -> Result<Option<TreeId>> {
     let mut at = InodeId::root_of(TreeId::FS);
     for name in path.split('/').filter(|part| !part.is_empty()) {

@@ -1,10 +1,10 @@
-//! Data that a read leaves to its caller (invariant 11).
+//! Data that a read leaves for its caller to read (invariant 11).
 //!
-//! A read fills what is in memory and notes what is not, with checksums. The caller holds no lock
-//! of the inode meanwhile, so the extents may be freed; the commit that has them stays pinned, so
-//! that their space is not used again. What no commit has had may be overwritten. Then the
-//! checksums differ, and the read has to begin again: so only data that has checksums is left to
-//! callers.
+//! A read fills in what is in memory and records what is not, with checksums. The caller reads that
+//! part without holding a lock of the inode, so the extents may be freed meanwhile. The commit that
+//! contains them stays pinned, so that their space is not reused. Data that is in no commit may be
+//! overwritten; then the checksums differ, and the read has to begin again. So only data with
+//! checksums is left to callers.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -15,53 +15,55 @@ use ubtrfs_volume::{ALIGNMENT, DirectRead, Volume};
 
 use crate::committed::Committed;
 
-/// Parts that are left to a caller, at the most: its thread has others to serve, too.
+/// The most parts that are left to a caller: its thread has other requests to serve, too.
 const MAX_PARTS: usize = 12;
-/// Bytes of a part, at the most. A read that a device takes in pieces (a loop device takes 128
-/// pages in one request) is not begun at once by the kernel, which leaves it to a thread; and the
+/// The most bytes of a part. If a device splits a read into pieces (a loop device takes 128 pages
+/// in one request), the kernel does not begin it at once but leaves it to a thread. Besides, the
 /// mirrors of a volume read parts of one request at the same time.
 const PART: usize = 256 << 10;
-/// Bytes of a checksum from which on it takes long to compute.
+/// Checksums of at least this many bytes take long to compute.
 const LONG_SUM: usize = 16;
-/// Bytes that are left to a caller where that is so.
+/// The most bytes that are left to a caller if checksums take long to compute.
 const MAX_WITH_LONG_SUMS: usize = 16 << 10;
 
 /// Sectors that the caller of a read has to read, and to verify.
 #[derive(Debug)]
 pub struct DeferredRead {
-    /// Where they are read from.
+    /// The place on a device that they are read from.
     pub from: DirectRead,
-    /// Where they belong in the buffer of the read, in bytes.
+    /// The bytes of the read's buffer that they belong to.
     pub range: Range<usize>,
     /// Their checksums, one after the other.
     sums: Vec<u8>,
 }
 
 impl DeferredRead {
-    /// Whether these are the sectors that were to be read. If not, the read has to be done again,
-    /// in a thread that may block: that also finds and mends what is damaged.
+    /// Whether `sectors` is the wanted data. If not, the read has to be repeated in a thread that
+    /// may block, which also finds and repairs damage.
     pub fn is_right(&self, volume: &Volume, sectors: &[u8]) -> bool {
         sectors.len() == self.range.len() && volume.is_right_data(sectors, &self.sums)
     }
 }
 
-/// What a read has filled of its buffer, and what it has left to its caller.
+/// The result of a read: which part of its buffer it has filled, and which part it has left to its
+/// caller.
 pub struct BegunRead {
-    /// Bytes that the file has of what was asked for.
+    /// Number of the requested bytes that the file has.
     pub len: usize,
     missing: Vec<DeferredRead>,
-    /// Keeps the space of its extents from being used again, as long as this value lives: so what
-    /// is missing is private, and no closure takes that alone.
+    /// Keeps the space of its extents from being reused, as long as this value lives. So the
+    /// missing parts are private, and can't be moved out without it.
     _committed: Arc<Committed>,
 }
 
 impl BegunRead {
-    /// What is missing.
+    /// The missing parts.
     pub fn missing(&self) -> &[DeferredRead] {
         &self.missing
     }
 
-    /// Whether the buffer has the sectors that were missing: [`DeferredRead::is_right`] of each.
+    /// Whether the buffer contains the right data for all missing parts: [`DeferredRead::is_right`]
+    /// of each.
     pub fn is_right(&self, volume: &Volume, buffer: &[u8]) -> bool {
         let is_right =
             |part: &DeferredRead| buffer.get(part.range.clone()).is_some_and(|sectors| part.is_right(volume, sectors));
@@ -69,26 +71,28 @@ impl BegunRead {
     }
 }
 
-/// Collects what a read leaves.
+/// Collects the parts that a read leaves to its caller.
 pub(crate) struct Deferrals {
-    /// The addresses of the read's buffer, to tell where in it a part is.
+    /// The address range of the read's buffer, from which the position of a part is computed.
     buffer: Range<usize>,
     missing: RefCell<Vec<DeferredRead>>,
 }
 
 impl Deferrals {
-    /// Of a read into `buf`.
+    /// Creates an empty collection for a read into `buf`.
     pub(crate) fn of(buf: &[u8]) -> Self {
         Self { buffer: addresses(buf), missing: RefCell::default() }
     }
 
-    /// Leaves sectors, at `at`, that belong into `part` of the buffer. False: that is impossible.
+    /// Leaves the sectors at the logical address `at`, which belong into `part` of the buffer, to
+    /// the caller. Returns `false` if that is impossible.
     pub(crate) fn defer(&self, volume: &Volume, at: Logical, part: &[u8], sums: Option<&[u8]>) -> bool {
         let Some(sums) = sums else { return false };
         if sums.len() != part.len() / volume.sector_size() as usize * volume.checksum().size() {
             return false;
         }
-        // Sectors at no such bounds, and packed ones, are read into a buffer of their own.
+        // Sectors that are not aligned like this, and compressed ones, are read into another
+        // buffer.
         let Range { start, end } = addresses(part);
         if start < self.buffer.start || end > self.buffer.end || !start.is_multiple_of(ALIGNMENT) {
             return false;
@@ -112,12 +116,12 @@ impl Deferrals {
         true
     }
 
-    /// Whether nothing was left so far.
+    /// Whether nothing has been left so far.
     pub(crate) fn is_empty(&self) -> bool {
         self.missing.borrow().is_empty()
     }
 
-    /// What has been read of the `len` bytes of the file, and what was left.
+    /// Returns what has been read of the `len` bytes of the file, and what was left.
     pub(crate) fn into_begun(self, len: usize, committed: Arc<Committed>) -> BegunRead {
         BegunRead { len, missing: self.missing.into_inner(), _committed: committed }
     }

@@ -1,17 +1,18 @@
-//! Subvolumes whose entries were removed, and what becomes of them.
+//! Subvolumes whose entries were removed.
 //!
 //! ```text
 //! alive ── add ──▶ deleted ── release ──▶ released ── commits drop its tree ──▶ gone
 //! ```
 //!
-//! A deleted subvolume has no name, and on disk an orphan item, by which the next mount drops it
-//! after a crash. Programs that have something of it open use it as before: its inodes are read,
-//! changed, and committed into its tree. With the last reference to one of its inodes it is
-//! *released*. Nothing of it is shown from then on, and nothing goes into its tree after the
-//! transaction that was open then: a commit either merges into a tree or drops it (invariant 66).
+//! A deleted subvolume has no name. On disk it has an orphan item, by which the next mount drops it
+//! after a crash. Programs that have files of it open go on using them: its inodes are read,
+//! changed, and committed into its tree. When the last reference to one of its inodes is dropped,
+//! it is *released*. From then on nothing of it is accessible, and nothing is merged into its tree
+//! after the transaction that was open then: a commit either merges into a tree or drops it
+//! (invariant 66).
 //!
-//! Of those that are gone runs of numbers are kept. Between two runs there is a subvolume that is
-//! not gone, so that a mount in which many are made and deleted keeps no more than it has.
+//! The ids of subvolumes that are gone are kept as runs. Between two runs there is a subvolume that
+//! is not gone, so a mount in which many are created and deleted has no more runs than subvolumes.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,13 +22,13 @@ use ubtrfs_threads::{Rank, RwLock};
 
 use crate::committed::Committed;
 
-/// What is known of a deleted subvolume.
+/// The state of a deleted subvolume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Somebody may have something of it open.
+    /// A program may have a file of it open.
     #[default]
     Deleted,
-    /// Nobody has, since this transaction was open.
+    /// No program has a file of it open any more. This transaction was open when it was released.
     Released(Generation),
 }
 
@@ -40,12 +41,12 @@ impl State {
     }
 }
 
-/// Deleted subvolumes by number.
+/// Deleted subvolumes by id.
 #[derive(Debug, Default)]
 struct States {
-    /// Those that have a tree.
+    /// Those that still have a tree.
     left: BTreeMap<TreeId, State>,
-    /// Those that have none any more: the first and the last of each run of them.
+    /// Those without a tree: the first and the last id of each run.
     gone: BTreeMap<u64, u64>,
 }
 
@@ -75,14 +76,14 @@ impl States {
 #[derive(Debug)]
 pub(crate) struct DeletedSubvolumes {
     states: RwLock<States>,
-    /// Whether there are any.
+    /// Whether there are deleted subvolumes.
     any: AtomicBool,
-    /// Those whose trees can't be read to their ends: the next mount tries again.
+    /// Those whose trees can't be read completely. The next mount tries again.
     undropped: RwLock<HashSet<TreeId>>,
 }
 
 impl DeletedSubvolumes {
-    /// With those that earlier mounts have deleted: nobody has anything of them open.
+    /// Starts with the subvolumes that earlier mounts have deleted, of which no file is open.
     pub(crate) fn found(committed: &Committed) -> Self {
         let released = State::Released(Generation(0));
         let left: BTreeMap<_, _> = committed.trees.deleted_subvolumes().map(|id| (id, released)).collect();
@@ -95,14 +96,15 @@ impl DeletedSubvolumes {
         Self { states, any, undropped: RwLock::with_default(Rank::UndroppedSubvolumes) }
     }
 
-    /// The entry of a subvolume is removed.
+    /// Records that the entry of a subvolume is removed.
     pub(crate) fn add(&self, id: TreeId) {
         self.states.write().left.entry(id).or_default();
         self.any.store(true, Ordering::Release);
     }
 
     fn state(&self, id: TreeId) -> Option<State> {
-        // Each access to an inode asks: most mounts delete no subvolume, and take no lock.
+        // Each access to an inode asks this. Most mounts delete no subvolume, and take no lock
+        // here.
         if self.any.load(Ordering::Acquire) { self.states.read().get(id) } else { None }
     }
 
@@ -111,13 +113,14 @@ impl DeletedSubvolumes {
         self.state(id).is_some()
     }
 
-    /// Whether nothing of it is shown or changed any more.
+    /// Whether it is released, so that nothing of it is accessible or changed any more.
     pub(crate) fn is_released(&self, id: TreeId) -> bool {
         self.state(id).and_then(State::released).is_some()
     }
 
-    /// Nobody refers to anything of a deleted subvolume any more; `open` is the transaction that is
-    /// open, and stays so during the call. Returns whether that is new.
+    /// Records that nothing refers to inodes of a deleted subvolume any more. `open` is the
+    /// transaction that is open, and stays open during the call. Returns whether the subvolume was
+    /// not released before.
     pub(crate) fn release(&self, id: TreeId, open: Generation) -> bool {
         match self.states.write().left.get_mut(&id) {
             Some(state @ State::Deleted) => {
@@ -128,14 +131,14 @@ impl DeletedSubvolumes {
         }
     }
 
-    /// Whether the commit of a transaction drops the subvolume, and merges nothing into its tree,
-    /// that of `committed` being the one before.
+    /// Whether the commit of a transaction drops the subvolume and merges nothing into its tree.
+    /// `committed` is the commit before it.
     pub(crate) fn is_dropped_by(&self, id: TreeId, transaction: Generation, committed: &Committed) -> bool {
         let is_released = self.state(id).and_then(State::released).is_some_and(|open| open < transaction);
         is_released && !committed.has_subvolume(id)
     }
 
-    /// The subvolumes that the commit of a transaction may drop.
+    /// Returns the subvolumes that the commit of a transaction may drop.
     pub(crate) fn to_drop(&self, committed: &Committed, transaction: Generation) -> Vec<TreeId> {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
@@ -149,8 +152,8 @@ impl DeletedSubvolumes {
         self.states.read().left.iter().filter_map(may_drop).collect()
     }
 
-    /// Whether there are subvolumes that commits after that of a transaction may drop, and it may
-    /// not.
+    /// Whether there are subvolumes that the commit of a transaction may not drop, but later
+    /// commits may.
     pub(crate) fn has_later_ones(&self, committed: &Committed, transaction: Generation) -> bool {
         let is_later = |(id, state): (&TreeId, &State)| {
             let may_not = |open| open >= transaction || committed.has_subvolume(*id);
@@ -159,7 +162,8 @@ impl DeletedSubvolumes {
         self.any.load(Ordering::Acquire) && self.states.read().left.iter().any(is_later)
     }
 
-    /// The trees of released ones that these have no more are gone. `committed` has been published.
+    /// Records that released subvolumes are gone if `committed`, which has been published, contains
+    /// no tree of them.
     pub(crate) fn dropped(&self, committed: &Committed) {
         let mut states = self.states.write();
         let is_gone =
@@ -170,17 +174,17 @@ impl DeletedSubvolumes {
         }
     }
 
-    /// Nothing more of the tree of a released subvolume is dropped in this mount.
+    /// Stops dropping the tree of a released subvolume in this mount.
     pub(crate) fn leave(&self, id: TreeId) {
         self.undropped.write().insert(id);
     }
 
-    /// Released subvolumes of which this mount drops nothing more.
+    /// Returns the number of released subvolumes that this mount does not drop further.
     pub(crate) fn undropped(&self) -> usize {
         self.undropped.read().len()
     }
 
-    /// The highest number.
+    /// Returns the highest id.
     pub(crate) fn last(&self) -> Option<TreeId> {
         let states = self.states.read();
         let gone = states.gone.last_key_value().map(|(_, last)| TreeId(*last));

@@ -1,10 +1,10 @@
-//! Discards of unused space: as the volume is used (`discard`), or of all of it (FITRIM).
+//! Discards of unused space, either while the volume is used (`discard`), or of all of it (FITRIM).
 //!
-//! What is discarded is what may be allocated: nothing that a durable superblock refers to is, so
-//! the content of such space matters to no state that a crash may leave. While a part of it is
-//! being discarded it is excluded from allocation, never so much that what was promised would not
-//! find its place (invariant 19). It stays excluded for the mount where the device, which is a
-//! server, has given no answer: it may carry the discard out at any time.
+//! Only space that may be allocated is discarded. No durable superblock refers to such space, so
+//! its content does not matter in any state that a crash may leave. While a part is being discarded
+//! it is excluded from allocation, but never so much that reserved data or metadata would find no
+//! place (invariant 19). If the device, which is a server, has not answered, the part stays
+//! excluded for the rest of the mount: the server may carry out the discard at any time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,20 +19,20 @@ use crate::fs_info::FsInfo;
 
 /// Bytes that are excluded from allocation at a time.
 const AT_ONCE: u64 = 256 << 20;
-/// What was freed waits so long for more: neighbours are discarded as one.
+/// Freed space waits this long for more, since adjacent ranges are discarded as one.
 const MAX_WAIT: Duration = Duration::from_secs(2);
-/// Bytes of unallocated space that are discarded by one request: what the device gives no answer
-/// about is not used any more in the mount.
+/// Bytes of unallocated space that are discarded by one request. If the device does not answer,
+/// they are not used any more in the mount.
 const PIECE: u64 = 1 << 30;
 /// Shorter ranges are not worth a discard while the volume is used.
 const WORTH_IT: u64 = 64 << 10;
-/// What is left alone around a copy of the superblock.
+/// Bytes at each copy of the superblock that are never discarded.
 const AROUND_SUPERBLOCK: u64 = 64 << 10;
 
-/// The discarding of a mount.
+/// Discards free space of a mount.
 pub struct Discarder {
     info: Arc<FsInfo>,
-    /// Held while space is excluded: an allocation that finds too little waits for it.
+    /// Held while space is excluded. An allocation that finds too little space waits for it.
     turn: Mutex<()>,
     stop: Mutex<bool>,
     work: Condvar,
@@ -51,27 +51,28 @@ impl Discarder {
         }
     }
 
-    /// Bytes discarded so far.
+    /// Returns the bytes discarded so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Waits for excluded space, and prevents more exclusions.
+    /// Waits until no space is excluded, and prevents more exclusions while the result lives.
     pub(crate) fn hold_off(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
 
-    /// Something was freed.
+    /// Announces that something was freed.
     pub(crate) fn wake(&self) {
         self.work.notify_one();
     }
 }
 
 impl Discarder {
-    /// Discards what is free: of block groups in the range of addresses `start..start + len` (`len`
-    /// may be `u64::MAX`: all that follows), in pieces of at least `least` bytes; and, whatever the
-    /// range, unallocated space of the devices. Returns the number of the devices' bytes. `EINVAL`
-    /// for a range that is invalid or less than a sector, `EOPNOTSUPP` if the device can't.
+    /// Discards free space: that of block groups in the logical range `start..start + len`
+    /// (`u64::MAX` as `len` stands for all that follows), in pieces of at least `least` bytes; and,
+    /// whatever the range, unallocated space of the devices. Returns the number of discarded bytes
+    /// of the devices. `EINVAL` for a range that is invalid or less than a sector, `EOPNOTSUPP` if
+    /// the device can't discard.
     pub fn trim(&self, start: u64, len: u64, least: u64) -> Result<u64> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -81,9 +82,9 @@ impl Discarder {
         let end = if len == u64::MAX { Some(u64::MAX) } else { start.checked_add(len) };
         let end = end.filter(|_| len >= sector && start != u64::MAX).ok_or(Errno::INVAL)?;
         let least = least.max(sector);
-        // What is allocated and freed is sectors.
+        // Space is allocated and freed in sectors.
         let (start, end) = (start.checked_next_multiple_of(sector).unwrap_or(end), end - end % sector);
-        // Pinned space may be free by now; free space that waits to be discarded is discarded here.
+        // Pinned space may be free by now. Free space that waits for its discard is discarded here.
         self.info.space.unpin();
         self.info.space.lock().take_freed();
         let mut bytes = self.discard_groups(start, end, least)?;
@@ -145,7 +146,7 @@ impl Discarder {
                 let Ok(sum) = discarded else { break };
                 let result = self.info.volume.discard_unallocated(devid, Physical(start), len);
                 if result.as_ref().is_err_and(ubtrfs_volume::Error::is_unanswered_discard) {
-                    // No chunk gets it in this mount.
+                    // The chunk allocator does not use this part in this mount.
                     self.info.space.lock().devices_mut().release(devid, kept, start - kept);
                     kept = start + len;
                 }
@@ -162,13 +163,13 @@ impl Discarder {
         discarded
     }
 
-    /// Starts the thread that discards what is freed.
+    /// Starts the thread that discards freed space.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let discarder = self.clone();
         ubtrfs_threads::thread::Builder::new().name("discard".into()).spawn(move || discarder.discard_in_background())
     }
 
-    /// Stops the thread that discards after its current range.
+    /// Stops this thread after its current range.
     pub(crate) fn stop(&self) {
         *self.stop.lock() = true;
         self.work.notify_all();
@@ -189,7 +190,7 @@ impl Discarder {
                 }
             }
             if let Err(error) = self.discard_freed() {
-                // Nothing is lost by that but space on the device.
+                // This loses nothing but space on the device.
                 tracing::warn!("freed space is no longer discarded");
                 self.info.writability.note_error(&error.at(Step::Discard));
                 self.info.space.lock().stop_discards();
@@ -203,12 +204,12 @@ fn supported(discarded: ubtrfs_volume::Result<Option<u64>>) -> Result<u64> {
     discarded?.ok_or(Error::Posix(Errno::OPNOTSUPP))
 }
 
-/// A range of a device in pieces of which each is one request.
+/// Divides a range of a device into pieces for one request each.
 fn pieces((start, len): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
     (start..start + len).step_by(PIECE as usize).map(move |at| (at, PIECE.min(start + len - at)))
 }
 
-/// The parts of `start..end` of a device without the copies of its superblock.
+/// Returns the parts of `start..end` of a device without the copies of its superblock.
 fn around_superblocks(start: u64, end: u64) -> Vec<(u64, u64)> {
     let mut pieces = Vec::new();
     let mut at = start;

@@ -20,7 +20,7 @@ pub enum Error {
     /// A plain POSIX error: no such file, not a directory, no space …
     #[error("{0}")]
     Posix(Errno),
-    /// Devices, mirrors or checksums.
+    /// An error of devices, mirrors or checksums.
     #[error("{0}")]
     Volume(#[from] ubtrfs_volume::Error),
     /// A tree can't be read or merged.
@@ -69,14 +69,15 @@ pub enum Error {
         /// Why it failed.
         source: Box<Error>,
     },
-    /// The error by which the file system turned read-only, shared by all whom it concerns.
+    /// The error by which the file system turned read-only, shared by all operations that it
+    /// affects.
     #[error(transparent)]
     Shared(Arc<Error>),
-    /// What an fsync or a commit was to make durable may be lost, after an error that others may
-    /// have got as well.
+    /// Changes that an fsync or a commit was to make durable may be lost, because of an error that
+    /// other operations may have got as well.
     #[error("what was changed may not be durable: {}", sentence(.0))]
     NotDurable(#[source] Arc<Error>),
-    /// A thread has panicked while it changed what commits write: what it did may be half done, so
+    /// A thread has panicked while it changed what commits write. Its changes may be half done, so
     /// nothing becomes durable after that.
     #[error("a thread of the file system has panicked, and nothing is written after that")]
     Panicked,
@@ -95,7 +96,7 @@ pub enum Refusal {
         with_kernels(.0)
     )]
     UnknownIncompat(Vec<String>),
-    /// Features that allow reading only.
+    /// Features that only reading supports.
     #[error(
         "the volume uses features that ubtrfs can only read: {}; mount it with -o ro, or by the kernel's btrfs, which can \
          write it from there on",
@@ -119,7 +120,7 @@ pub enum Refusal {
     /// A log may be ignored only by read-only mounts.
     #[error("the volume holds a log: nologreplay passes over it only together with ro")]
     LogPassedOver,
-    /// What is left out while reading would be lost by writing.
+    /// A writer would lose what a rescue mount leaves out while reading.
     #[error("a damaged volume is read as far as it goes only together with ro")]
     RescueOfWriters,
     /// A state that this version can't maintain while writing.
@@ -132,7 +133,7 @@ pub enum Refusal {
          and -o subvolid=ID mounts another subvolume"
     )]
     RootIsNoDirectory(TreeId),
-    /// The path of a subvolume and the id of another one.
+    /// The path of a subvolume was given, with the id of another one.
     #[error("the subvolume at '{path}' has the id {found}, and not {wanted}")]
     OtherSubvolume {
         /// The path that was given.
@@ -142,7 +143,7 @@ pub enum Refusal {
         /// The id that was given.
         wanted: TreeId,
     },
-    /// A subvolume that isn't there.
+    /// A subvolume that does not exist.
     #[error("there is no subvolume {0}")]
     NoSubvolume(String),
 }
@@ -178,8 +179,8 @@ impl From<Errno> for Error {
 }
 
 impl Error {
-    /// The errno that a program sees. `EAGAIN` is for threads that
-    /// [must not wait](crate::scheduling::nonblocking).
+    /// Returns the errno that a program sees. `EAGAIN` is only for threads that [must not
+    /// wait](crate::scheduling::nonblocking).
     pub fn errno(&self) -> Errno {
         match self {
             Self::Posix(errno) => *errno,
@@ -194,17 +195,18 @@ impl Error {
         }
     }
 
-    /// What it says and what its causes say, in one line.
+    /// Returns its message and those of its causes, in one line.
     pub fn chain(&self) -> String {
         sentence(self)
     }
 
-    /// Where a device failed, if that is the cause.
+    /// Returns where a device failed, if that is the cause.
     pub fn device_fault(&self) -> Option<DeviceFault> {
         self.volume_error().and_then(VolumeError::device_fault)
     }
 
-    /// What was being done, from the operation to its part, and the error that it came to.
+    /// Returns the steps in which it occurred, from the operation to its part, and the error at
+    /// their end.
     pub fn steps(&self) -> (Vec<Step>, &Self) {
         let (mut steps, mut error) = (Vec::new(), self);
         loop {
@@ -223,7 +225,7 @@ impl Error {
         }
     }
 
-    /// What the volume said, if that is the cause.
+    /// Returns the volume's error, if that is the cause.
     fn volume_error(&self) -> Option<&VolumeError> {
         match self.steps().1 {
             Self::Volume(error) | Self::Data(DataError::Volume(error)) => Some(error),
@@ -234,17 +236,17 @@ impl Error {
         }
     }
 
-    /// The same as the cause of a step that failed. An error that others share stays as it is.
+    /// Returns the error as the cause of a failed step. An error that others share stays as it is.
     pub(crate) fn at(self, step: Step) -> Self {
         if let Self::Shared(_) = self { self } else { Self::Step { step, source: Box::new(self) } }
     }
 
-    /// The same, to be shared.
+    /// Returns the error in a form that can be shared.
     pub(crate) fn shared(self) -> Arc<Self> {
         if let Self::Shared(error) = self { error } else { Arc::new(self) }
     }
 
-    /// Of what was to become durable when this happened.
+    /// Returns the error of an operation that was to make changes durable when `error` occurred.
     pub(crate) fn not_durable(error: Arc<Self>) -> Self {
         match &*error {
             Self::NotDurable(cause) | Self::Aborted(cause) => Self::NotDurable(cause.clone()),
@@ -252,7 +254,7 @@ impl Error {
         }
     }
 
-    /// Whether it only says that an error came before.
+    /// Whether it only reports that another error occurred before.
     pub(crate) fn is_consequence(&self) -> bool {
         match self {
             Self::NotDurable(_) | Self::Aborted(_) => true,
@@ -262,7 +264,8 @@ impl Error {
     }
 }
 
-/// The errno of an error that comes while a volume is opened, if it is not just one of its devices.
+/// Returns the errno of an error that opening a volume causes, unless one of its devices merely
+/// fails.
 fn errno_of_opening(error: &VolumeError) -> Option<Errno> {
     match error {
         VolumeError::Open { source, .. } => Errno::from_io_error(source),
@@ -277,9 +280,9 @@ fn errno_of_opening(error: &VolumeError) -> Option<Errno> {
     }
 }
 
-/// Says at which step something failed.
+/// Adds to an error the step that failed.
 pub(crate) trait AtStep<T> {
-    /// The error becomes the cause of a step that failed.
+    /// Makes the error the cause of a failed step.
     fn at(self, step: Step) -> Result<T>;
 }
 

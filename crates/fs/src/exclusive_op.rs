@@ -1,5 +1,5 @@
-//! Operations that change where chunks are, of which a volume has one at a time: balances, and the
-//! removal, the resizing and the replacement of devices.
+//! Operations that move chunks: balances, and the removal, the resizing and the replacement of
+//! devices. A volume runs only one of them at a time.
 
 use ubtrfs_threads::{Condvar, Mutex, Rank};
 
@@ -8,15 +8,15 @@ use crate::error::{Errno, Result};
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// The mount ends: nothing begins any more.
+    /// Whether the mount is about to end, so that none begins any more.
     is_ending: bool,
 }
 
-/// Whether one is under way.
+/// Whether an exclusive operation is running.
 #[derive(Debug)]
 pub(crate) struct ExclusiveOp {
     state: Mutex<State>,
-    /// Signalled when one has ended.
+    /// Signalled when the operation has ended.
     ended: Condvar,
 }
 
@@ -26,12 +26,13 @@ impl Default for ExclusiveOp {
     }
 }
 
-/// One that is under way, until this is dropped.
+/// A running exclusive operation. It ends when this is dropped.
 #[must_use]
 pub(crate) struct Running<'a>(&'a ExclusiveOp);
 
 impl ExclusiveOp {
-    /// Begins one. `EINPROGRESS` if there is one, `ECANCELED` when the mount ends.
+    /// Begins an operation. `EINPROGRESS` if one is running, `ECANCELED` when the mount is about to
+    /// end.
     pub(crate) fn begin(&self) -> Result<Running<'_>> {
         let mut state = self.state.lock();
         if state.is_ending {
@@ -44,7 +45,8 @@ impl ExclusiveOp {
         Ok(Running(self))
     }
 
-    /// Lets none begin any more, and waits for the one that is under way, which has to ask.
+    /// Prevents new operations, and waits for the running one, which has to call
+    /// [`Self::is_ending`].
     pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         state.is_ending = true;
@@ -53,7 +55,7 @@ impl ExclusiveOp {
         }
     }
 
-    /// Whether the one that is under way is to end soon.
+    /// Whether the running operation has to end soon.
     pub(crate) fn is_ending(&self) -> bool {
         self.state.lock().is_ending
     }

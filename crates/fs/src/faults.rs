@@ -1,26 +1,26 @@
-//! What goes wrong on purpose, for tests of the tests, and hooks into a commit.
+//! Faults that tests inject to test the tests, and hooks into a commit.
 //!
-//! The switches are there with the feature `testing` only. Without it the questions that the engine
-//! asks here have constant answers, and nothing of the faults is left in a program.
+//! The switches exist only with the feature `testing`. Without it the engine's queries here have
+//! constant answers, and no fault is left in a program.
 
-/// Something that the log gets wrong on purpose: tests of the tests.
+/// A fault of the log, to test the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFault {
-    /// A new directory is not logged with what lies in it.
+    /// A new directory is not logged together with an inode in it.
     ForgetParent,
     /// Names that an inode lost are not logged.
     ForgetRemovedName,
-    /// Of names that share an item only those are logged that changed.
+    /// Of the names that share an item, only the changed ones are logged.
     ForgetSiblingName,
-    /// Xattrs of the last commit are left out.
+    /// Xattrs of the last commit are not logged.
     ForgetXattr,
-    /// Of an inode of which only the names were asked for xattrs are logged as they are now, and
-    /// nothing else.
+    /// If only the names of an inode have to be logged, its xattrs are logged in their present
+    /// state, and nothing else.
     AnticipateXattr,
-    /// Checksums of data that was written into reserved space are left out.
+    /// Checksums of data that was written to preallocated space are not logged.
     ForgetPlacedSums,
-    /// A file that was an orphan at the last commit is logged, though that can't say that it is
-    /// none any more.
+    /// A file that was an orphan at the last commit is logged, although the log can't say that it
+    /// is not an orphan any more.
     KeepOrphan,
     /// Log nodes are overwritten while a durable superblock refers to them.
     ReusePinned,
@@ -28,56 +28,57 @@ pub enum LogFault {
     ForgetGrownExtent,
     /// Compressed extents are taken to have as many bytes on disk as in the file.
     MistakePackedLength,
-    /// Who needs the tree log while a log is in flight waits for the thread that leads its group.
+    /// A thread that needs the tree log while a log is in flight waits for the leader of its group.
     LeaveToLeader,
 }
 
-/// Something that a commit gets wrong on purpose: tests of the tests.
+/// A fault of a commit, to test the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitFault {
     /// Data of a frozen inode is written by the newest flags of the inode.
     NewestFlags,
     /// Fsyncs that joined the log of a commit are answered before its superblock is written.
     AnswerEarly,
-    /// What the root node of a snapshot points to has no reference more than before.
+    /// The children of a snapshot's root node get no additional reference.
     ForgetSharedReferences,
-    /// The source of a snapshot does not note that it shares its nodes from here on.
+    /// The source of a snapshot does not record that it shares its nodes from then on.
     ForgetLastSnapshot,
     /// A snapshot gets its entry before its source is copied.
     EntryFirst,
-    /// A reset removes the subvolume in one commit, and the next one puts another in its place.
+    /// A reset removes the subvolume in one commit, and the next commit puts the other one in its
+    /// place.
     ResetInTwoSteps,
-    /// Subvolumes are dropped without a reservation though readers hold back what that frees.
+    /// Subvolumes are dropped without a reservation although readers hold back the freed space.
     FreeUnreserved,
-    /// A subvolume becomes writable in memory by the operation that asked for it, after the commit.
+    /// After the commit, the operation that makes a subvolume writable also does so in memory.
     ReadOnlyAfterPublish,
-    /// Deleted subvolumes are released though somebody has something of them open.
+    /// Deleted subvolumes are released although programs have files of them open.
     ReleaseOpen,
-    /// Chunks get the room by which a device grows before the volume has the device so.
+    /// Chunks may use the new space of a device that grows before the volume has the new size.
     GrowAtOnce,
 }
 
-/// Something that bringing devices up to the others gets wrong on purpose: tests of the tests.
+/// A fault of the resilvering of lagging devices, to test the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResilverFault {
-    /// A device gets all but what a balance has copied for the next commit.
+    /// A device gets everything except the copies that a balance has made for the next commit.
     OverlookCopies,
-    /// What is compared is what is kept in memory of devices that are far away.
+    /// For distant devices, the comparison uses what is cached in memory.
     CompareKept,
-    /// A device that takes writes again stays behind until the next mount.
+    /// A device that accepts writes again lags until the next mount.
     LeaveBehind,
-    /// A device lags as long as anything is missing on it, also what no other one has.
+    /// A device lags as long as anything is missing on it, even if no other device has it.
     MissWhatNobodyHas,
 }
 
-/// How far a commit has come.
+/// A point that a commit has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitStep {
-    /// Its transaction is frozen; nothing of it has been written.
+    /// The transaction is frozen; nothing of it has been written.
     Frozen,
-    /// Its chunks are in the chunk tree, and no others will be; other trees are not merged.
+    /// The chunk tree contains the commit's chunks, and gets no others; other trees are not merged.
     ChunksTaken,
-    /// Its trees are merged; no node has been written.
+    /// The trees are merged; no node has been written.
     Merged,
 }
 
@@ -87,10 +88,10 @@ mod switches {
 
     use super::{CommitFault, CommitStep, LogFault, ResilverFault};
 
-    /// What a test does at each step of a commit.
+    /// The action of a test at each step of a commit.
     type AtStep = dyn Fn(CommitStep) + Send + Sync;
 
-    /// What a test has to do while a commit is under way, in the thread that commits.
+    /// The action of a test during a commit, in the thread that commits.
     #[derive(Clone)]
     pub struct CommitHook(pub Arc<AtStep>);
 
@@ -100,30 +101,30 @@ mod switches {
         }
     }
 
-    /// What goes wrong on purpose in a mount.
+    /// The injected faults of a mount.
     #[derive(Clone, Debug, Default)]
     #[allow(clippy::struct_excessive_bools, reason = "each goes wrong by itself")]
     pub struct Faults {
-        /// What the log gets wrong.
+        /// The fault of the log.
         pub log: Option<LogFault>,
-        /// What commits get wrong.
+        /// The fault of commits.
         pub commit: Option<CommitFault>,
-        /// What bringing devices up to the others gets wrong.
+        /// The fault of resilvering.
         pub resilver: Option<ResilverFault>,
-        /// What happens while a commit is under way.
+        /// The action during commits.
         pub hook: Option<CommitHook>,
-        /// Nobody looks whether what an operation adds still fits the item that it goes to.
+        /// Nothing checks whether what an operation adds still fits in the item that it goes to.
         pub unchecked_items: bool,
-        /// Fill metadata up as if no kernel would ever mount the volume.
+        /// Metadata is filled up as if no kernel would ever mount the volume.
         pub forget_global_reserve: bool,
-        /// Dirty data becomes what options and flags ask for when it is written back, whether that
-        /// was reserved or not.
+        /// Dirty data takes the form that options and flags require when it is written back,
+        /// whether space for that form was reserved or not.
         pub forget_forms: bool,
-        /// A reflink within a file adds what it shares in flight to the file once more.
+        /// A reflink within a file adds the ordered extents that it shares to the file once more.
         pub repeat_in_flight: bool,
-        /// To punch a hole, data that the commit in flight has yet to write is a hole already.
+        /// Hole punching takes data that the commit in flight has yet to write for a hole.
         pub overlook_frozen: bool,
-        /// What moves is looked up as if all of a half-dropped subvolume were there.
+        /// Relocation looks up half-dropped subvolumes as if they were complete.
         pub overlook_drops: bool,
     }
 
@@ -176,7 +177,7 @@ mod switches {
 mod switches {
     use super::{CommitFault, CommitStep, LogFault, ResilverFault};
 
-    /// Nothing goes wrong on purpose.
+    /// The absence of faults.
     #[derive(Clone, Copy, Debug, Default)]
     pub(crate) struct Faults;
 

@@ -9,10 +9,10 @@ use crate::committed::Committed;
 use crate::error::Result;
 use crate::inode::{InodeId, InodeState};
 
-/// What the map of a file is made of, for as long as its lock is held.
+/// The layers below the pending layout of a file, for as long as its lock is held.
 pub(crate) struct FileMap {
     bottom: Box<dyn PieceSource>,
-    /// Keeps the space of the tree that `bottom` looks into from being used again.
+    /// Keeps the space of the tree that `bottom` reads from being reused.
     _committed: Arc<Committed>,
 }
 
@@ -27,7 +27,7 @@ impl FileMap {
         Ok(Self { bottom, _committed: committed.clone() })
     }
 
-    /// All layers.
+    /// Calls `look` with all layers.
     pub(crate) fn with_stack<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
         match &state.frozen {
             Some(frozen) => look(Stack::new(&[&state.pending.layout, &frozen.batch.layout], &*self.bottom)),
@@ -35,7 +35,7 @@ impl FileMap {
         }
     }
 
-    /// What lies below the pending layer.
+    /// Calls `look` with the layers below the pending one.
     pub(crate) fn with_lower<T>(&self, state: &InodeState, look: impl FnOnce(Stack<'_>) -> T) -> T {
         match &state.frozen {
             Some(frozen) => look(Stack::new(&[&frozen.batch.layout], &*self.bottom)),
@@ -43,12 +43,12 @@ impl FileMap {
         }
     }
 
-    /// The committed tree's layer.
+    /// Returns the committed tree's layer.
     pub(crate) fn bottom(&self) -> &dyn PieceSource {
         &*self.bottom
     }
 
-    /// What lies below the frozen layer.
+    /// Returns the layers below the frozen one.
     pub(crate) fn committed(&self) -> Stack<'_> {
         Stack::new(&[], &*self.bottom)
     }

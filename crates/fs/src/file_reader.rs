@@ -1,4 +1,4 @@
-//! Reading a file through all its layers: dirty data and layouts of the open transaction and of the
+//! Reads a file through all its layers: dirty data and layouts of the open transaction and of the
 //! one that is being committed, then the committed trees. Data in flight takes precedence over the
 //! devices.
 
@@ -18,16 +18,16 @@ use crate::fs_info::FsInfo;
 use crate::inode::{InodeId, InodeState, OrderedExtents};
 use crate::transaction::Transaction;
 
-/// The devices, below the data that is in flight to them.
+/// A data source that prefers data in flight to the devices.
 struct InFlightFirst<'a> {
     ordered: &'a OrderedExtents,
     volume: &'a Volume,
-    /// Where reads of the devices are left to the caller.
+    /// Collects the reads of devices that are left to the caller, if they may be.
     deferrals: Option<&'a Deferrals>,
 }
 
 impl InFlightFirst<'_> {
-    /// Copies data in flight into `buf`; returns the other ranges of `buf`, in order.
+    /// Copies data in flight into `buf`, and returns the remaining ranges of `buf`, in order.
     fn copy(&self, at: Logical, buf: &mut [u8]) -> Vec<Range<usize>> {
         let mut missing = Vec::new();
         let mut done = 0;
@@ -65,7 +65,7 @@ impl DataSource for InFlightFirst<'_> {
     }
 }
 
-/// Checksums of data that is not committed, and below them the checksum tree.
+/// Checksums of uncommitted data, and below them the checksum tree.
 struct NewestSums<'a> {
     /// Newest first.
     transactions: &'a [Arc<Transaction>],
@@ -79,7 +79,7 @@ impl Checksums for NewestSums<'_> {
             return Ok(sums);
         }
         let below = NewestSums { transactions: older, tree: self.tree };
-        // Looking below may take a device: not with the lock held.
+        // A lookup below may read from a device, so it must not happen with the lock held.
         let known: Vec<(u64, Option<Vec<u8>>)> = match &*newest.later_sums() {
             Some(later) => {
                 later.pieces(at, len).into_iter().map(|(len, sums)| (len, sums.map(<[u8]>::to_vec))).collect()
@@ -98,7 +98,7 @@ impl Checksums for NewestSums<'_> {
     }
 }
 
-/// Reads the content of files, whose locks the callers hold.
+/// Reads the content of files. The callers hold the locks of the files.
 pub(crate) struct FileReader {
     info: Arc<FsInfo>,
     extents: ExtentReader,
@@ -109,19 +109,19 @@ impl FileReader {
         Self { extents: ExtentReader::new(info.volume.sector_size()), info }
     }
 
-    /// Forgets content of extents that a commit may have freed.
+    /// Forgets cached content of extents that a commit may have freed.
     pub(crate) fn forget(&self) {
         self.extents.forget();
     }
 
-    /// Reads whole sectors through all layers, each byte of them. Bytes beyond the end of the file
-    /// are as in the layers.
+    /// Reads whole sectors through all layers, and fills each byte of `buf`. Bytes beyond the end
+    /// of the file are those of the layers.
     pub(crate) fn read_sectors(&self, id: InodeId, state: &InodeState, at: u64, buf: &mut [u8]) -> Result<()> {
         self.read_layers(id, state, at, buf, None)
     }
 
-    /// The same, but leaves to the caller what would have to be read from devices; `WouldBlock`
-    /// where that is impossible. The file has `len` bytes of these sectors.
+    /// Does the same, but leaves reads from devices to the caller; `WouldBlock` if that is
+    /// impossible. The file has `len` bytes in these sectors.
     pub(crate) fn begin_read(
         &self,
         id: InodeId,
@@ -190,13 +190,13 @@ impl FileReader {
         if deferrals.is_some_and(|deferrals| !deferrals.is_empty())
             && state.dirty_layers().any(|dirty| dirty.next_run(at, 1).is_some_and(|(start, _)| start < end))
         {
-            // What is read later would hide newer data.
+            // The data that the caller reads later would hide newer data.
             ubtrfs_tree::nonblocking(ubtrfs_tree::ensure_may_block)?;
         }
         Ok(())
     }
 
-    /// Whether the sector at `at` holds anything.
+    /// Whether there is data or dirty data in the sector at `at`.
     pub(crate) fn has_data(&self, id: InodeId, state: &InodeState, at: u64) -> Result<bool> {
         if state.dirty_layers().any(|dirty| dirty.covers(at..at + 1)) {
             return Ok(true);
@@ -205,7 +205,7 @@ impl FileReader {
         Ok(pieces.iter().any(|mapped| mapped.piece.is_data()))
     }
 
-    /// Bytes on disk of the content from `from` on.
+    /// Returns the bytes on disk of the content from `from` on.
     pub(crate) fn bytes_beyond(&self, id: InodeId, state: &InodeState, from: u64) -> Result<u64> {
         if from == 0 {
             return Ok(0);

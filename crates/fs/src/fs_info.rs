@@ -1,5 +1,5 @@
-//! What all parts of a mounted file system share: the volume and its trees as of the last commit,
-//! space, transactions, inodes, and the read-only state.
+//! The state that all parts of a mounted file system share: the volume and its trees as of the last
+//! commit, space, transactions, inodes, and the read-only state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ pub(crate) struct Counters {
     pub(crate) commits: AtomicU64,
     pub(crate) commit_micros: AtomicU64,
     pub(crate) commit_bytes: AtomicU64,
-    /// Of them, those of the last commit.
+    /// The part of `commit_bytes` that the last commit wrote.
     pub(crate) last_commit_bytes: AtomicU64,
     pub(crate) fsyncs: AtomicU64,
     pub(crate) fsyncs_without_work: AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct Counters {
     pub(crate) leaves_written_early: AtomicU64,
 }
 
-/// What a mounted file system is made of.
+/// The shared state of a mounted file system.
 pub(crate) struct FsInfo {
     pub(crate) volume: Arc<Volume>,
     pub(crate) cache: Arc<NodeCache>,
@@ -64,27 +64,27 @@ pub(crate) struct FsInfo {
     pub(crate) inodes: InodeTable,
     pub(crate) counters: Counters,
     pub(crate) commit_request: WorkRequest,
-    /// Bringing devices that lag up to the others.
+    /// Requests to resilver lagging devices.
     pub(crate) resilver_request: WorkRequest,
     pub(crate) exclusive_op: ExclusiveOp,
-    /// Held shared from the first copy of extents that are moved until a commit has them: a device
-    /// that fails one of these writes does not get it from what commits have.
+    /// Held shared from the first copy of extents that are moved until a commit contains them. If a
+    /// device fails a write of such a copy, resilvering from commits can't supply it.
     pub(crate) uncommitted_copies: RwLock<()>,
     pub(crate) roots: PublishedRoots,
     pub(crate) subvolumes: SubvolumeTable,
     pub(crate) deleted: DeletedSubvolumes,
     pub(crate) writability: Writability,
-    /// Of threads that commit or write a log.
+    /// Panics of threads that commit or write a log.
     pub(crate) panics: Panics,
     mounted_subvolume: TreeId,
-    /// It is like any other one.
+    /// Whether the mounted subvolume is treated like any other.
     shows_whole: AtomicBool,
     pub(crate) file_defaults: FileDefaults,
     pub(crate) features: UsedFeatures,
 }
 
 impl FsInfo {
-    /// Of a volume as its last commit left it.
+    /// Creates the state of a volume as its last commit left it.
     pub(crate) fn new(
         volume: Arc<Volume>,
         cache: Arc<NodeCache>,
@@ -94,7 +94,8 @@ impl FsInfo {
         read_only: bool,
         mounted_subvolume: TreeId,
     ) -> Self {
-        // A generation that a crash left in a copy of the superblock alone stays that commit's.
+        // If a crash left a generation only in a superblock copy, that generation is not used
+        // again.
         let skips = !read_only && volume.may_have_copy_ahead();
         let next = committed.generation.next();
         let first = if skips { next.next() } else { next };
@@ -127,12 +128,12 @@ impl FsInfo {
         InodeId::root_of(self.mounted_subvolume)
     }
 
-    /// From now on the volume is shown from its top level.
+    /// Shows the volume from its top level from now on.
     pub(crate) fn show_whole(&self) {
         self.shows_whole.store(true, Ordering::Release);
     }
 
-    /// Whether a subvolume has to stay, since nothing around it is shown.
+    /// Whether a subvolume can't be deleted, since the mount shows nothing outside it.
     pub(crate) fn has_to_stay(&self, id: TreeId) -> bool {
         id == self.mounted_subvolume && !self.shows_whole.load(Ordering::Acquire)
     }
@@ -150,18 +151,18 @@ impl FsInfo {
     }
 
     /// Whether nothing has changed since the last commit that ended: neither in the open
-    /// transaction nor in one that is being committed. That is looked for last, since the open one
-    /// becomes it.
+    /// transaction nor in one that is being committed. The latter is checked last, since the open
+    /// transaction becomes it.
     pub(crate) fn is_all_committed(&self) -> bool {
         self.gate.current().is_empty() && !self.roots.has_frozen()
     }
 
-    /// The time that changes are stamped with.
+    /// Returns the time of a change made now.
     pub(crate) fn now(&self) -> Timespec {
         self.options.reproducible.map_or_else(clock::now, |fixed| fixed.time)
     }
 
-    /// The id of a new subvolume.
+    /// Returns the UUID of a new subvolume.
     pub(crate) fn new_uuid(&self, tree: TreeId) -> Uuid {
         let derive = |seed: Uuid| uuid::Uuid::new_v5(&uuid::Uuid::from_bytes(seed.0), &tree.0.to_le_bytes());
         let uuid = self.options.reproducible.map_or_else(uuid::Uuid::new_v4, |fixed| derive(fixed.seed));
@@ -173,19 +174,19 @@ impl FsInfo {
         self.features.has_verity() || self.committed().superblock.compat_ro.contains(CompatRo::VERITY)
     }
 
-    /// The last commit's number.
+    /// Returns the generation of the last commit.
     pub(crate) fn generation(&self) -> Generation {
         self.committed().generation
     }
 
-    /// The last commit. A reference to it keeps the space of its trees from being reused; it must
-    /// be held during lookups in them.
+    /// Returns the last commit. A reference to it keeps the space of its trees from being reused,
+    /// and must be held during lookups in them.
     pub(crate) fn committed(&self) -> Arc<Committed> {
         self.roots.committed()
     }
 
-    /// How often the locks were taken that all requests may share. Those of the inode table and of
-    /// the node cache are many, one for each part.
+    /// Counts how often the locks were taken that all requests may share. The inode table and the
+    /// node cache have many locks, one for each shard.
     pub(crate) fn lock_counters(&self) -> impl Iterator<Item = (&'static str, LockCounters)> {
         [
             ("gate", self.gate.counters()),
@@ -198,7 +199,7 @@ impl FsInfo {
         .into_iter()
     }
 
-    /// The open transaction and the one that is being committed.
+    /// Returns the open transaction and the one that is being committed.
     pub(crate) fn open_transactions(&self) -> Vec<Arc<Transaction>> {
         let mut transactions = vec![self.gate.current()];
         transactions.extend(self.roots.frozen());
@@ -214,8 +215,8 @@ impl FsInfo {
         })
     }
 
-    /// Has the subvolumes of which the commit just published says whether they can be changed be so
-    /// in memory: the operation that asked for it would come too late, after those that ask for the
+    /// Sets subvolumes read-only or writable in memory as the commit just published says. The
+    /// operation that requested the change would do so too late, after operations that request the
     /// opposite in the open transaction.
     fn follow_read_only(&self, committed: &Committed) {
         let Some(ended) = self.roots.frozen() else { return };
@@ -223,7 +224,7 @@ impl FsInfo {
         if changed.is_empty() {
             return;
         }
-        // Commits alone open another one.
+        // Only commits open another transaction.
         let open = self.gate.current();
         let open = open.subvolumes();
         for id in changed {
@@ -233,11 +234,11 @@ impl FsInfo {
         }
     }
 
-    /// Notes, in the open transaction, that a subvolume becomes read-only or writable with its
-    /// commit. Nothing of one that becomes read-only is changed in later transactions, so it is in
-    /// memory from now on.
+    /// Records in the open transaction that a subvolume becomes read-only or writable with its
+    /// commit. A subvolume that becomes read-only must not change in later transactions, so it is
+    /// read-only in memory from now on.
     pub(crate) fn change_read_only(transaction: &Transaction, id: TreeId, subvolume: &Subvolume, to: bool) {
-        // Publishing looks at both under this lock.
+        // Publishing accesses both under this lock.
         let mut changes = transaction.subvolumes();
         changes.read_only.insert(id, to);
         if to {
@@ -250,20 +251,20 @@ impl FsInfo {
         error.errno() != Errno::AGAIN && self.options.rescue.passes_over(error)
     }
 
-    /// Turns [read-only for good](Writability::abort).
+    /// Makes the file system [read-only for good](Writability::abort).
     pub(crate) fn abort(&self, error: Error) -> Arc<Error> {
         let error = self.writability.abort(error, || self.volume.set_read_only());
         self.commit_request.ask();
         error
     }
 
-    /// The error by which the file system turned read-only, if it did.
+    /// Returns the error by which the file system turned read-only, if it did.
     pub(crate) fn aborted(&self) -> Option<Arc<Error>> {
         self.writability.aborted()
     }
 
-    /// An error if a thread has panicked while it changed what commits and logs write. Asked before
-    /// a superblock is written: what such a thread left may be half done.
+    /// Fails if a thread has panicked while it changed what commits and logs write. To be called
+    /// before a superblock is written, since the changes of such a thread may be half done.
     pub(crate) fn check_panics(&self) -> Result<()> {
         let has_panicked = self.panics.any() || self.gate.has_panicked() || self.space.has_panicked();
         if has_panicked {
@@ -278,20 +279,20 @@ impl FsInfo {
         self.deleted.is_deleted(subvolume)
     }
 
-    /// Whether it is the root directory of a deleted subvolume: its entries can be looked up, and
-    /// are neither listed nor changed, as in a directory that was removed. Stays so while the
-    /// directory is locked.
+    /// Whether it is the root directory of a deleted subvolume. Its entries can be looked up, but
+    /// neither listed nor changed, as in a directory that was removed. The answer stays valid while
+    /// the directory is locked.
     pub(crate) fn is_deleted_root(&self, dir: InodeId) -> bool {
         dir.ino == Ino::ROOT_DIR && self.is_deleted(dir.subvolume)
     }
 
-    /// Whether parts of the subvolume's tree may be gone, soon or already.
+    /// Whether parts of the subvolume's tree may be dropped, already or soon.
     pub(crate) fn is_being_dropped(&self, subvolume: TreeId) -> bool {
         self.deleted.is_released(subvolume) && !self.committed().has_subvolume(subvolume)
     }
 
-    /// The commit has been published, and its inodes have no batch of it any more: what subvolumes
-    /// it has put others in place of have no name from now on.
+    /// Marks the subvolumes that a commit has replaced as deleted. The commit has been published,
+    /// and its inodes have no batch of it any more.
     pub(crate) fn end_replaced(&self, transaction: &Transaction) {
         let changes = transaction.subvolumes();
         for replaced in changes.new.iter().filter_map(|new| new.replaces) {
@@ -299,16 +300,16 @@ impl FsInfo {
         }
     }
 
-    /// A number that no subvolume has had.
+    /// Returns an id that no subvolume has had.
     pub(crate) fn new_tree_id(&self) -> Result<TreeId> {
         self.subvolumes.new_id(&self.committed(), self.deleted.last())
     }
 
-    /// The newest transaction before `generation` whose snapshot of a subvolume shares what that
-    /// had then; the commit in flight counts.
+    /// Returns the newest transaction before `generation` that contains a snapshot of a subvolume,
+    /// which shares what the subvolume had then. The commit in flight counts, too.
     pub(crate) fn last_snapshot(&self, id: TreeId, generation: Generation) -> Generation {
-        // Before the committed trees are looked at: a transaction that is in this list no longer is
-        // in them.
+        // This is read before the committed trees, which contain every transaction that is not in
+        // flight any more.
         let in_flight = self.roots.frozen().filter(|frozen| frozen.generation < generation);
         if let Some(frozen) = in_flight.filter(|frozen| frozen.subvolumes().has_snapshot_of(id)) {
             return frozen.generation;
@@ -316,7 +317,7 @@ impl FsInfo {
         self.committed().trees.get(id).map_or(Generation(0), |tree| tree.item.last_snapshot)
     }
 
-    /// An error if this subvolume is read-only.
+    /// Fails with `EROFS` if this subvolume is read-only; returns it otherwise.
     pub(crate) fn check_writable(&self, subvolume: TreeId) -> Result<Arc<Subvolume>> {
         self.writability.check()?;
         let subvolume = self.subvolume(subvolume)?;
@@ -333,7 +334,7 @@ impl FsInfo {
         self.committed().trees.get(id.subvolume).is_some_and(TreeRoot::is_read_only)
     }
 
-    /// A subvolume, from memory or from the committed trees.
+    /// Returns a subvolume, from memory or from the committed trees.
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<Subvolume>> {
         if let Some(found) = self.subvolumes.get(id) {
             return Ok(found);
@@ -342,8 +343,8 @@ impl FsInfo {
         self.roots.load(load, |loaded| self.subvolumes.insert(id, &loaded))
     }
 
-    /// The inode, from memory or from the committed trees. `ESTALE` for one of a subvolume that was
-    /// deleted and that nobody had anything open of.
+    /// Returns the inode, from memory or from the committed trees. `ESTALE` if its subvolume was
+    /// deleted and no file of it is open.
     pub(crate) fn inode(&self, id: InodeId) -> Result<Arc<Inode>> {
         if self.deleted.is_released(id.subvolume) {
             return Err(Errno::STALE.into());
@@ -359,22 +360,22 @@ impl FsInfo {
         self.roots.load(load, |loaded| self.inodes.insert(loaded))
     }
 
-    /// Whether an inode has references: [`Self::lookup`] and others take them, [`Self::forget`]
-    /// drops them.
+    /// Whether an inode has references: lookups and others take them,
+    /// [`References::forget`](crate::References::forget) drops them.
     pub(crate) fn is_referenced(&self, id: InodeId) -> bool {
         self.inodes.is_referenced(id)
     }
 
-    /// Whether an inode is locked, perhaps for long, so that reading it (or, `to_change`, changing
-    /// it) might block.
+    /// Whether an inode is locked, perhaps for long, so that reading it (or changing it if
+    /// `to_change` is set) might block.
     pub(crate) fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
         self.inodes
             .get(id)
             .is_some_and(|inode| if to_change { inode.try_write().is_none() } else { inode.try_read().is_none() })
     }
 
-    /// Reserves if there is space already: starts no I/O, and does not block. The caller may hold
-    /// locks.
+    /// Reserves space if there is enough already. Starts no I/O, and does not block. The caller may
+    /// hold locks.
     pub(crate) fn try_reserve(&self, demand: Demand) -> Option<Reservation<'_>> {
         if self.changes() > self.most_changes() {
             self.commit_request.ask();
@@ -383,9 +384,9 @@ impl FsInfo {
         space.reserve(demand).ok().map(|()| Reservation::of(&self.space, &mut space, demand))
     }
 
-    /// The memory of the open transaction, in bytes. Dirty data, of any transaction, counts with a
-    /// part of its size: it has a limit of its own, and leaves no work for the commit once it is
-    /// written back.
+    /// Returns the memory of the open transaction, in bytes. Dirty data, of any transaction, counts
+    /// with a part of its size: it has a limit of its own, and leaves no work for the commit once
+    /// it is written back.
     pub(crate) fn changes(&self) -> u64 {
         const DIRTY_PART: (u64, u64) = (2, 7);
         let open = self.gate.current();
@@ -401,13 +402,13 @@ impl FsInfo {
         open.memory().dirty() + self.roots.frozen_dirty_bytes()
     }
 
-    /// The bytes of [changes](Self::changes) that one transaction should hold; there may be half as
-    /// many more (invariant 26).
+    /// The number of bytes of [changes](Self::changes) that one transaction should not exceed; it
+    /// may exceed them by half (invariant 26).
     ///
-    /// A commit needs about as much working memory as its transaction holds, while the next
-    /// transaction fills: at the worst the two take five eighths of the memory. With three tenths
-    /// for the node cache and an eighth for clean inodes that is all of it and a twentieth more;
-    /// the three rarely reach their maximum together.
+    /// A commit needs about as much working memory as its transaction takes, while the next
+    /// transaction fills: in the worst case the two take five eighths of the memory. With three
+    /// tenths for the node cache and an eighth for clean inodes that is a twentieth more than all
+    /// of it, but the three rarely reach their maximum together.
     pub(crate) fn most_changes(&self) -> u64 {
         (self.options.memory / 7) as u64
     }
@@ -423,13 +424,13 @@ impl FsInfo {
         max_item_size(self.volume.node_size() as usize)
     }
 
-    /// Whether an item of so many bytes fits a leaf.
+    /// Whether an item of `bytes` bytes fits in a leaf.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         bytes <= self.most_of_item() || self.options.faults().has_unchecked_items()
     }
 
-    /// The size of the largest files that are kept within metadata: less than a sector, and at most
-    /// that of an item.
+    /// Returns the size of the largest inline files: less than a sector, and at most what fits in
+    /// an item.
     pub(crate) fn largest_inline(&self) -> u64 {
         let of_item = if self.options.faults().has_unchecked_items() {
             usize::MAX
@@ -439,7 +440,7 @@ impl FsInfo {
         self.options.max_inline.min(u64::from(self.volume.sector_size()) - 1).min(of_item as u64)
     }
 
-    /// What all nodes of the volume have in common.
+    /// Returns what all nodes of the volume have in common.
     pub(crate) fn geometry(&self) -> Geometry {
         let superblock = self.volume.superblock();
         Geometry {
@@ -451,15 +452,16 @@ impl FsInfo {
         }
     }
 
-    /// Proof that what has not changed since an earlier superblock is durable. If the file system
-    /// has turned read-only, the error by which it did: then it is not known what is.
+    /// Returns the proof that what has not changed since an earlier superblock is durable. If the
+    /// file system has turned read-only, returns the error by which it did: then it is not known
+    /// what is durable.
     pub(crate) fn already_durable(&self) -> std::result::Result<Durable, Arc<Error>> {
         Durable::already(self.aborted())
     }
 
-    /// Has all maps in memory say where extents are that the commit just published has moved. A
-    /// thread that holds an inode's lock may have looked them up before that, so each lock is
-    /// waited for; after that nobody knows an old address any more (invariant 40).
+    /// Replaces the addresses of extents that the commit just published has moved in all maps in
+    /// memory. A thread that holds an inode's lock may have looked up old addresses, so this waits
+    /// for each lock; afterwards no thread uses an old address any more (invariant 40).
     pub(crate) fn follow_moved(&self) {
         let Some(moved) = self.roots.moved() else { return };
         for inode in self.inodes.all() {

@@ -1,5 +1,6 @@
-//! Fsyncs that share one write of the log, and their outcome. Success requires a proof (invariant
-//! 22): a superblock that was written and flushed, or that nothing has changed since one was.
+//! Fsyncs that share one write of the log, and their outcome. Success requires a proof
+//! (invariant 22): a superblock that was written and flushed, or that nothing has changed since one
+//! was.
 
 use std::sync::Arc;
 
@@ -13,39 +14,40 @@ use crate::error::{Errno, Error, Result};
 pub(crate) struct Durable(());
 
 impl Durable {
-    /// By the superblock that refers to it.
+    /// Returns the proof for what the superblock refers to.
     pub(crate) fn by(_published: &Published) -> Self {
         Self(())
     }
 
-    /// By an earlier superblock, since nothing of it has changed after that. If the file system has
-    /// turned read-only, the error by which it did: then it is not known what is durable
-    /// (invariant 22: an earlier fsync may have failed, and nothing proves what it asked for).
+    /// Returns the proof for an inode that has not changed since an earlier superblock. If the file
+    /// system has turned read-only, returns the error by which it did: then it is not known what is
+    /// durable (invariant 22: an earlier fsync may have failed, and nothing proves that its changes
+    /// are durable).
     pub(crate) fn already(aborted: Option<Arc<Error>>) -> std::result::Result<Self, Arc<Error>> {
         aborted.map_or(Ok(Self(())), Err)
     }
 
-    /// The false proof of a commit that answers early, to test the tests.
+    /// Returns the false proof of a commit that answers early, to test the tests.
     pub(crate) fn pretended() -> Self {
         Self(())
     }
 }
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// A superblock refers to its log, or to a commit that has all of it.
+    /// A superblock refers to its log, or to a commit that contains its changes.
     Durable(Durable),
     /// Only a commit can make it durable.
     NeedsCommit,
-    /// The group was given up before it was written.
+    /// The group was abandoned before it was written.
     GivenUp,
     /// The file system has turned read-only after this error.
     Failed(Arc<Error>),
 }
 
 impl Outcome {
-    /// The result for waiting members.
+    /// Returns the result for waiting members.
     pub(crate) fn result(&self) -> Result<()> {
         match self {
             Self::Durable(_) => Ok(()),
@@ -55,7 +57,7 @@ impl Outcome {
     }
 }
 
-/// Called once with the result of an fsync.
+/// A callback that is called once with the result of an fsync.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 #[derive(Default)]
@@ -76,7 +78,8 @@ impl Default for FsyncGroup {
 }
 
 impl FsyncGroup {
-    /// Has `done` called when the group has ended; returns it, with the outcome, if it has.
+    /// Registers `done` to be called when the group ends. If it has ended, returns `done` with the
+    /// outcome.
     pub(crate) fn wait(&self, done: Done) -> Option<(Done, Outcome)> {
         let mut members = self.members.lock();
         match &members.outcome {
@@ -88,7 +91,7 @@ impl FsyncGroup {
         }
     }
 
-    /// The group has ended: tells those who wait, and those who ask later.
+    /// Ends the group: tells the waiting members, and lets later callers know the outcome.
     pub(crate) fn end(&self, outcome: &Outcome) {
         let waiting = {
             let mut members = self.members.lock();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of data that memory holds though it was submitted.
+/// The number of bytes of data that has been submitted and is still in memory.
 #[derive(Default)]
 pub(crate) struct InFlightBytes(Arc<AtomicU64>);
 
@@ -12,7 +12,7 @@ impl InFlightBytes {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Counts so many bytes.
+    /// Counts `bytes` bytes until the result is dropped.
     pub(crate) fn count(&self, bytes: u64) -> Counted {
         self.0.fetch_add(bytes, Ordering::Relaxed);
         Counted { total: self.0.clone(), bytes }

@@ -1,8 +1,8 @@
-//! An inode as programs see it: the batch of the open transaction, over the batch of the commit in
-//! flight, over the committed trees.
+//! An inode as programs see it: the batch of the open transaction, above the batch of the commit in
+//! flight, above the committed trees.
 //!
-//! Batches are looked at before the trees, and all under one hold of the inode's lock: a commit
-//! that is published moves what was frozen into the trees.
+//! Batches are read before the trees, and all of them while the inode's lock is held, since
+//! publishing a commit moves the frozen changes into the trees.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ impl InodeView<'_> {
         self.state.committed && self.id.ino != EMPTY_SUBVOLUME_INO
     }
 
-    /// An item of the inode in the committed tree.
+    /// Returns an item of the inode in the committed tree.
     pub(crate) fn committed_item(&self, item_type: ItemType, offset: u64) -> Result<Option<Item>> {
         if !self.has_items() {
             return Ok(None);
@@ -52,7 +52,7 @@ impl InodeView<'_> {
         Ok(committed.tree(self.id.subvolume)?.get(&self.key(item_type, offset))?)
     }
 
-    /// The value of an xattr.
+    /// Returns the value of an xattr.
     pub(crate) fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.state.no_xattrs {
             return Ok(None);
@@ -70,7 +70,7 @@ impl InodeView<'_> {
         Ok(None)
     }
 
-    /// The names of all xattrs.
+    /// Returns the names of all xattrs.
     pub(crate) fn xattr_names(&self) -> Result<BTreeSet<Vec<u8>>> {
         let mut names = BTreeSet::new();
         if self.state.no_xattrs {
@@ -95,7 +95,8 @@ impl InodeView<'_> {
         Ok(names)
     }
 
-    /// The lengths of the values of all xattrs whose names have this hash: they share an item.
+    /// Returns the lengths of the values of all xattrs whose names have this hash. They share an
+    /// item.
     pub(crate) fn xattr_lengths(&self, hash: u64) -> Result<BTreeMap<Vec<u8>, usize>> {
         let mut lengths = BTreeMap::new();
         let item = if self.state.no_xattrs { None } else { self.committed_item(ItemType::XATTR_ITEM, hash)? };
@@ -112,12 +113,12 @@ impl InodeView<'_> {
         Ok(lengths)
     }
 
-    /// What happened to an entry of the directory since the last commit, if anything.
+    /// Returns the newest change of an entry of the directory since the last commit, if any.
     pub(crate) fn entry_change(&self, name: &[u8]) -> Option<EntryChange> {
         self.state.batches().find_map(|batch| batch.entries.by_name.get(name)).copied()
     }
 
-    /// The names of the directory's entries that have this hash: they share an item.
+    /// Returns the names of the directory's entries that have this hash. They share an item.
     pub(crate) fn entries_with_hash(&self, hash: u64) -> Result<BTreeSet<Vec<u8>>> {
         let mut names = BTreeSet::new();
         let item = self.committed_item(ItemType::DIR_ITEM, hash)?;
@@ -134,7 +135,7 @@ impl InodeView<'_> {
         Ok(names)
     }
 
-    /// The names of the inode that would share an `INODE_EXTREF` item of this hash.
+    /// Returns the names of the inode that would share an `INODE_EXTREF` item of this hash.
     pub(crate) fn names_with_hash(&self, hash: u64) -> Result<BTreeSet<(Ino, Vec<u8>)>> {
         let mut names = BTreeSet::new();
         let key = self.key(ItemType::INODE_EXTREF, hash);
@@ -153,7 +154,8 @@ impl InodeView<'_> {
         Ok(names)
     }
 
-    /// The names of the inode, with their directories; at most `most` of those that are committed.
+    /// Returns the names of the inode with their directories, about `most` of the committed ones at
+    /// most.
     pub(crate) fn names(&self, most: usize) -> Result<BTreeSet<(Ino, Vec<u8>)>> {
         let mut names = BTreeSet::new();
         let refs = self.key(ItemType::INODE_REF, 0)..=self.key(ItemType::INODE_EXTREF, u64::MAX);
@@ -178,14 +180,14 @@ impl InodeView<'_> {
         Ok(names)
     }
 
-    /// The name that paths of the inode show: the oldest one in the directory with the highest
-    /// number. Names in extended items are none of these, as with the kernel's driver.
+    /// Returns the name that paths of the inode show: the oldest one in the directory with the
+    /// highest number. Names in extended references are left out, as in the kernel's driver.
     pub(crate) fn shown_name(&self) -> Result<Option<(Ino, Vec<u8>)>> {
         let mut changes = BTreeMap::new();
         for ((parent, name), change) in self.state.batches().rev().flat_map(|batch| batch.refs.iter()) {
             changes.insert((*parent, &**name), change.now);
         }
-        // Commits add the names of a directory in this order, behind those that it has.
+        // Commits add the names of a directory in this order, behind the existing ones.
         let added = changes.iter().filter_map(|((parent, name), index)| Some((*parent, Reverse((*index)?), *name)));
         let added = added.max().map(|(parent, _, name)| (parent, name.to_vec()));
         let mut committed = None;
@@ -209,7 +211,7 @@ impl InodeView<'_> {
         })
     }
 
-    /// The directory in which the inode, which has one name, is: a directory's `..`.
+    /// Returns the directory of an inode that has only one name: the `..` of a directory.
     pub(crate) fn parent(&self) -> Result<Option<Ino>> {
         let newest = self.state.batches().find_map(|batch| batch.refs.iter().find(|(_, change)| change.now.is_some()));
         if let Some(((parent, _), _)) = newest {
@@ -221,12 +223,12 @@ impl InodeView<'_> {
         Ok(first.transpose()?.map(|item| Ino(item.key.offset)))
     }
 
-    /// The map of the file below its batches.
+    /// Returns the map of the file below its batches.
     pub(crate) fn map(&self) -> Result<FileMap> {
         FileMap::new(&self.info.committed(), self.id, self.state)
     }
 
-    /// What the file has in a range, dirty data aside: pieces in order and without gaps.
+    /// Returns the pieces of the file in a range, without dirty data, in order and without gaps.
     pub(crate) fn pieces(&self, range: Range<u64>) -> Result<Vec<Mapped>> {
         Ok(self.map()?.with_stack(self.state, |stack| stack.resolve(range))?)
     }

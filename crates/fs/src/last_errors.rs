@@ -9,18 +9,18 @@ use ubtrfs_volume::{DeviceFault, FaultRecord};
 
 use crate::error::{Error, Step};
 
-/// Errors that are remembered.
+/// Number of different errors that are remembered.
 const MAX: usize = 8;
 
 /// An error that a mount had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ErrorRecord {
-    /// When it came, the last time.
+    /// When it occurred last.
     pub time: SystemTime,
-    /// How often it came in a row of errors among which it was remembered.
+    /// How often it occurred while it was remembered.
     pub count: u64,
-    /// What was being done, from the operation to its part.
+    /// The steps in which it occurred, from the operation to its part.
     pub steps: Vec<Step>,
     /// What happened, with all its causes.
     pub cause: String,
@@ -47,7 +47,8 @@ struct State {
 }
 
 impl LastErrors {
-    /// Notes an error. One that is remembered counts once more, and as the newest.
+    /// Records an error. If the same error is remembered, its count increases, and it becomes the
+    /// newest.
     pub(crate) fn note(&self, error: &Error) {
         let (steps, cause) = error.steps();
         let record = ErrorRecord {
@@ -69,15 +70,15 @@ impl LastErrors {
         state.last.push_back(ErrorRecord { count, ..record });
     }
 
-    /// How many errors there were, and the last of them, the newest at the end.
+    /// Returns the number of errors, and the last of them, the newest at the end.
     pub(crate) fn get(&self) -> (u64, Vec<ErrorRecord>) {
         let state = self.state.lock();
         (state.total, state.last.iter().cloned().collect())
     }
 }
 
-/// All errors: these, and the faults of devices that nobody got as an error, or of which somebody
-/// had a tree block that can't be read.
+/// Merges the errors of operations with the faults of devices. An operation gets no error for some
+/// faults, and for others it gets the error of a tree block that can't be read.
 pub(crate) fn with_faults(
     (mut total, mut last): (u64, Vec<ErrorRecord>),
     (faults, records): (u64, Vec<FaultRecord>),
@@ -86,7 +87,7 @@ pub(crate) fn with_faults(
     for FaultRecord { time, count, cause, device } in records {
         let cause = plain(&cause);
         if let Some(known) = last.iter_mut().find(|known| known.cause == cause) {
-            // The same event, of which the operation that met it tells more.
+            // It is the same event, and the operation that met it tells more.
             known.device = known.device.or(Some(device));
             total -= count;
         } else {

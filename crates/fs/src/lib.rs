@@ -1,10 +1,10 @@
 //! The engine of btrfs in user space: inodes, directories, files and subvolumes of a volume, in
 //! transactions that commits make durable.
 //!
-//! A [`Filesystem`] has the owners of all that a server of the VFS asks, on [`InodeId`]s. What is
-//! made of their operations alone is in crates above: files by path, changes between subvolumes,
-//! merges. They use what this page lists, as any program can. The crate `ubtrfs` has all of it
-//! under one name, and says what one has to know.
+//! A [`Filesystem`] gives access to all operations that a server of the VFS needs; they take
+//! [`InodeId`]s. What can be built from these operations alone is in the crates above: files by
+//! path, changes between subvolumes, merges. Those crates use only what this page lists, as any
+//! program can. The crate `ubtrfs` re-exports all of it, and documents what a user has to know.
 
 #![warn(unnameable_types)]
 

@@ -1,4 +1,4 @@
-//! How a volume is mounted.
+//! Options of a mount.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::faults::Faults;
 pub struct FreeingLimits {
     /// An inode whose content takes no more bytes than this is freed at once.
     pub at_once: u64,
-    /// Extents that one transaction frees of larger ones: the commit takes some 3 µs for each,
-    /// which an fsync may have to wait for.
+    /// The most extents of larger inodes that one transaction frees. The commit takes some 3 µs for
+    /// each, for which an fsync may have to wait.
     pub per_transaction: u64,
-    /// Extents that the last transaction of a mount frees, when no fsync waits any more.
+    /// The most extents that the last transaction of a mount frees, when no fsync waits any more.
     pub at_the_end: u64,
     /// Inodes that may wait to be freed before unlinks are throttled.
     pub queue: usize,
@@ -40,18 +40,18 @@ pub struct Rescue {
     pub pass_over: Option<Arc<Damage>>,
     /// Return data even if its checksums are wrong.
     pub ignore_data_checksums: bool,
-    /// Read tree blocks whose checksums are wrong, if all else of them is right. The chunk tree has
-    /// been read before.
+    /// Read tree blocks whose checksums are wrong, if everything else in them is right. This does
+    /// not include the chunk tree, which has been read before.
     pub ignore_metadata_checksums: bool,
 }
 
 impl Rescue {
-    /// Whether data is read that nothing proves.
+    /// Whether data is read although nothing verifies it.
     pub(crate) fn reads_unproved(&self) -> bool {
         self.pass_over.is_some() || self.ignore_data_checksums
     }
 
-    /// Whether to leave out what fails like this, which is noted then.
+    /// Whether to leave out parts that fail with this error. The error is recorded then.
     pub(crate) fn passes_over(&self, error: &dyn std::error::Error) -> bool {
         self.pass_over.as_ref().is_some_and(|damage| {
             damage.note(error);
@@ -60,13 +60,13 @@ impl Rescue {
     }
 }
 
-/// What a volume has from elsewhere than from what is done to it. With this in its place, the same
-/// operations in the same order make the same volume, byte for byte.
+/// Replaces what a volume contains besides the results of operations. With it, the same operations
+/// in the same order make the same volume, byte for byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reproducible {
     /// The time of every change.
     pub time: Timespec,
-    /// What the ids of new subvolumes are derived from, instead of being random.
+    /// The seed from which the UUIDs of new subvolumes are derived; otherwise they are random.
     pub seed: Uuid,
 }
 
@@ -74,17 +74,17 @@ pub struct Reproducible {
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub struct Options {
-    /// Change nothing, not one byte of the devices.
+    /// Change nothing, not even one byte of the devices.
     pub read_only: bool,
-    /// Open the devices for writing, but change nothing until [`Durability::write_again`]. An error
-    /// where writing would begin with something that is left to do: a log to be replayed, a device
-    /// that is being replaced or lags, or what a balance has left.
+    /// Open the devices for writing, but change nothing until [`Durability::write_again`]. Opening
+    /// fails if a writable mount would have to begin with unfinished work: a log to be replayed, a
+    /// device that is being replaced or lags, or leftovers of a balance.
     ///
     /// [`Durability::write_again`]: crate::Durability::write_again
     pub begins_at_rest: bool,
-    /// Devices that lag have all that the others have before the volume is used, or opening fails.
-    /// For who uses it for a short time: else the [`Filesystem`](crate::Filesystem) brings them up
-    /// in the background, if it lives long enough.
+    /// Bring lagging devices up to date before the volume is used; opening fails if this is
+    /// impossible. This is for programs that use a volume for a short time: without it the
+    /// [`Filesystem`](crate::Filesystem) does so in the background, if it lives long enough.
     pub catches_up_first: bool,
     /// Show the last commit of a volume with a log, without the log.
     pub no_log_replay: bool,
@@ -94,56 +94,56 @@ pub struct Options {
     pub memory: usize,
     /// The subvolume to mount, by path below the top level.
     pub subvolume: Option<String>,
-    /// The subvolume to mount, by id. With a path it has to be the same one.
+    /// The subvolume to mount, by id. If a path is given, too, it must lead to the same subvolume.
     pub subvolume_id: Option<u64>,
-    /// Never change access times, instead of the rules of `relatime`.
+    /// Never change access times. The default follows the rules of `relatime`.
     pub no_atime: bool,
-    /// Change them with each access that is known of, instead.
+    /// Change access times with each access that is known of.
     pub strict_atime: bool,
-    /// Flags that new regular files get, of [`InodeFlags::NODATACOW`] and
+    /// The flags that new regular files get, out of [`InodeFlags::NODATACOW`] and
     /// [`InodeFlags::NODATASUM`].
     pub new_file_flags: u64,
-    /// Go on with a balance that an earlier mount left, in the background.
+    /// Resume a balance that an earlier mount left, in the background.
     pub resume_balance: bool,
     /// Commit in the background, and when the [`Filesystem`](crate::Filesystem) is dropped. Off for
-    /// those who decide themselves when a commit happens.
+    /// callers that decide themselves when a commit happens.
     pub background_commits: bool,
-    /// Make fsyncs durable through the log; without it each is a commit.
+    /// Make fsyncs durable through the log. Without it each fsync is a commit.
     pub tree_log: bool,
-    /// The most bytes of a file whose content is kept in its inode's leaf.
+    /// The most bytes of a file whose content is inline.
     pub max_inline: u64,
     /// How much unreferenced content is freed at a time.
     pub freeing: FreeingLimits,
-    /// Discard the space that a commit freed, some time after it.
+    /// Discard the space that a commit has freed, some time after it.
     pub discard: bool,
-    /// Ignore the used bytes in block groups and devices and the free-space tree: recount them, and
-    /// have the next commit write all of them.
+    /// Ignore the free-space tree and the used bytes in block groups and devices: recount them, and
+    /// let the next commit write all of them.
     pub recount_space: bool,
-    /// How data is compressed as it is written; without it, only that of files whose flags or
-    /// properties ask for it.
+    /// How data is compressed as it is written. Without it, only the data of files whose flags or
+    /// properties ask for it is compressed.
     pub compression: Option<CompressionMode>,
     /// The most threads that compress data of one file at a time.
     pub compression_threads: usize,
-    /// Changes have this time, and new ids are derived from this one.
+    /// The time of all changes, and the seed of new UUIDs.
     pub reproducible: Option<Reproducible>,
-    /// The most bytes of a new chunk, without its copies; `None` leaves it to the size of the
+    /// The most bytes of a new chunk, without its copies. `None` derives it from the size of the
     /// devices.
     pub largest_chunk: Option<u64>,
     /// How to read a damaged volume: only together with `read_only`.
     pub rescue: Rescue,
-    /// What goes wrong on purpose.
+    /// The injected faults.
     #[cfg(feature = "testing")]
     pub faults: Faults,
 }
 
 impl Options {
-    /// What goes wrong on purpose.
+    /// Returns the injected faults.
     #[cfg(feature = "testing")]
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Nothing goes wrong on purpose.
+    /// Returns the absence of faults.
     #[cfg(not(feature = "testing"))]
     #[allow(clippy::unused_self, reason = "with the feature `testing` these are options")]
     pub(crate) fn faults(&self) -> Faults {

@@ -1,11 +1,12 @@
-//! The replacement of a device by a new one: what the old one has is copied, while what is written
-//! goes to both.
+//! The replacement of a device by a new one: the content of the old device is copied, while new
+//! data is written to both.
 //!
 //! The old device's extents are copied in the order of their places on it, as the kernel's driver
-//! does; the item in the device tree says up to where all is copied. Copied is what the extent tree
-//! of the last commit has as allocated, verified as for any reader: so what the old device can't
-//! show any more comes from others. As long as that commit's trees are referred to, all of it stays
-//! as it is, but for data without checksums, during whose copy nobody writes.
+//! does; the item in the device tree records up to where everything is copied. What is copied is
+//! the space that the extent tree of the last commit has as allocated. It is verified as for any
+//! reader, so what the old device can't return any more is read from others. As long as that
+//! commit's trees are referred to, all of it stays unchanged, except for data without checksums,
+//! which nobody may write to while it is copied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,39 +27,39 @@ use crate::fs_info::FsInfo;
 use crate::replacement::Replacement;
 use ubtrfs_space::stripe_length;
 
-/// Extents of a batch.
+/// The most extents in a batch.
 const BATCH: usize = 64;
 /// How often the progress is shown.
 const SHOWN_EVERY: Duration = Duration::from_millis(100);
-/// How often what is being written is tried to be copied, with a commit in between.
+/// How often to try to copy data that is being written, with a commit in between.
 const ATTEMPTS: u32 = 20;
 
 /// How to replace a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplaceOptions {
-    /// Read the old device only where no other has the same.
+    /// Whether to read the old device only if no other device has the same data.
     pub avoid_source: bool,
-    /// The most bytes that are copied in a second.
+    /// The most bytes that are copied per second.
     pub bytes_per_second: Option<u64>,
 }
 
 /// The state of a replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplaceState {
-    /// There was none yet.
+    /// There has never been one.
     #[default]
     Never,
     /// It is in progress.
     Started,
-    /// The new device is one of the volume's.
+    /// The new device has replaced the old one.
     Finished,
-    /// It was cancelled, or given up since the new device failed.
+    /// It was cancelled, or abandoned since the new device failed.
     Canceled,
-    /// It is in progress, but the new device is not there, or the volume is only read.
+    /// It is in progress, but the new device is missing, or the volume is only read.
     Suspended,
 }
 
-/// How far a replacement is.
+/// The progress of a replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplaceProgress {
     /// The device that is replaced.
@@ -67,19 +68,19 @@ pub struct ReplaceProgress {
     pub state: ReplaceState,
     /// Bytes of the device's extents that are copied.
     pub done_bytes: u64,
-    /// Bytes of all of them.
+    /// Bytes of all extents of the device.
     pub total_bytes: u64,
-    /// When it began, in seconds.
+    /// When it began, in seconds since 1970.
     pub started: u64,
-    /// When it ended.
+    /// When it ended, in seconds since 1970.
     pub stopped: u64,
     /// Writes to the new device that failed.
     pub write_errors: u64,
-    /// Sectors and blocks that could be read of no device.
+    /// Sectors and tree blocks that could be read from no device.
     pub unreadable: u64,
 }
 
-/// What chunks had of the device when so many chunks had been made and removed.
+/// The extents that chunks have on the device, as of these counts of chunks made and removed.
 #[derive(Default)]
 struct KnownExtents {
     counts: Option<(u64, u64)>,
@@ -95,7 +96,7 @@ struct DeviceExtent {
     chunk_length: u64,
 }
 
-/// What was copied since when, and when that was last shown.
+/// How much was copied since when, and when the progress was last reported.
 struct Pace {
     bytes: u64,
     begun: Instant,
@@ -130,7 +131,7 @@ impl Replacer {
         }
     }
 
-    /// Has the copying end soon: the next mount goes on with it.
+    /// Asks the copying to end soon. The next mount resumes it.
     pub(crate) fn stop(&self) {
         self.is_ending.store(true, Ordering::Release);
         self.wake();
@@ -141,18 +142,18 @@ impl Replacer {
         self.ended.notify_all();
     }
 
-    /// Notes that the volume is unmounted, for the last commit.
+    /// Records, for the last commit, that the volume is unmounted.
     pub(crate) fn suspend(&self) {
         if self.replacement.suspend() {
             self.committer.want_commit();
         }
     }
 
-    /// Begins to replace a device, missing ones too, by a new one that is as large, whatever is on
-    /// that; this is durable when it returns. [`Self::run`] does it.
-    /// `EINPROGRESS` if a device is being replaced already.
+    /// Begins to replace a device, which may be missing, by a new one that is as large, whatever is
+    /// on that; this is durable when it returns. [`Self::run`] does the copying. `EINPROGRESS` if a
+    /// device is being replaced already.
     pub fn begin(&self, source: DeviceId, target: Arc<dyn Device>, options: ReplaceOptions) -> Result<()> {
-        // Who copied for the last one has ended.
+        // With this lock, the copying for the last replacement has ended.
         let Some(_idle) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
         let _exclusive = self.info.exclusive_op.begin()?;
         self.limit(options.bytes_per_second);
@@ -165,7 +166,7 @@ impl Replacer {
         self.bytes_per_second.store(bytes_per_second.unwrap_or(0), Ordering::Release);
     }
 
-    /// How far the replacement of a device is, or how the last one ended.
+    /// Returns the progress of the replacement of a device, or how the last one ended.
     pub fn progress(&self) -> ReplaceProgress {
         let item = self.replacement.item();
         let extents = self.extents(item.source, 0);
@@ -173,7 +174,7 @@ impl Replacer {
         let is_done = |extent: &&DeviceExtent| extent.start + extent.length <= item.cursor_left;
         let is_pending = self.info.volume.replacement().is_some();
         let state = match item.state {
-            // Its end is not durable: both devices are still needed.
+            // The end is not durable, so both devices are still needed.
             DevReplaceItem::FINISHED | DevReplaceItem::CANCELED if is_pending && self.info.aborted().is_some() => {
                 ReplaceState::Suspended
             }
@@ -200,20 +201,21 @@ impl Replacer {
         }
     }
 
-    /// Gives the replacement of a device up: the volume has the devices that it had before.
+    /// Cancels the replacement of a device: the volume keeps the devices that it had before.
     /// `ENOTCONN` if there is none.
     pub fn cancel(&self) -> Result<()> {
         self.end(DevReplaceItem::CANCELED)?;
         self.wake();
-        // From here on nothing is written to the new device.
+        // With this lock, nothing is written to the new device any more.
         drop(self.running.lock());
         Ok(())
     }
 
-    /// Copies what the old device has to the new one, and puts that into its place; the old one is
-    /// no device of the volume then. `goes_on` is asked again and again; when it says no, or the
-    /// mount ends, this ends with `ECANCELED`, and the next mount goes on. So it does when the
-    /// replacement is cancelled. `EIO` if the new device failed: the volume is as it was before.
+    /// Copies the content of the old device to the new one, and puts the new one in its place; the
+    /// old one is not a device of the volume any more. `goes_on` is called repeatedly; when it
+    /// returns false, or the mount ends, this fails with `ECANCELED`, and the next mount resumes.
+    /// It also fails with `ECANCELED` when the replacement is cancelled. `EIO` if the new device
+    /// failed: the volume is as before.
     pub fn run(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool) -> Result<()> {
         ubtrfs_tree::ensure_may_block()?;
         let Some(running) = self.running.try_lock() else { return Err(Errno::INPROGRESS.into()) };
@@ -247,7 +249,7 @@ impl Replacer {
             }
             self.replacement.has_copied();
         }
-        // What was copied last may have been more than the rate allows by now.
+        // The last copy may have exceeded the rate.
         if !self.may_go_on(goes_on, &mut pace)? {
             return Err(Errno::CANCELED.into());
         }
@@ -262,14 +264,14 @@ impl Replacer {
         }
     }
 
-    /// Ends it by a commit. Returns how it has ended. `ENOTCONN` if there is none.
+    /// Ends the replacement by a commit. Returns how it has ended. `ENOTCONN` if there is none.
     fn end(&self, how: u64) -> Result<u64> {
         self.replacement.end(how)?;
         self.committer.commit_anyway()?;
         Ok(self.replacement.item().state)
     }
 
-    /// Waits as long as the rate and the mount ask for it; whether there is still something to do.
+    /// Waits as long as the rate limit and the mount require. Returns whether to go on.
     fn may_go_on(&self, goes_on: &mut dyn FnMut(&ReplaceProgress) -> bool, pace: &mut Pace) -> Result<bool> {
         loop {
             if let Some(error) = self.info.aborted() {
@@ -290,7 +292,7 @@ impl Replacer {
             let due = Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX));
             let mut rest = due.saturating_sub(pace.begun.elapsed());
             if self.info.is_read_only() {
-                // It goes on when the mount may write again.
+                // The copying continues when the mount may write again.
                 rest = Duration::from_secs(1);
             }
             if rest.is_zero() {
@@ -303,28 +305,28 @@ impl Replacer {
         }
     }
 
-    /// What has been copied can't be of use if the new device failed.
+    /// Abandons the replacement if the new device failed, since the copies are of no use then.
     fn given_up<T>(&self, error: Error) -> Result<T> {
         if !matches!(error, Error::Volume(VolumeError::NoTarget)) {
             return Err(error);
         }
-        // The next commit says so.
+        // The next commit records this.
         self.committer.commit_anyway()?;
         let is_cancelled = self.replacement.item().write_errors == 0;
         Err(if is_cancelled { Errno::CANCELED } else { Errno::IO }.into())
     }
 
-    /// Copies a few extents; where to go on, and what was copied.
+    /// Copies a few extents. Returns where to continue, and what was copied.
     fn copy(&self, extent: &DeviceExtent, from: Logical) -> Result<(Option<Logical>, Copied)> {
         let volume = &self.info.volume;
         let range = extent.start..extent.start + extent.length;
         let mut copied = Copied::default();
         for attempt in 0.. {
-            // Nothing that it has is given to others meanwhile.
+            // Meanwhile no space that this commit refers to is allocated again.
             let committed = self.info.committed();
             let end = extent.chunk.plus(extent.chunk_length);
             copied = Copied::default();
-            // At a rate, as little as can be copied before it is looked at again.
+            // With a rate limit, as little as possible is copied before checking again.
             let is_paced = self.bytes_per_second.load(Ordering::Acquire) > 0;
             let batch = if is_paced { 1 } else { BATCH };
             let next = allocated::visit(&committed, from, end, batch, &mut |found| {
@@ -349,7 +351,7 @@ impl Replacer {
         Ok((None, copied))
     }
 
-    /// The first that chunks have of a device from this place on.
+    /// Returns the first extent of a chunk on a device from `from` on.
     fn next_extent(&self, known: &mut KnownExtents, devid: DeviceId, from: u64) -> Option<DeviceExtent> {
         let counts = self.info.space.lock().chunk_counts();
         if known.counts != Some(counts) {
@@ -359,7 +361,7 @@ impl Replacer {
         known.extents.get(next).copied()
     }
 
-    /// What chunks have of a device from this place on, by place.
+    /// Returns the extents of chunks on a device from `from` on, by address.
     fn extents(&self, devid: DeviceId, from: u64) -> Vec<DeviceExtent> {
         let mut extents = Vec::new();
         let own = |(start, chunk): (Logical, ChunkItem)| {
@@ -376,18 +378,18 @@ impl Replacer {
         extents
     }
 
-    /// Starts a thread that goes on with the replacement that another mount began.
+    /// Starts a thread that resumes the replacement that another mount began.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
         if self.info.volume.replacement().is_none() {
             return Ok(None);
         }
         let replacer = Arc::clone(self);
         let run = move || {
-            // Who holds this may be about to find that it can't begin another one: then nobody else
-            // would copy for this one.
+            // The thread waits for this lock: its holder may be about to find that it can't begin
+            // another replacement, and then no other thread would copy for this one.
             let running = replacer.running.lock();
             match replacer.run_alone(&running, &mut |_| true) {
-                // It has ended meanwhile.
+                // The replacement has ended meanwhile.
                 Err(Error::Posix(Errno::CANCELED | Errno::NOTCONN)) | Ok(()) => {}
                 Err(error) => tracing::error!("a device could not be replaced: {error}"),
             }

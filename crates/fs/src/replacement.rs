@@ -1,9 +1,10 @@
-//! The replacement of a device: its state, which the `DEV_REPLACE` item of the device tree has.
+//! The state of the replacement of a device, which is stored in the `DEV_REPLACE` item of the
+//! device tree.
 //!
-//! All changes of the state are here. The volume below has the new device while the replacement is
-//! in progress, and writes to both; [`Replacer`](crate::Replacer) copies what the old one has; a
-//! commit writes the item, and what the state asks of the volume becomes so with that commit or
-//! after it (invariant 34).
+//! All changes of the state are made here. The underlying volume has the new device while the
+//! replacement is in progress, and writes to both devices; [`Replacer`](crate::Replacer) copies the
+//! content of the old one; a commit writes the item, and the change of the volume that the state
+//! requires happens with that commit or after it (invariant 34).
 
 use std::sync::Arc;
 
@@ -16,15 +17,15 @@ use ubtrfs_volume::{Device, DeviceErrors};
 use crate::error::{Errno, Result};
 use crate::fs_info::FsInfo;
 
-/// The item as it is to be, and as the last commit has it.
+/// The item for the next commit, and the item of the last commit.
 #[derive(Default)]
 struct State {
     item: DevReplaceItem,
     saved: DevReplaceItem,
-    /// The new device gets chunks once the commit in progress is durable.
+    /// Whether chunks may be allocated on the new device once the commit in progress is durable.
     opens_target: bool,
-    /// The commit that is under way gives the target up. A commit that has an older item which says
-    /// so does not: the target of now is another one's.
+    /// Whether the commit in progress abandons the target. A commit with an older item that says so
+    /// does not: the present target belongs to another replacement.
     ends_target: bool,
 }
 
@@ -39,13 +40,13 @@ impl Replacement {
         Self { info, state: Mutex::with_default(Rank::Replacement) }
     }
 
-    /// How far it is, as the next commit writes it.
+    /// Returns the state as the next commit writes it.
     pub(crate) fn item(&self) -> DevReplaceItem {
         self.state.lock().item
     }
 
-    /// Takes over what the device tree says when the volume is opened for writing, and goes on with
-    /// what is in progress as far as the target is there.
+    /// Loads the state from the device tree when the volume is opened for writing, and resumes a
+    /// replacement in progress if the target is present.
     pub(crate) fn load(&self, device_tree: &Snapshot) -> Result<()> {
         let volume = &self.info.volume;
         let Some(bytes) = device_tree.get(&DevReplaceItem::KEY)? else { return Ok(()) };
@@ -53,7 +54,8 @@ impl Replacement {
         let saved = item;
         if item.is_in_progress() {
             if !volume.devices().iter().any(|device| device.devid == item.source) {
-                // Older versions removed such devices. The kernel mounts no volume with that.
+                // Older versions removed such devices. The kernel does not mount a volume with such
+                // an item.
                 tracing::warn!(device = item.source.0, "it was being replaced, and has been removed since");
                 (item.state, item.time_stopped) = (DevReplaceItem::CANCELED, self.info.now().sec);
                 *self.state.lock() = State { item, saved, ..State::default() };
@@ -65,7 +67,8 @@ impl Replacement {
                 item.state = DevReplaceItem::SUSPENDED;
             }
             if has_all != Some(true) {
-                // What it lacks, or will lack, is somewhere in what has been copied.
+                // The data that the target lacks, or will lack, may be anywhere in the part that
+                // has been copied.
                 item.cursor_left = 0;
             }
         }
@@ -73,14 +76,14 @@ impl Replacement {
         Ok(())
     }
 
-    /// Whether this device is being replaced, also if the new one is not there.
+    /// Whether this device is being replaced, even if the new one is missing.
     pub(crate) fn is_of(&self, devid: DeviceId) -> bool {
         let item = self.item();
         item.is_in_progress() && item.source == devid
     }
 
-    /// Begins to replace a device; the next commit has that, and all that the new one did not get
-    /// before. `EINPROGRESS` if one is being replaced already.
+    /// Begins to replace a device. The next commit records it, and contains all that was not
+    /// written to the new device before. `EINPROGRESS` if a device is being replaced already.
     pub(crate) fn begin(&self, source: DeviceId, target: Arc<dyn Device>, avoids_source: bool) -> Result<()> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -100,40 +103,42 @@ impl Replacement {
         Ok(())
     }
 
-    /// Copying has begun.
+    /// Records that copying has begun.
     pub(crate) fn go_on(&self) {
         self.note(|item| item.state = DevReplaceItem::STARTED);
     }
 
-    /// The mount ends before it is done. Returns whether the next commit has to say so.
+    /// Suspends a replacement in progress, since the mount ends. Returns whether the next commit
+    /// has to record this.
     pub(crate) fn suspend(&self) -> bool {
         self.info.volume.replacement().is_some() && self.note(|item| item.state = DevReplaceItem::SUSPENDED)
     }
 
-    /// What lies from `start` to `end` on the old device, in bytes, is copied next; all before is.
+    /// Records that the range from `start` to `end` of the old device, in bytes, is copied next,
+    /// and that everything before it is copied.
     pub(crate) fn copies(&self, start: u64, end: u64) {
         self.note(|item| (item.cursor_left, item.cursor_right) = (start, end));
     }
 
-    /// So many sectors and blocks of that could be read of no device.
+    /// Adds sectors and tree blocks that could be read from no device.
     pub(crate) fn add_unreadable(&self, count: u64) {
         self.note(|item| item.unreadable += count);
     }
 
-    /// That is copied.
+    /// Records that the range is copied.
     pub(crate) fn has_copied(&self) {
         self.note(|item| item.cursor_left = item.cursor_right);
     }
 
-    /// Ends it: it is finished or given up, with the next commit. `ENOTCONN` if none is in
-    /// progress.
+    /// Ends the replacement with the next commit: it is finished or cancelled. `ENOTCONN` if none
+    /// is in progress.
     pub(crate) fn end(&self, how: u64) -> Result<()> {
         let now = self.info.now().sec;
         let is_ended = self.note(|item| (item.state, item.time_stopped) = (how, now));
         if is_ended { Ok(()) } else { Err(Errno::NOTCONN.into()) }
     }
 
-    /// Changes what is known of one that is in progress; whether it is.
+    /// Changes the item of a replacement that is in progress. Returns whether there is one.
     fn note(&self, change: impl FnOnce(&mut DevReplaceItem)) -> bool {
         let mut state = self.state.lock();
         let is_in_progress = state.item.is_in_progress();
@@ -143,14 +148,14 @@ impl Replacement {
         is_in_progress
     }
 
-    /// The edits that bring the item up to date, by the commit of this generation.
+    /// Returns the edits that update the item in the commit of this generation.
     pub(crate) fn edits(&self, generation: Generation) -> EditBatch {
         let mut edits = EditBatch::new();
         let (now, mut state) = (self.info.now().sec, self.state.lock());
         let volume = &self.info.volume;
         let in_memory = volume.replacement();
         if matches!(in_memory, Some((_, false))) && state.item.state != DevReplaceItem::CANCELED {
-            // By invariant 34: no later mount may believe the target.
+            // By invariant 34 no later mount may trust the target.
             let item = &mut state.item;
             (item.state, item.time_stopped) = (DevReplaceItem::CANCELED, now);
             item.write_errors += 1;
@@ -169,7 +174,7 @@ impl Replacement {
         edits
     }
 
-    /// The commit is durable that has the item as it was.
+    /// Completes the change of state after the commit with the item is durable.
     pub(crate) fn published(&self) {
         let (saved, opens_target, ends_target) = {
             let mut state = self.state.lock();
@@ -179,7 +184,7 @@ impl Replacement {
         if ends_target {
             self.info.volume.end_replacement();
         }
-        // Once only: later the device may be closed because it is to be removed.
+        // This happens only once: later the device may be closed because it is to be removed.
         if opens_target {
             self.info.space.lock().devices_mut().open_again(saved.source);
         }

@@ -1,7 +1,8 @@
-//! Room for operations: space on the devices and memory for changes, and what cures a shortage of
-//! either: chunks, freeing what nobody refers to, commits (invariant 8, invariant 26). What fails
-//! for want of it has changed nothing (invariant 23). What a balance or the removal of a device
-//! holds aside is given to operations first (invariant 58).
+//! Reserves what operations need: space on the devices and memory for changes. A shortage of either
+//! is cured by new chunks, by freeing unreferenced content, and by commits (invariant 8,
+//! invariant 26). An operation that fails for lack of space has changed nothing (invariant 23).
+//! Space that a balance or the removal of a device keeps from operations is given back when they
+//! need it (invariant 58).
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::inode::Inode;
 use crate::transaction::Joined;
 use ubtrfs_space::{Demand, Help, Reservation, Shortage, SpaceState};
 
-/// Reserves what operations may need.
+/// Reserves the space that operations may need.
 pub(crate) struct Reserver {
     info: Arc<FsInfo>,
     committer: Arc<Committer>,
@@ -38,7 +39,7 @@ impl Reserver {
     /// Makes all earlier changes durable. Returns at once if there are none.
     pub(crate) fn commit(&self) -> Result<()> {
         if !self.info.options.background_commits {
-            // There is no other thread that does it.
+            // No other thread does this work.
             self.inactivator.free_some()?;
             self.committer.commit()?;
             return self.discards.discard_freed();
@@ -46,8 +47,8 @@ impl Reserver {
         self.committer.commit()
     }
 
-    /// Runs an operation with a reservation; releases the metadata if it fails, since it changed
-    /// nothing then. Called as [`Self::reserve`] is.
+    /// Runs an operation with a reservation, and releases the reserved metadata if it fails, since
+    /// it has changed nothing then. Called like [`Self::reserve`].
     pub(crate) fn with_reserved<T>(&self, demand: Demand, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let _reservation = self.reserve(demand)?;
         let joined = Joined::by_now();
@@ -60,25 +61,27 @@ impl Reserver {
         })
     }
 
-    /// Reserves what an operation may need. Called before any inode is locked: a shortage is cured
-    /// by a new chunk, by freeing what waits for that, or by commits, which free what is pinned.
+    /// Reserves what an operation may need. Must be called before any inode is locked: a shortage
+    /// is cured by a new chunk, by freeing inodes that wait for that, or by commits, which free
+    /// pinned space.
     pub(crate) fn reserve(&self, demand: Demand) -> Result<Reservation<'_>> {
         self.reserve_by(demand, true)
     }
 
-    /// The same for what empties a group: groups that are emptied do not give their space to it.
+    /// Does the same for the emptying of a group, which gets no space from groups that are being
+    /// emptied.
     pub(crate) fn reserve_to_move(&self, demand: Demand) -> Result<Reservation<'_>> {
         self.reserve_by(demand, false)
     }
 
     fn reserve_by(&self, demand: Demand, may_ask_back: bool) -> Result<Reservation<'_>> {
         const COMMITS: usize = 2;
-        // Others may take what groups give.
+        // Other operations may take the space that groups give back.
         const MAX_ASKED: usize = 8;
         debug_assert!(!is_held(Rank::Gate), "invariant 7: space is reserved before the gate is entered");
         let mut commits = 0;
         self.limit_changes()?;
-        // Until these end no group begins to be emptied.
+        // While these waits last, no group begins to be emptied.
         let mut waits = Vec::new();
         let mut asked = 0;
         let mut without_discards = None;
@@ -99,7 +102,7 @@ impl Reserver {
             ubtrfs_tree::ensure_may_block()?;
             tracing::debug!(?shortage, commits, "space is short");
             if without_discards.is_none() {
-                // What is being discarded is excluded.
+                // The space that is being discarded is excluded from allocation.
                 without_discards = Some(self.discards.hold_off());
                 continue;
             }
@@ -125,8 +128,8 @@ impl Reserver {
         }
     }
 
-    /// Reserves metadata where at most a new chunk is needed for it: waits for nothing, not even
-    /// for a commit.
+    /// Reserves metadata if this needs a new chunk at most. Waits for nothing, not even for a
+    /// commit.
     pub(crate) fn reserve_at_once(&self, demand: Demand) -> Option<Reservation<'_>> {
         debug_assert_eq!(demand.data, 0, "only metadata may be short");
         self.info.try_reserve(demand).or_else(|| {
@@ -135,18 +138,18 @@ impl Reserver {
         })
     }
 
-    /// Waits for discards that are under way; no other begins while the result lives.
+    /// Waits for discards in progress. No other discard begins while the result lives.
     pub(crate) fn hold_off_discards(&self) -> MutexGuard<'_, ()> {
         self.discards.hold_off()
     }
 
-    /// Makes a chunk of this kind, if there is room for one.
+    /// Allocates a chunk of this kind, if there is space for one. Returns whether it did.
     pub(crate) fn add_chunk(&self, kind: BlockGroupFlags) -> Result<bool> {
         let mut space = self.info.space.lock();
         Ok(space.add_chunk(kind, &self.info.volume)?.is_some())
     }
 
-    /// Makes a chunk for what is short, if there is room for one.
+    /// Allocates a chunk for what is short, if there is space for one. Returns whether it did.
     fn grow(&self, space: &mut SpaceState, shortage: Shortage) -> Result<bool> {
         let kind = match shortage {
             Shortage::Data if !space.metadata_comes_first() => BlockGroupFlags::DATA,
@@ -155,12 +158,12 @@ impl Reserver {
         if space.add_chunk(kind, &self.info.volume)?.is_some() {
             return Ok(true);
         }
-        // The room may do for a chunk of data that has one copy.
+        // The space may suffice for a data chunk with only one copy.
         let other = shortage == Shortage::Data && kind != BlockGroupFlags::DATA;
         Ok(other && space.add_chunk(BlockGroupFlags::DATA, &self.info.volume)?.is_some())
     }
 
-    /// Holds operations back when the open transaction has grown too large for the memory budget.
+    /// Throttles operations when the open transaction exceeds the memory budget.
     pub(crate) fn limit_changes(&self) -> Result<()> {
         let budget = self.info.most_changes();
         let changes = self.info.changes();
@@ -174,13 +177,13 @@ impl Reserver {
         Ok(())
     }
 
-    /// Reserves for an operation that may free all of a file's extents, each of which may touch
-    /// leaves of its own. Where there is no room for that, `least` must suffice: operations that
-    /// free space have a reserve.
+    /// Reserves for an operation that may free all of a file's extents, each of which may touch a
+    /// leaf of its own. If there is no space for that, `least` must suffice: operations that free
+    /// space may use the global reserve.
     pub(crate) fn reserve_to_free(&self, inode: &Inode, least: Demand) -> Result<Reservation<'_>> {
         let extents = inode.read().item.nbytes / TYPICAL_EXTENT;
         let most = Demand { edits: least.edits + extents, ..least };
-        // None is asked for more than that.
+        // Emptied groups are not asked to give space back for the larger demand.
         self.reserve_by(most, false).or_else(|_| self.reserve(least))
     }
 }

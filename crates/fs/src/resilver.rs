@@ -1,9 +1,9 @@
-//! Brings a device that lags up to the others, where it is known which commit it has: only what was
-//! written after that is compared (invariant 34), and data without checksums, which may have been
-//! written over at any time.
+//! Resilvers a lagging device if it is known which commit it has: compares only what was written
+//! after that commit (invariant 34), and data without checksums, which may have been overwritten at
+//! any time.
 //!
-//! Later tree blocks have later generations, and so have the leaves of the checksum tree that have
-//! got the checksums of later data; subtrees that are older are not read.
+//! Later tree blocks have later generations, and so have the leaves of the checksum tree that
+//! contain the checksums of later data. Subtrees that are older are not read.
 
 use std::ops::RangeInclusive;
 
@@ -17,13 +17,13 @@ use crate::committed::Committed;
 use crate::error::Result;
 use crate::scrub_progress::ScrubProgress;
 
-/// The most items that a step looks at, and extents that it compares.
+/// The most items that a step reads, and the most extents that it compares (`EXTENTS`).
 const ITEMS: usize = 8192;
 const EXTENTS: usize = 256;
-/// Behind all addresses.
+/// An address behind all others.
 const ALL: Logical = Logical(u64::MAX);
 
-/// What is compared, one after the other.
+/// What is compared; one phase follows the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Nodes,
@@ -31,15 +31,16 @@ enum Phase {
     DataWithoutSums,
 }
 
-/// The pass over what a device may lack.
+/// The resilvering of a device.
 pub(crate) struct Resilver {
     device: DeviceId,
     /// The commit that the device has.
     has: Generation,
-    /// The addresses before which it had all nodes, and all data with checksums, when this began.
+    /// The addresses before which the device had all nodes, and all data with checksums, when this
+    /// began.
     before: (Logical, Logical),
     phase: Phase,
-    /// Where the phase goes on.
+    /// The key at which the phase continues.
     next: Key,
     pub(crate) progress: ScrubProgress,
 }
@@ -54,7 +55,8 @@ struct Step<'a> {
 }
 
 impl Resilver {
-    /// A device that has everything of this commit, and has been brought up so far.
+    /// Starts for a device that has everything of the commit `has`, and has been resilvered up to
+    /// `before`.
     pub(crate) fn new(device: DeviceId, has: Generation, before: Option<Resilvered>) -> Self {
         let before = before.map_or((Logical(0), Logical(0)), |it| (it.nodes, it.data));
         Self {
@@ -67,10 +69,10 @@ impl Resilver {
         }
     }
 
-    /// How far the device has been brought up; `None` if something could not be, which another time
-    /// it may be.
+    /// Returns how far the device has been resilvered. `None` if something could not be rewritten,
+    /// which may succeed another time.
     ///
-    /// Of data without checksums nothing tells whether it has been written over since: all of that
+    /// For data without checksums nothing tells whether it has been overwritten since, so all of it
     /// is compared again in the next mount.
     pub(crate) fn has_come_to(&self) -> Option<Resilvered> {
         let (nodes, data) = match self.phase {
@@ -82,8 +84,8 @@ impl Resilver {
         is_right.then_some(Resilvered { devid: self.device, has: self.has, nodes, data })
     }
 
-    /// Compares a little more of what a commit has, which holds back meanwhile what later ones
-    /// free. Whether there may be more.
+    /// Compares a little more of the content of `committed`, which meanwhile holds back what later
+    /// commits free. Returns whether there may be more.
     pub(crate) fn step(&mut self, volume: &Volume, committed: &Committed) -> Result<bool> {
         let mut step = Step { volume, committed, items: 0, extents: 0, bytes: 0 };
         let next = match self.phase {
@@ -105,7 +107,7 @@ impl Resilver {
         Ok(true)
     }
 
-    /// The device, for writing.
+    /// Returns the scope that compares and rewrites this device.
     fn scope(&self) -> ScrubScope {
         ScrubScope { device: Some(self.device), read_only: false }
     }
@@ -173,8 +175,8 @@ impl Resilver {
             if ExtentItem::parse(&key, &item)?.flags & ExtentFlags::DATA == 0 {
                 continue;
             }
-            // Data of one extent has checksums or has none; but for what is reserved in it, which
-            // has no content.
+            // All data of one extent has checksums, or none has, except for preallocated parts,
+            // which have no content.
             let at = Logical(key.objectid);
             match sums.lookup(at, sector) {
                 Ok(_) => continue,
@@ -210,7 +212,7 @@ impl Resilver {
 }
 
 impl Step<'_> {
-    /// Whether it is over before a further item; else it looks at that.
+    /// Whether the step ends before another item; otherwise counts that item.
     fn takes_no_more(&mut self) -> bool {
         self.items += 1;
         self.items > ITEMS || self.extents >= EXTENTS || self.bytes >= MAX_BYTES

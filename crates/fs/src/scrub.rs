@@ -1,9 +1,8 @@
-//! Scrub: all copies of all that is allocated are compared with what they should be, and those that
-//! are wrong are rewritten. A device that lags is current again after that (invariant 34).
+//! Scrub: compares all copies of everything that is allocated with the expected content, and
+//! rewrites wrong ones. A lagging device is current again after that (invariant 34).
 //!
-//! Extents are found in the extent tree of the last commit, a batch at a time, so that what is
-//! freed meanwhile is kept from being used again only for a moment. What is written meanwhile goes
-//! to all devices.
+//! Extents are found in the extent tree of the last commit, a batch at a time, so that freed space
+//! is kept from being reused only for a moment. New data is written to all devices meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +24,13 @@ use crate::fs_info::FsInfo;
 use crate::resilver::Resilver;
 use crate::scrub_progress::ScrubProgress;
 
-/// Extents of a batch.
+/// The most extents in a batch.
 const BATCH: usize = 256;
-/// How long a device that has failed is left alone before it is brought up to the others again:
-/// twice as long each time.
+/// How long to leave a failed device alone before it is resilvered again. The pause doubles each
+/// time, up to `LAST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(64);
-/// How often a commit remembers how far a device has been brought up, also where nothing else is
+/// How often a commit records how far a device has been resilvered, even if nothing else is
 /// written.
 const MIN_SAVED: Duration = Duration::from_secs(60);
 /// All addresses.
@@ -42,15 +41,15 @@ const ALL: (Logical, Logical) = (Logical(0), Logical(u64::MAX));
 pub struct ScrubOptions {
     /// Only the copies on this device.
     pub device: Option<DeviceId>,
-    /// Nothing is rewritten.
+    /// Whether to only check, and rewrite nothing.
     pub read_only: bool,
     /// The first logical address and the one behind the last.
     pub range: Option<(Logical, Logical)>,
-    /// The most bytes that are read in a second.
+    /// The most bytes that are read per second.
     pub bytes_per_second: Option<u64>,
 }
 
-/// Scrubs a volume, and brings devices that lag up to the others.
+/// Scrubs a volume, and resilvers lagging devices.
 pub struct Scrubber {
     info: Arc<FsInfo>,
     committer: Arc<Committer>,
@@ -70,22 +69,22 @@ impl Scrubber {
         }
     }
 
-    /// Ends all scrubs soon.
+    /// Asks all scrubs to end soon.
     pub(crate) fn stop(&self) {
         self.is_ending.store(true, Ordering::Release);
         let _turn = self.pause.lock();
         self.ended.notify_all();
     }
 
-    /// Compares all copies of all that is allocated with what they should be, and rewrites those
-    /// that are wrong. `goes_on` is asked again and again with what was done so far; when it says
-    /// no, or the mount ends, the scrub ends with `ECANCELED`. Devices that lack something have all
-    /// of it after a scrub that could rewrite all that was wrong on them.
+    /// Compares all copies of everything that is allocated with the expected content, and rewrites
+    /// wrong ones. `goes_on` is called repeatedly with the progress; when it returns false, or the
+    /// mount ends, the scrub ends with `ECANCELED`. Lagging devices are current after a scrub that
+    /// could rewrite everything that was wrong on them.
     pub fn run(&self, options: ScrubOptions, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<ScrubProgress> {
         ubtrfs_tree::ensure_may_block()?;
         let volume = &self.info.volume;
         if self.info.options.rescue.ignore_data_checksums {
-            // The kernel has no checksum tree then, and says so.
+            // The kernel has no checksum tree then, and fails like this.
             return Err(Errno::UCLEAN.into());
         }
         let read_only = options.read_only || self.info.is_read_only();
@@ -97,8 +96,8 @@ impl Scrubber {
         self.bring_up(&lagging, || self.compare((start, end), scope, options.bytes_per_second, goes_on))
     }
 
-    /// About how many bytes a scrub reads, from an address on: of all copies, or of those on one
-    /// device. Parity is not counted.
+    /// Returns about how many bytes a scrub reads from an address on: of all copies, or of those on
+    /// one device. Parity is not counted.
     pub fn bytes_to_read(&self, device: Option<DeviceId>, from: Logical) -> u64 {
         let volume = &self.info.volume;
         let missing: Vec<DeviceId> = volume.missing_devices().iter().map(|item| item.devid).collect();
@@ -114,8 +113,8 @@ impl Scrubber {
         left.filter_map(of_chunk).sum()
     }
 
-    /// Has these devices, which lag, compared with the others. They are current after it, if all
-    /// copies on them are right now, and they have not failed again.
+    /// Lets `compare` compare these lagging devices with the others. They are current afterwards if
+    /// all copies on them are right now, and they have not failed again.
     fn bring_up(&self, lagging: &[DeviceId], compare: impl FnOnce() -> Result<ScrubProgress>) -> Result<ScrubProgress> {
         let volume = &self.info.volume;
         for devid in lagging {
@@ -123,8 +122,9 @@ impl Scrubber {
         }
         let before: Vec<(DeviceId, u64)> = lagging.iter().map(|devid| (*devid, volume.missed_writes(*devid))).collect();
         if !before.is_empty() {
-            // From here on a commit has what is written, and all of that goes to all devices. What
-            // is copied elsewhere before a commit has it is waited for (invariant 34).
+            // From here on every commit contains what is written, and all of it goes to all
+            // devices. The first lock waits for copies that are made elsewhere before a commit
+            // contains them (invariant 34).
             if !self.info.options.faults().in_resilver(ResilverFault::OverlookCopies) {
                 drop(self.info.uncommitted_copies.write());
             }
@@ -136,7 +136,7 @@ impl Scrubber {
         drop(fresh);
         volume.say_bad_copies();
         let progress = compared?;
-        // A device lacks nothing by what no other one has.
+        // Content that no other device has does not count as missing on a device.
         let nowhere = if faults.in_resilver(ResilverFault::MissWhatNobodyHas) { 0 } else { progress.nowhere() };
         let lacking = progress.uncorrectable() - nowhere;
         if lacking > 0 && !before.is_empty() {
@@ -151,14 +151,15 @@ impl Scrubber {
             }
         }
         if is_any {
-            // They get superblocks again.
+            // The devices get superblocks again.
             self.committer.commit_anyway()?;
         }
         Ok(progress)
     }
 
-    /// Compares what the others have written since this device had its last commit and had missed
-    /// so many writes; from where that had come on, also in an earlier mount.
+    /// Compares what the others have written since this device had the commit `has`. Continues
+    /// where an earlier comparison, also in an earlier mount, has ended. `missed` is the number of
+    /// writes that the device had missed at the beginning.
     fn compare_later(
         &self,
         (device, missed): (DeviceId, u64),
@@ -185,7 +186,7 @@ impl Scrubber {
         Ok(resilver.progress)
     }
 
-    /// Has a commit remember how far a device has been brought up, where none does.
+    /// Lets a commit record how far a device has been resilvered, if no commit has done so.
     fn save_position(&self, device: DeviceId) -> Result<()> {
         let resilvered = self.info.volume.resilvered(device);
         if resilvered.is_none() || resilvered == self.info.volume.superblock().resilvered || self.info.is_read_only() {
@@ -246,7 +247,7 @@ impl Scrubber {
         }
     }
 
-    /// Scrubs a few extents; whether there may be more.
+    /// Scrubs a few extents. Returns whether there may be more.
     fn batch(
         &self,
         committed: &Arc<Committed>,
@@ -275,8 +276,8 @@ impl Scrubber {
         Ok(next.is_some())
     }
 
-    /// Brings devices that lack something up to the others. Returns those that have all of it now.
-    /// Mounts do that by themselves, in the background.
+    /// Resilvers lagging devices. Returns those that are current now. Mounts do this by themselves,
+    /// in the background.
     pub fn catch_up(&self, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<Vec<DeviceId>> {
         let mut lagging = self.info.volume.lagging_devices();
         if self.info.is_read_only() {
@@ -297,7 +298,8 @@ impl Scrubber {
     }
 
     /// Compares what the others have written since this device had its last commit, or everything
-    /// if that is not known. Ends when the device fails: the rest can wait until it takes writes.
+    /// if that commit is not known. Ends when the device fails: the rest can wait until it accepts
+    /// writes.
     fn catch_up_one(&self, device: DeviceId, goes_on: &mut dyn FnMut(&ScrubProgress) -> bool) -> Result<()> {
         let before = self.info.volume.missed_writes(device);
         let has_failed = || self.info.volume.missed_writes(device) != before;
@@ -315,7 +317,7 @@ impl Scrubber {
         caught_up.map(drop)
     }
 
-    /// Starts the thread that brings devices up to the others whenever any lag.
+    /// Starts the thread that resilvers devices whenever any lag.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let scrubber = Arc::clone(self);
         if !self.info.volume.lagging_devices().is_empty() {
@@ -324,7 +326,7 @@ impl Scrubber {
         ubtrfs_threads::thread::Builder::new().name("resilver".into()).spawn(move || scrubber.keep_up())
     }
 
-    /// Devices that have failed may take writes again soon, or never.
+    /// Resilvers devices in the background. Failed devices may accept writes again soon, or never.
     fn keep_up(&self) {
         let mut pause = FIRST_PAUSE;
         while self.info.resilver_request.wait(None) {

@@ -1,41 +1,41 @@
-//! What a scrub has done.
+//! The progress of a scrub.
 
 use ubtrfs_format::Logical;
 use ubtrfs_volume::Scrubbed;
 
-/// What a scrub has done so far, as `btrfs scrub status` counts it.
+/// The progress of a scrub, in the counts of `btrfs scrub status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// Extents of data.
+    /// Number of data extents.
     pub data_extents: u64,
-    /// Tree blocks.
+    /// Number of tree blocks.
     pub tree_extents: u64,
-    /// What was found of data.
+    /// Findings in data.
     pub data: Scrubbed,
-    /// What was found of tree blocks.
+    /// Findings in tree blocks.
     pub trees: Scrubbed,
-    /// What was found of parity, in sectors.
+    /// Findings in parity, in sectors.
     pub parity: Scrubbed,
     /// Sectors of data without checksums.
     pub no_checksum: u64,
-    /// Copies of superblocks that are damaged.
+    /// Damaged copies of superblocks.
     pub super_errors: u64,
-    /// The address up to which all is done.
+    /// The logical address up to which everything is scrubbed.
     pub last: Logical,
 }
 
 impl ScrubProgress {
-    /// Copies that were wrong and could not be rewritten.
+    /// Returns the number of copies that were wrong and could not be rewritten.
     pub fn uncorrectable(&self) -> u64 {
         self.data.uncorrectable + self.trees.uncorrectable + self.parity.uncorrectable
     }
 
-    /// Those of them of which no device has a right copy.
+    /// Returns how many of these have no right copy on any device.
     pub fn nowhere(&self) -> u64 {
         self.data.nowhere + self.trees.nowhere
     }
 
-    /// Copies that could not be read or were wrong.
+    /// Returns the number of copies that could not be read or were wrong.
     pub fn errors(&self) -> u64 {
         let of = |found: &Scrubbed| found.read_errors + found.checksum_errors;
         of(&self.data) + of(&self.trees) + of(&self.parity) + self.super_errors

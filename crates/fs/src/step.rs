@@ -1,12 +1,12 @@
-//! What was being done when something failed.
+//! The step in which an error occurred.
 
 use std::fmt;
 
 use ubtrfs_format::{Generation, Ino, SUPERBLOCK_COPIES, TreeId};
 use ubtrfs_volume::Error as VolumeError;
 
-/// What was being done when something failed. A commit and a write of the log have steps of their
-/// own, which stand after them in the chain of causes.
+/// The step in which an error occurred. A commit and a write of the log have steps of their own,
+/// which follow them in the chain of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -14,7 +14,7 @@ pub enum Step {
     Commit(Generation),
     /// The write of a transaction's log, for fsyncs.
     Log(Generation),
-    /// Finding places for an inode's dirty data, and submitting it.
+    /// Allocating space for an inode's dirty data, and submitting the data.
     Writeback {
         /// The subvolume.
         subvolume: TreeId,
@@ -49,7 +49,7 @@ pub enum Step {
     FlushBeforeSuperblock,
     /// Comparing the superblock on the device with the one that was written last.
     CompareSuperblock,
-    /// Making the superblock, before any copy was written.
+    /// Encoding the superblock, before any copy is written.
     EncodeSuperblock,
     /// Writing a copy of the superblock; the primary is number 0.
     WriteSuperblock {
@@ -74,7 +74,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The step of publishing a superblock that failed with this error.
+    /// Returns the step of publishing a superblock that failed with this error.
     pub(crate) fn of_superblock(error: &VolumeError) -> Self {
         match error {
             VolumeError::Write { at, .. } => SUPERBLOCK_COPIES

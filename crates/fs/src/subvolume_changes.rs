@@ -1,4 +1,4 @@
-//! What happens to subvolumes in one transaction, which its commit carries out.
+//! Changes of subvolumes in one transaction, which its commit carries out.
 
 use std::collections::BTreeMap;
 
@@ -23,49 +23,49 @@ pub(crate) struct NewSubvolume {
     pub(crate) time: Timespec,
 }
 
-/// What a new subvolume holds.
+/// The content of a new subvolume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NewContent {
     /// An empty root directory of this mode, user, group and inode flags.
     Empty { mode: u32, uid: u32, gid: u32, flags: u64 },
-    /// All that this subvolume has when the transaction is closed.
+    /// A snapshot of this subvolume as it is when the transaction is closed.
     Snapshot(TreeId),
 }
 
 /// What a subvolume was received from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The id of the subvolume that was sent; zero if it is noted of none.
+    /// The UUID of the subvolume that was sent; zero if none is recorded.
     pub uuid: Uuid,
-    /// The transaction of the other volume of which it was sent.
+    /// The transaction of the other volume as of which it was sent.
     pub transid: u64,
     /// The time of that transaction.
     pub sent: Timespec,
 }
 
-/// What happens to subvolumes in one transaction.
+/// Changes of subvolumes in one transaction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SubvolumeChanges {
-    /// Those whose entries were renamed, with where they are now.
+    /// Subvolumes whose entries were renamed, with the new entries.
     pub(crate) moved: BTreeMap<TreeId, EntryLocation>,
-    /// Those that the commit makes.
+    /// Subvolumes that the commit creates.
     pub(crate) new: Vec<NewSubvolume>,
-    /// Those whose entries were removed.
+    /// Subvolumes whose entries were removed.
     pub(crate) deleted: Vec<TreeId>,
-    /// Those that become read-only, or writable.
+    /// Subvolumes that become read-only (`true`) or writable.
     pub(crate) read_only: BTreeMap<TreeId, bool>,
-    /// Those of which it is noted what they were received from, and when.
+    /// Subvolumes for which it is recorded what they were received from, and when.
     pub(crate) received: BTreeMap<TreeId, (Received, Timespec)>,
-    /// The one that is mounted by default from now on.
+    /// The new default subvolume.
     pub(crate) default: Option<TreeId>,
-    /// How many nodes and references of deleted ones the commit may change.
+    /// How many nodes and references of deleted subvolumes the commit may change.
     pub(crate) may_drop: u64,
-    /// A deleted one was released in it, which the next transaction may drop.
+    /// Whether a deleted subvolume was released that only the next transaction may drop.
     pub(crate) precedes_drop: bool,
 }
 
 impl SubvolumeChanges {
-    /// Whether nothing happens but what inodes have noted, too.
+    /// Whether there is no change, except those that inodes have recorded, too.
     pub(crate) fn is_empty(&self) -> bool {
         let drops = self.may_drop > 0 || self.precedes_drop;
         self.read_only.is_empty() && self.received.is_empty() && self.default.is_none() && !drops

@@ -1,5 +1,5 @@
-//! The entries of subvolumes: their locations in the root tree, and those after renames since the
-//! mount.
+//! The entries of subvolumes: their locations in the root tree, and the locations of those that
+//! were renamed since the mount.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::committed::Committed;
 use crate::error::Result;
 use crate::inode::{InodeId, Name};
 
-/// Where an entry is.
+/// The location of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EntryLocation {
     pub(crate) dir: InodeId,
@@ -21,12 +21,12 @@ pub(crate) struct EntryLocation {
 }
 
 impl EntryLocation {
-    /// Whether it is there.
+    /// Whether this is the location.
     pub(crate) fn is_at(&self, dir: InodeId, name: &[u8]) -> bool {
         self.dir == dir && *self.name == *name
     }
 
-    /// Where a commit has the entry of a subvolume; `None` of the top level.
+    /// Returns the location of a subvolume's entry in a commit; `None` for the top level.
     pub(crate) fn committed(committed: &Committed, id: TreeId) -> Result<Option<Self>> {
         let from = Key::new(id.0, ItemType::ROOT_BACKREF, 0);
         let to = Key::new(id.0, ItemType::ROOT_BACKREF, u64::MAX);
@@ -37,13 +37,14 @@ impl EntryLocation {
         Ok(Some(Self { dir, name: entry.name.into(), index: DirIndex(entry.sequence) }))
     }
 
-    /// The reference to a subvolume, the same in both directions.
+    /// Returns the item of the reference to a subvolume, which is the same in both directions.
     pub(crate) fn to_item(&self) -> Vec<u8> {
         RootRef { dirid: self.dir.ino, sequence: self.index.0, name: &self.name }.to_bytes()
     }
 }
 
-/// The entries that were renamed since the mount, those of earlier transactions too: they are few.
+/// The entries that were renamed since the mount, including those of committed transactions: they
+/// are few.
 #[derive(Debug)]
 pub(crate) struct MovedSubvolumes(RwLock<BTreeMap<TreeId, EntryLocation>>);
 
@@ -54,19 +55,19 @@ impl Default for MovedSubvolumes {
 }
 
 impl MovedSubvolumes {
-    /// Where the entry is, if it was moved.
+    /// Returns the location of the entry, if it was moved.
     pub(crate) fn get(&self, id: TreeId) -> Option<EntryLocation> {
         self.0.read().get(&id).cloned()
     }
 
-    /// Notes where it is now. The caller holds the locks of both directories.
+    /// Records the location of an entry. The caller holds the locks of both directories.
     pub(crate) fn put(&self, id: TreeId, entry: EntryLocation) {
         self.0.write().insert(id, entry);
     }
 }
 
-/// Edits of the root tree that put the references of these subvolumes to where their entries are
-/// now.
+/// Returns edits of the root tree that move the references of these subvolumes to their present
+/// entries.
 pub(crate) fn edits_of_moved(committed: &Committed, moved: &BTreeMap<TreeId, EntryLocation>) -> Result<EditBatch> {
     let mut edits = EditBatch::new();
     let keys = |parent: TreeId, child: TreeId| {

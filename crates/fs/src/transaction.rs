@@ -1,9 +1,9 @@
 //! The open transaction and the gate through which operations enter it.
 //!
-//! An operation changes memory under the gate held shared; a commit holds it exclusively for the
-//! instant in which it puts a new transaction in the place of the open one. What an operation
-//! changed under one passage of the gate is therefore in one transaction, whole (invariant 5). The
-//! next one is closed only when this one has ended (invariant 6).
+//! An operation changes memory while it holds the gate shared. A commit holds the gate exclusively
+//! for the instant in which it replaces the open transaction by a new one. All that an operation
+//! changes within one passage of the gate is therefore in one transaction (invariant 5). The next
+//! transaction is closed only after the commit of this one has ended (invariant 6).
 //!
 //! ```text
 //!            InodeState::join, under Gate::enter
@@ -14,10 +14,10 @@
 //!                                                  └──── FsInfo::abort ──▶ lost; read-only for good
 //! ```
 //!
-//! An extent that a transaction allocated is nobody else's in it (invariant 4), even if all
-//! references to it are gone again.
+//! An extent that a transaction allocated is not allocated again in the same transaction
+//! (invariant 4), even if all references to it are removed again.
 //!
-//! Of the order of locks (`ubtrfs_threads::Rank`, invariant 7) this is the heart: the rename lock;
+//! The core of the order of locks (`ubtrfs_threads::Rank`, invariant 7) is: the rename lock;
 //! inodes, by subvolume and number; the gate; everything else (space, tables, lists), which is held
 //! for memory work only.
 
@@ -42,13 +42,13 @@ use crate::subvolume_entries::EntryLocation;
 pub(crate) struct NewExtent {
     /// Bytes on disk.
     pub(crate) length: u64,
-    /// Checksums of its sectors; `None` for a file without, and for space whose data is written
-    /// later.
+    /// Checksums of its sectors; `None` for a file without checksums, and for space whose data is
+    /// written later.
     pub(crate) sums: Option<Vec<u8>>,
     /// Bytes from the start whose checksums the log has: the extent's length when the log got its
     /// newest item that refers to it.
     pub(crate) logged: u64,
-    /// The file by which it grew, which was its only user until then.
+    /// The file that appended data to it in place. It was the only user of the extent until then.
     pub(crate) grown_by: Option<InodeId>,
 }
 
@@ -59,23 +59,24 @@ impl NewExtent {
     }
 }
 
-/// The changes since the last transaction was closed, except for those in the inodes themselves.
+/// The changes since the last transaction was closed, except for those that are in the inodes
+/// themselves.
 pub(crate) struct Transaction {
     /// The generation that its commit will have.
     pub(crate) generation: Generation,
     dirty_inodes: Mutex<Vec<Arc<Inode>>>,
     new_extents: Mutex<BTreeMap<Logical, NewExtent>>,
-    /// Inodes that the log has under names that they no longer have, or without some that they
-    /// have.
+    /// Inodes whose names in the log are outdated: the log has a name that the inode lost, or lacks
+    /// one that it got.
     renamed: Mutex<Vec<Arc<Inode>>>,
     /// Checksums of sectors whose data was written later than their extent.
     later_sums: Mutex<Option<SumMap>>,
-    /// Those of data written in place that the log lacks.
+    /// Checksums of data that was written in place and whose checksums are not in the log.
     unlogged_sums: Mutex<Option<SumMap>>,
     /// Extents that got a reference of a second file, or of a second offset of a file.
     shared: Mutex<HashSet<Logical>>,
     subvolumes: Mutex<SubvolumeChanges>,
-    /// What a log can't tell of has happened.
+    /// Whether a change happened that a log can't express.
     forbids_log: AtomicBool,
     changed_inodes: AtomicU64,
     new_extent_count: AtomicU64,
@@ -111,7 +112,8 @@ impl Transaction {
         self.memory.add(change_memory::EXTENT + extent.sums.as_ref().map_or(0, Vec::len));
         let mut extents = self.new_extents.lock();
         let ends_before = |(at, old): (&Logical, &NewExtent)| at.0 + old.length <= start.0;
-        // Most are behind all others. Of those before the end of this the last one counts.
+        // Most extents lie behind all others. Otherwise only the last one that begins before the
+        // end of the new extent can overlap it.
         let is_free = extents.last_key_value().is_none_or(ends_before)
             || extents.range(..start.plus(extent.length)).next_back().is_none_or(ends_before);
         assert!(is_free, "invariant 4: {start} is allocated twice in one transaction");
@@ -120,9 +122,9 @@ impl Transaction {
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Lets an extent of `length` bytes grow by data of `file` that goes where it ends. Returns
-    /// `false`, and changes nothing, if it is not of this transaction, if another file refers to
-    /// it, or if only one of the two has checksums.
+    /// Lets an extent of `length` bytes grow by data of `file` that is written where it ends.
+    /// Returns `false`, and changes nothing, if the extent is not of this transaction, if another
+    /// file refers to it, or if only one of the extent and the data has checksums.
     pub(crate) fn grow_extent(&self, start: Logical, length: u64, file: InodeId, by: u64, sums: Option<&[u8]>) -> bool {
         if self.is_shared(start) {
             return false;
@@ -142,12 +144,12 @@ impl Transaction {
         true
     }
 
-    /// Notes that the names of an inode changed which the log has.
+    /// Notes that an inode which the log has got or lost a name.
     pub(crate) fn add_renamed(&self, inode: Arc<Inode>) {
         self.renamed.lock().push(inode);
     }
 
-    /// How many inodes are noted whose names changed since the log had them.
+    /// Returns the number of inodes whose names changed since the log had them.
     pub(crate) fn count_renamed(&self) -> usize {
         self.renamed.lock().len()
     }
@@ -163,29 +165,29 @@ impl Transaction {
         self.subvolumes.lock().moved.insert(id, entry);
     }
 
-    /// Notes that a subvolume's entry is removed, which a log can't express, nor the reuse of its
-    /// name. The caller holds the lock of the directory.
+    /// Notes that a subvolume's entry is removed: a log can express neither this nor the reuse of
+    /// its name. The caller holds the lock of the directory.
     pub(crate) fn forbid_log(&self) {
         self.forbids_log.store(true, Ordering::Release);
     }
 
     /// Whether no log may be written. Must be called after everything for the log is gathered: if
-    /// that includes a change after a [`Self::forbid_log`], this sees the latter, too.
+    /// that includes a change made after a [`Self::forbid_log`], this sees the call, too.
     pub(crate) fn forbids_log(&self) -> bool {
         self.forbids_log.load(Ordering::Acquire)
     }
 
-    /// What happens to subvolumes.
+    /// The changes of subvolumes.
     pub(crate) fn subvolumes(&self) -> ubtrfs_threads::MutexGuard<'_, SubvolumeChanges> {
         self.subvolumes.lock()
     }
 
-    /// What it holds in memory.
+    /// The account of the memory that the transaction takes.
     pub(crate) fn memory(&self) -> &Arc<TransactionMemory> {
         &self.memory
     }
 
-    /// The amount of changes, in inodes: so many extents count as one.
+    /// The amount of changes, in inodes; `EXTENTS_OF_A_CHANGE` extents count as one inode.
     pub(crate) fn changes(&self) -> u64 {
         const EXTENTS_OF_A_CHANGE: u64 = 3;
         let extents = self.new_extent_count.load(Ordering::Relaxed);
@@ -212,13 +214,14 @@ impl Transaction {
         self.new_extents.lock()
     }
 
-    /// Notes checksums that a log had of data, whether its extents are new or not.
+    /// Notes checksums of data that a replayed log contained, whether the extents of the data are
+    /// new or not.
     pub(crate) fn set_logged_sums(&self, sums: SumMap) {
         *self.later_sums.lock() = Some(sums).filter(|sums| !sums.is_empty());
     }
 
-    /// Notes the checksums of data that is being written in place: `none` is what they are added to
-    /// if there are none yet.
+    /// Notes the checksums of data that is being written in place. `none` makes the empty map for
+    /// the first ones.
     pub(crate) fn put_sums(&self, at: Logical, sums: &[u8], none: impl Fn() -> SumMap) {
         for map in [&self.later_sums, &self.unlogged_sums] {
             let mut map = map.lock();
@@ -230,8 +233,8 @@ impl Transaction {
         self.new_extent_count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes the checksums of data in a range that was written in place, if the log lacks them, to
-    /// be logged now.
+    /// Takes the checksums of data in a range that was written in place and whose checksums the log
+    /// lacks. The caller logs them now.
     pub(crate) fn take_unlogged_sums(&self, at: Logical, len: u64) -> Vec<(Logical, Vec<u8>)> {
         self.unlogged_sums.lock().as_mut().map_or_else(Vec::new, |sums| {
             let before = sums.bytes();
@@ -241,8 +244,8 @@ impl Transaction {
         })
     }
 
-    /// Checksums of sectors whose data was written later than their extent: from a log, or written
-    /// in place. By address, they take precedence over those of the extents.
+    /// Checksums, by address, of sectors whose data was written later than their extent: from a
+    /// log, or written in place. They take precedence over the checksums of the extents.
     pub(crate) fn later_sums(&self) -> ubtrfs_threads::MutexGuard<'_, Option<SumMap>> {
         self.later_sums.lock()
     }
@@ -254,7 +257,8 @@ impl Transaction {
         }
     }
 
-    /// What [`Self::add_shared`] noted of extents counts for their new places.
+    /// Marks the new places of moved extents as shared where [`Self::add_shared`] marked the old
+    /// ones.
     pub(crate) fn follow_shared(&self, moved: &MovedExtents) {
         let mut shared = self.shared.lock();
         let new: Vec<Logical> = shared.iter().filter_map(|extent| moved.get(*extent)).collect();
@@ -266,8 +270,8 @@ impl Transaction {
         self.shared.lock().contains(&extent)
     }
 
-    /// Checksums of `len` bytes from `at` on, if they are of an extent allocated in this
-    /// transaction.
+    /// Returns the checksums of the `len` bytes from `at` on, or `None` if they are not in an
+    /// extent with checksums that this transaction allocated.
     pub(crate) fn new_sums(&self, at: Logical, len: u64) -> Option<Vec<u8>> {
         let extents = self.new_extents.lock();
         let (start, extent) = extents.range(..=at).next_back()?;
@@ -281,7 +285,7 @@ impl Transaction {
     }
 }
 
-/// How often this thread had inodes join a transaction, for assertions.
+/// A count of how often this thread had inodes join a transaction, for assertions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Joined(u64);
 
@@ -291,7 +295,7 @@ ubtrfs_threads::thread_local! {
 }
 
 impl Joined {
-    /// Until now; where assertions are off nobody counts.
+    /// Returns the count until now, which is always zero where debug assertions are off.
     pub(crate) fn by_now() -> Self {
         #[cfg(debug_assertions)]
         return Self(JOINED.with(std::cell::Cell::get));
@@ -299,16 +303,16 @@ impl Joined {
         Self(0)
     }
 
-    /// Whether none has joined since.
+    /// Whether this thread had no inode join a transaction since.
     pub(crate) fn is_all(self) -> bool {
         self == Self::by_now()
     }
 }
 
 impl InodeState {
-    /// Makes the pending batch one of `transaction`: changes of an older transaction are frozen
-    /// first, and the inode is put on the transaction's list. Must be called, inside the gate,
-    /// before anything of the inode is changed.
+    /// Puts the inode's pending batch into `transaction`: freezes changes of an older transaction
+    /// first, and adds the inode to the transaction's list. Must be called, inside the gate, before
+    /// anything of the inode is changed.
     pub(crate) fn join(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
         debug_assert!(is_held(Rank::Gate), "invariant 5: what changes belongs to one passage of the gate");
         #[cfg(debug_assertions)]
@@ -316,7 +320,7 @@ impl InodeState {
         self.join_alone(inode, transaction);
     }
 
-    /// The same where no commit can begin meanwhile, as while a log is replayed.
+    /// Does the same where no commit can begin meanwhile, as while a log is replayed.
     pub(crate) fn join_alone(&mut self, inode: &Arc<Inode>, transaction: &Transaction) {
         if self.pending.generation == transaction.generation {
             return;
@@ -329,7 +333,7 @@ impl InodeState {
     }
 }
 
-/// Locked inodes of which older batches can be frozen.
+/// Locked inodes whose older batches can be frozen.
 pub(crate) trait Freeze {
     /// Freezes pending batches of transactions before `generation`.
     fn freeze_before(&mut self, generation: Generation);
@@ -341,9 +345,9 @@ impl Freeze for InodeState {
     }
 }
 
-/// A passage of the gate: the transaction that is open during it.
+/// A passage of the gate. It gives access to the transaction that is open, and keeps it open.
 pub(crate) struct Passage<'a> {
-    // It is dropped before a commit gets the lock.
+    // This field is dropped first, so before a commit gets the lock.
     _watch: WatchPanics<'a>,
     open: RwLockReadGuard<'a, Arc<Transaction>>,
 }
@@ -356,11 +360,11 @@ impl Deref for Passage<'_> {
     }
 }
 
-/// The gate.
+/// The lock through which operations enter the open transaction.
 pub(crate) struct Gate {
     open: CountedRwLock<Arc<Transaction>>,
-    /// The open transaction for readers, perhaps during a passage: a second passage would wait for
-    /// the swap that waits for the first.
+    /// The open transaction for readers, who may be in a passage already: a second passage would
+    /// wait for the swap that waits for the first.
     shown: ArcSwap<Transaction>,
     panics: Panics,
 }
@@ -375,8 +379,7 @@ impl Gate {
         }
     }
 
-    /// Enters the open transaction. Nothing that may wait for a device happens until the guard is
-    /// dropped.
+    /// Enters the open transaction. The caller must not wait for a device until it drops the guard.
     pub(crate) fn enter(&self) -> Passage<'_> {
         let open = self.open.read();
         Passage { _watch: self.panics.watch(), open }
@@ -387,18 +390,19 @@ impl Gate {
         self.panics.any()
     }
 
-    /// Freezes what locked inodes have of older transactions, and says which one is open: a plan
-    /// made now holds if that one is open still when it is applied.
+    /// Freezes what locked inodes have of older transactions, and returns the generation of the
+    /// open one. A plan made now holds if that transaction is still open when the plan is applied.
     pub(crate) fn freeze_older(&self, states: &mut impl Freeze) -> Generation {
         let transaction = self.enter();
         states.freeze_before(transaction.generation);
         transaction.generation
     }
 
-    /// Changes locked inodes in one transaction. `plan` looks at them, reads what it needs and gets
-    /// the number of the transaction; it may fail, or break off with a result. `apply` changes
-    /// memory only, inside the gate, and can't fail. If a commit closed the transaction in
-    /// between, dirty data and pending edits may be frozen by then, and the plan is made again.
+    /// Changes locked inodes in one transaction. `plan` looks at the inodes and reads what it
+    /// needs; it gets the generation of the transaction, and may fail or break off with a result.
+    /// `apply` changes memory only, inside the gate, and can't fail. If a commit closes the
+    /// transaction in between, dirty data and pending edits may be frozen, so the plan is made
+    /// again.
     pub(crate) fn transact<S: Freeze, P, T>(
         &self,
         states: &mut S,
@@ -418,23 +422,23 @@ impl Gate {
         }
     }
 
-    /// How often it was entered.
+    /// Counts how often the gate was entered and waited for.
     pub(crate) fn counters(&self) -> LockCounters {
         self.open.counters()
     }
 
-    /// The open transaction, for looking only.
+    /// Returns the open transaction, for looking only.
     pub(crate) fn current(&self) -> Arc<Transaction> {
         self.shown.load_full()
     }
 
-    /// Closes the open transaction and opens the next. `at_the_swap` gets the one that closes,
-    /// while no operation is inside.
+    /// Closes the open transaction, opens the next and returns the closed one. Calls `at_the_swap`
+    /// with the closed one while no operation is inside the gate.
     pub(crate) fn swap(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
         self.swap_to(Generation::next, at_the_swap)
     }
 
-    /// The same, but leaves a generation for a commit in between.
+    /// Does the same, but leaves out one generation, for a commit in between.
     pub(crate) fn swap_over_one(&self, at_the_swap: impl FnOnce(&Arc<Transaction>)) -> Arc<Transaction> {
         self.swap_to(|closed| closed.next().next(), at_the_swap)
     }
@@ -459,8 +463,8 @@ mod tests {
 
     use super::*;
 
-    /// By invariant 7 an operation looks at the open transaction during its passage, as writeback
-    /// in place does, while a commit waits to close it.
+    /// By invariant 7 an operation may look at the open transaction during its passage while a
+    /// commit waits to close it, as writeback in place does.
     #[test]
     fn who_is_inside_the_gate_may_look_while_a_commit_waits_to_close_it() {
         let gate = Arc::new(Gate::new(Generation(7)));
@@ -492,7 +496,7 @@ mod assertions {
 
     use super::*;
 
-    /// What would be lost with invariant 4: data that is on its way would be written over.
+    /// Without invariant 4, data in flight would be overwritten.
     #[test]
     #[should_panic(expected = "invariant 4")]
     fn an_extent_is_allocated_once_in_a_transaction() {
@@ -502,7 +506,7 @@ mod assertions {
         transaction.add_extent(Logical((1 << 20) + 4096), NewExtent::new(4096, None));
     }
 
-    /// The same of one that reaches into the next.
+    /// The same for an extent that overlaps the next one.
     #[test]
     #[should_panic(expected = "invariant 4")]
     fn an_extent_does_not_reach_into_the_next_of_a_transaction() {
@@ -512,8 +516,7 @@ mod assertions {
         transaction.add_extent(Logical((1 << 20) - 4096), NewExtent::new(8192, None));
     }
 
-    /// What would be lost with invariant 5: a commit could come between two changes of an
-    /// operation.
+    /// Without invariant 5, a commit could come between two changes of an operation.
     #[test]
     #[should_panic(expected = "invariant 5")]
     fn an_inode_joins_the_transaction_inside_the_gate() {

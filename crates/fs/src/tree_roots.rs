@@ -1,5 +1,5 @@
-//! The roots of all trees, as the root tree has them, and what is known of all of them at once: a
-//! volume may have very many subvolumes, of which a commit changes a few.
+//! The roots of all trees, as in the root tree, with totals over all of them. A volume may have
+//! very many subvolumes, and a commit changes only a few.
 
 use std::ops::{Deref, DerefMut};
 
@@ -34,10 +34,10 @@ impl TreeRoot {
 /// Numbers of subvolumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    /// Those that may share nodes with others.
+    /// Subvolumes that may share nodes with others.
     shared: u64,
     read_only: u64,
-    /// Those that were deleted and whose trees are not dropped yet.
+    /// Subvolumes that were deleted and whose trees are not dropped yet.
     deleted: u64,
 }
 
@@ -60,7 +60,7 @@ impl Counts {
     }
 }
 
-/// The roots of trees, by number. What a commit does not change, the next state shares.
+/// The roots of trees, by id. Copies share the parts that do not change.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeRoots {
     by_id: RedBlackTreeMapSync<TreeId, TreeRoot>,
@@ -99,12 +99,12 @@ impl TreeRoots {
         Self { by_id: RedBlackTreeMapSync::new_sync(), counts: Counts::default() }
     }
 
-    /// A tree's root.
+    /// Returns a tree's root.
     pub(crate) fn get(&self, id: TreeId) -> Option<&TreeRoot> {
         self.by_id.get(&id)
     }
 
-    /// The same to change it.
+    /// Returns a tree's root to be changed.
     pub(crate) fn get_mut(&mut self, id: TreeId) -> Option<TreeRootMut<'_>> {
         let root = self.by_id.get_mut(&id)?;
         Some(TreeRootMut { before: Counts::of(root), counts: &mut self.counts, root })
@@ -125,27 +125,28 @@ impl TreeRoots {
         Some(removed)
     }
 
-    /// All trees by number.
+    /// Returns all trees, by id.
     pub(crate) fn all(&self) -> impl Iterator<Item = &TreeRoot> {
         self.by_id.values()
     }
 
-    /// The subvolumes by number. There may be very many: no operation and no commit looks at each.
+    /// Returns the subvolumes, by id. There may be very many: no operation and no commit iterates
+    /// over all of them.
     pub(crate) fn subvolumes(&self) -> impl Iterator<Item = &TreeRoot> {
         self.all().filter(|tree| tree.id().is_subvolume())
     }
 
-    /// How many subvolumes may share nodes with others.
+    /// Returns how many subvolumes may share nodes with others.
     pub(crate) fn shared_subvolumes(&self) -> u64 {
         self.counts.shared
     }
 
-    /// Whether a subvolume is read-only.
+    /// Whether any subvolume is read-only.
     pub(crate) fn has_read_only(&self) -> bool {
         self.counts.read_only > 0
     }
 
-    /// The subvolumes that were deleted and whose trees are not dropped yet, by number.
+    /// Returns the subvolumes that were deleted and whose trees are not dropped yet, by id.
     pub(crate) fn deleted_subvolumes(&self) -> impl Iterator<Item = TreeId> {
         let deleted = self.subvolumes().filter(|tree| tree.item.refs == 0).map(TreeRoot::id);
         deleted.take(self.counts.deleted as usize)

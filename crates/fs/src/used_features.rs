@@ -1,7 +1,7 @@
-//! The features of a volume that a mount has come to use: the next superblock names them.
+//! The features that a mount has begun to use, which the next superblock names.
 //!
-//! Its part in invariant 30: the features that compressed data needs are noted as it gets its
-//! place.
+//! For invariant 30, the features that compressed data needs are recorded when it gets its
+//! location.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use ubtrfs_format::items::Compression;
 use ubtrfs_format::{CompatRo, Generation, Incompat, Superblock};
 use ubtrfs_threads::atomic::AtomicBool;
 
-/// The feature of a volume that readers of what an algorithm has packed need.
+/// Returns the feature that a reader of data compressed by this algorithm needs.
 fn feature_of(algorithm: Compression) -> Incompat {
     match algorithm {
         Compression::None | Compression::Zlib => Incompat(0),
@@ -22,9 +22,9 @@ fn feature_of(algorithm: Compression) -> Incompat {
 /// The features that a mount has used.
 #[derive(Default)]
 pub(crate) struct UsedFeatures {
-    /// Those that compressed data needs.
+    /// The features that compressed data needs.
     compression: AtomicU64,
-    /// A file was put under the protection of fs-verity.
+    /// Whether a file was protected by fs-verity.
     verity: AtomicBool,
 }
 
@@ -43,27 +43,27 @@ impl UsedFeatures {
         self.verity.store(true, Ordering::Release);
     }
 
-    /// Whether the mount has put a file under the protection of fs-verity.
+    /// Whether the mount has protected a file by fs-verity.
     pub(crate) fn has_verity(&self) -> bool {
         self.verity.load(Ordering::Acquire)
     }
 
-    /// The features that compressed data needs which the mount has written.
+    /// Returns the features that the compressed data needs which the mount has written.
     pub(crate) fn compression(&self) -> Incompat {
         Incompat(self.compression.load(Ordering::Relaxed))
     }
 
     /// Enters the features into the superblock of a commit.
     pub(crate) fn enter_into(&self, superblock: &mut Superblock) {
-        // By invariant 30: what the commit refers to may be compressed.
+        // By invariant 30 the superblock names them, since the commit may refer to compressed data.
         superblock.incompat = superblock.incompat.with(self.compression());
         if self.has_verity() {
             superblock.compat_ro = superblock.compat_ro.with(CompatRo::VERITY);
         }
     }
 
-    /// Asserts that the superblock will name the feature that a piece needs which a transaction is
-    /// about to make durable.
+    /// Asserts that the superblock will name the feature that a piece needs. A transaction is about
+    /// to make the piece durable.
     pub(crate) fn assert_has(&self, piece: &Piece, transaction: Generation) {
         if let Piece::Extent(ExtentPiece { compression, generation, .. })
         | Piece::Inline(InlinePiece { compression, generation, .. }) = piece

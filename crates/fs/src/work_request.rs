@@ -1,4 +1,4 @@
-//! Asking a thread in the background for its work.
+//! Requests to a background thread for its work.
 
 use ubtrfs_threads::time::Instant;
 use ubtrfs_threads::{Condvar, Mutex, Rank};
@@ -9,14 +9,14 @@ struct State {
     stop: bool,
 }
 
-/// What a thread in the background waits for.
+/// The state that a background thread waits for.
 pub(crate) struct WorkRequest {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl WorkRequest {
-    /// One that nobody has asked for yet.
+    /// Creates one without a request.
     pub(crate) fn new(rank: Rank) -> Self {
         Self { state: Mutex::with_default(rank), changed: Condvar::new() }
     }
@@ -36,8 +36,8 @@ impl WorkRequest {
         self.changed.notify_all();
     }
 
-    /// Waits until the work is requested, or `deadline` (`None`: without a limit). Returns `false`
-    /// once the thread is to stop.
+    /// Waits until the work is requested, or until `deadline` (`None` is no limit). Returns `false`
+    /// once the thread has to stop.
     pub(crate) fn wait(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         while !state.stop && !state.wanted {

@@ -1,7 +1,7 @@
-//! Whether a mount may be changed: it began read-only, was mounted read-only later, or had an error
-//! after which nothing more is written.
+//! Whether a mount may be changed. It may not if it began read-only, was remounted read-only, or
+//! had an error after which nothing more is written.
 //!
-//! Its part in invariant 13: [`Writability::abort`] turns the file system read-only for good.
+//! For invariant 13, [`Writability::abort`] turns the file system read-only for good.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,14 +12,15 @@ use ubtrfs_threads::{Mutex, OnceLock, Rank};
 use crate::error::{Errno, Error, Result};
 use crate::last_errors::LastErrors;
 
-/// What is done when the file system turns read-only after an error.
+/// The action when the file system turns read-only after an error.
 pub(crate) type OnAbort = Box<dyn Fn() + Send + Sync>;
 
 /// Whether a mount may be changed, and if not, why.
 pub(crate) struct Writability {
-    /// Changes are refused: from the beginning, after an error, or after a remount to read-only.
+    /// Whether changes are refused: from the beginning, after an error, or after a remount to
+    /// read-only.
     read_only: AtomicBool,
-    /// The space of a volume that was opened to be read only is not known.
+    /// Whether the volume was opened read-only. Then its space is not known.
     began_read_only: bool,
     aborted: Mutex<Option<Arc<Error>>>,
     on_abort: OnceLock<OnAbort>,
@@ -27,8 +28,8 @@ pub(crate) struct Writability {
 }
 
 impl Writability {
-    /// Of a mount that is opened for reading alone, or that refuses changes until it is mounted
-    /// read-write (`begins_at_rest`).
+    /// Creates the state of a mount that is opened read-only, or that refuses changes until it is
+    /// remounted read-write (`begins_at_rest`).
     pub(crate) fn new(opened_read_only: bool, begins_at_rest: bool) -> Self {
         Self {
             read_only: AtomicBool::new(opened_read_only || begins_at_rest),
@@ -39,12 +40,12 @@ impl Writability {
         }
     }
 
-    /// Whether nothing may be changed.
+    /// Whether changes are refused.
     pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Whether the volume was opened to be read only.
+    /// Whether the volume was opened read-only.
     pub(crate) fn began_read_only(&self) -> bool {
         self.began_read_only
     }
@@ -54,7 +55,7 @@ impl Writability {
         self.is_read_only() && (self.began_read_only || self.aborted().is_some())
     }
 
-    /// An error if nothing may be changed.
+    /// Fails if changes are refused.
     pub(crate) fn check(&self) -> Result<()> {
         if self.is_read_only() {
             // By invariant 13 nothing changes after a failure, and each attempt gets the reason.
@@ -63,9 +64,9 @@ impl Writability {
         Ok(())
     }
 
-    /// Turns read-only for good, and has `stop` end all writing meanwhile. Says why, once. Gives
-    /// the error back, for all whom it concerns; of one that only follows from an earlier one,
-    /// that.
+    /// Turns the file system read-only for good, and calls `stop`, which ends all writing,
+    /// meanwhile. Logs the reason once. Returns the error for all operations that it affects. If
+    /// the error only follows from an earlier one, the result refers to that one.
     pub(crate) fn abort(&self, error: Error, stop: impl FnOnce()) -> Arc<Error> {
         let mut aborted = self.aborted.lock();
         let action = if aborted.is_none() { self.on_abort.get() } else { None };
@@ -77,8 +78,8 @@ impl Writability {
                 Arc::new(error)
             }
         };
-        // A flush that fails has turned the volume read-only before it comes here: an
-        // operation that meets that state in between does not know the cause.
+        // A flush that fails turns the volume read-only before it calls this. An operation that
+        // meets that state in between does not know the cause.
         if aborted.as_ref().is_none_or(|first| first.is_consequence() && !error.is_consequence()) {
             tracing::error!("turning read-only: {}", error.chain());
             *aborted = Some(error.clone());
@@ -92,8 +93,9 @@ impl Writability {
         error
     }
 
-    /// Sets what is done, once, when the file system turns read-only after an error; at once if it
-    /// has. It takes no lock of the engine and does not wait.
+    /// Sets the action that is called, once, when the file system turns read-only after an error;
+    /// calls it at once if that has happened. The action must not take a lock of the engine nor
+    /// wait.
     pub(crate) fn on_abort(&self, action: OnAbort) {
         let aborted = self.aborted.lock();
         let _ = self.on_abort.set(action);
@@ -104,12 +106,12 @@ impl Writability {
         }
     }
 
-    /// The error by which the file system turned read-only, if it did.
+    /// Returns the error by which the file system turned read-only, if it did.
     pub(crate) fn aborted(&self) -> Option<Arc<Error>> {
         self.aborted.lock().clone()
     }
 
-    /// Why the file system turned read-only, if it did.
+    /// Returns why the file system turned read-only, if it did.
     pub(crate) fn abort_reason(&self) -> Option<String> {
         self.aborted().map(|error| error.chain())
     }
@@ -120,7 +122,7 @@ impl Writability {
         self.last_errors.note(error);
     }
 
-    /// The last errors.
+    /// Returns the last errors.
     pub(crate) fn last_errors(&self) -> &LastErrors {
         &self.last_errors
     }
@@ -130,8 +132,8 @@ impl Writability {
         self.read_only.store(true, Ordering::Release);
     }
 
-    /// Allows changes again after [`Self::set_read_only`]. A volume that was opened read-only stays
-    /// so, and so does one after an error.
+    /// Allows changes again after [`Self::set_read_only`]. A file system that was opened read-only,
+    /// or that turned read-only after an error, stays so.
     pub(crate) fn set_writable(&self) -> Result<()> {
         let aborted = self.aborted.lock();
         match &*aborted {

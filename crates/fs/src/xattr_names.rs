@@ -1,4 +1,4 @@
-//! The names of extended attributes that mean something to btrfs or to the kernel's VFS. Those of
+//! The names of extended attributes that have a meaning for btrfs or the kernel's VFS. Those of
 //! ACLs are in [`acl`](crate::acl).
 
 /// The capabilities of a program.
@@ -8,16 +8,16 @@ pub const SELINUX: &[u8] = b"security.selinux";
 
 /// The namespace of properties.
 pub const PROPERTIES: &[u8] = b"btrfs.";
-/// How a file is to be compressed: the only property that there is.
+/// How a file is to be compressed. It is the only property that exists.
 pub const COMPRESSION: &[u8] = b"btrfs.compression";
 
 /// The namespace of attributes that only files and directories have.
 pub const USER: &[u8] = b"user.";
-/// Namespaces whose attributes are kept as they are.
+/// Namespaces whose attributes are stored as they are.
 const PLAIN: [&[u8]; 3] = [USER, b"trusted.", b"security."];
 
-/// What an attribute that is kept as it is has for a name in its namespace; `None` if it is another
-/// one. Without anything in it the attribute has no name.
+/// Returns the name within its namespace of an attribute that is stored as it is, or `None` for any
+/// other attribute. An empty result means that the name is only a namespace.
 pub fn in_plain_namespace(name: &[u8]) -> Option<&[u8]> {
     PLAIN.iter().find_map(|namespace| name.strip_prefix(*namespace))
 }

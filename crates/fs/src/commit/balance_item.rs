@@ -1,4 +1,4 @@
-//! The item that says that a balance is under way, or paused: the next commit writes it.
+//! The item that records that a balance is in progress or paused. The next commit writes it.
 
 use ubtrfs_format::items::BalanceItem;
 use ubtrfs_format::{ItemType, Key, objectid};
@@ -12,7 +12,7 @@ use crate::error::{Errno, Result};
 pub(crate) const BALANCE: Key = Key::new(objectid::BALANCE, ItemType::TEMPORARY_ITEM, 0);
 
 impl Committer {
-    /// Notes which balance is under way, if any, and commits.
+    /// Records which balance is in progress, if any, and commits.
     pub(crate) fn set_balance_item(&self, item: Option<&BalanceItem>) -> Result<()> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -24,7 +24,7 @@ impl Committer {
         self.commit()
     }
 
-    /// The edit of the root tree for that.
+    /// Takes the edit of the root tree that writes or removes the item.
     pub(super) fn take_balance_edit(&self, edits: &mut EditBatch) {
         match self.requests.take_balance_edit() {
             Some(BalanceEdit::Put(item)) => edits.put(BALANCE, item.to_bytes()),

@@ -1,10 +1,10 @@
 //! References to tree blocks that several trees may share, and how they change when one tree
 //! replaces such a block by a copy.
 //!
-//! A block points to children (blocks, or data from a leaf), and each child has one reference for
-//! it. The block's flags decide what the reference names: without `FULL_BACKREF` the tree that owns
-//! the block by its header; with it the block's address. Before a tree replaces a block by a copy,
-//! the references are set right for both:
+//! A block points to children (blocks, or data extents from a leaf), and each child has one
+//! reference for it. The block's flags decide what this reference names: without `FULL_BACKREF` the
+//! tree that owns the block by its header, with the flag the block's address. Before a tree
+//! replaces a block by a copy, the references of the children are adjusted for both:
 //!
 //! | the block | gets the copy's children | and the old block's |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! | is used by this tree alone, with the flag | new ones by tree | lose theirs by address |
 //! | is used by this tree alone, without the flag | references that were there | – |
 //!
-//! Then the tree gives up its own reference to the old block. So each reference in the extent tree
-//! is one that a walk over all trees finds (invariant 20).
+//! Then the tree drops its own reference to the old block. So the extent tree has exactly the
+//! references that a walk over all trees finds (invariant 20).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,16 +26,16 @@ use super::data_refs::{By, DataRefDeltas};
 use super::extent_refs::{ExtentRefs, User};
 use crate::error::{Error, Result};
 
-/// What a commit changes of the references to blocks that the committed trees have.
+/// The changes that a commit makes to the references of blocks that the committed trees have.
 pub(super) struct BlockRefs<'a> {
     extent_tree: &'a Snapshot,
     node_size: usize,
     blocks: BTreeMap<Logical, ExtentRefs>,
-    /// Shared blocks whose children have the right references already.
+    /// Shared blocks whose children have been adjusted already.
     unshared: BTreeSet<Logical>,
-    /// Those of `blocks` that this commit has made and the extent tree does not have yet.
+    /// The blocks of `blocks` that this commit created and the extent tree does not contain yet.
     new: BTreeSet<Logical>,
-    /// What unsharing of leaves changes of the references to data.
+    /// The changes of references to data that the unsharing of leaves makes.
     pub(super) data: DataRefDeltas,
 }
 
@@ -69,52 +69,54 @@ impl<'a> BlockRefs<'a> {
         Ok(entry.insert(found))
     }
 
-    /// A node of this commit comes to be shared: from here on its references are counted here.
+    /// Adds a node of this commit that becomes shared. From here on its references are counted
+    /// here.
     pub(super) fn add_new(&mut self, refs: ExtentRefs, bytenr: Logical) {
         self.blocks.insert(bytenr, refs);
         self.new.insert(bytenr);
     }
 
-    /// Whether a node of this commit is counted here.
+    /// Whether the references of a node of this commit are counted here.
     pub(super) fn is_new(&self, bytenr: Logical) -> bool {
         self.new.contains(&bytenr)
     }
 
-    /// A block goes to another address, with all of its references: `gone` is what the extent tree
-    /// is to have of the old address, `refs` what of the new one.
+    /// Moves a block to another address, with all of its references. `gone` is what the extent tree
+    /// gets for the old address, `refs` for the new one.
     pub(super) fn move_block(&mut self, from: Logical, gone: ExtentRefs, to: Logical, refs: ExtentRefs) {
         self.blocks.insert(from, gone);
         self.add_new(refs, to);
     }
 
-    /// A block that stays where it is has another user in place of one.
+    /// Replaces one user of a block that stays where it is by another one.
     pub(super) fn change_user(&mut self, bytenr: Logical, level: u8, gone: User, new: User) -> Result<()> {
         self.change(bytenr, level, new, 1)?;
         self.change(bytenr, level, gone, -1)
     }
 
-    /// Takes the new nodes that were shared, each with whether anybody uses it.
+    /// Takes the new nodes that became shared, each with whether it has users.
     pub(super) fn take_new(&mut self) -> Vec<(Logical, bool)> {
         let new = std::mem::take(&mut self.new);
         let is_used = |bytenr: &Logical| self.blocks.get(bytenr).is_some_and(|refs| !refs.is_unused());
         new.into_iter().map(|bytenr| (bytenr, is_used(&bytenr))).collect()
     }
 
-    /// How many use a block, and whether its children are referred to by its address.
+    /// Returns the number of users of a block, and whether its children are referred to by its
+    /// address.
     pub(super) fn users(&mut self, bytenr: Logical, level: u8) -> Result<(u64, bool)> {
         let refs = self.block(bytenr, level)?;
         Ok((refs.item.refs, refs.item.flags & ExtentFlags::FULL_BACKREF != 0))
     }
 
-    /// Takes away a reference to a block whose own children were seen to; returns whether nobody
-    /// uses it any more.
+    /// Drops a reference to a block whose children have been handled. Returns whether it has no
+    /// user any more.
     pub(super) fn drop_reference(&mut self, bytenr: Logical, level: u8, user: User) -> Result<bool> {
         self.change(bytenr, level, user, -1)?;
         Ok(self.block(bytenr, level)?.is_unused())
     }
 
-    /// Of a block that a tree has made and that others use: its children are referred to by its
-    /// address from here on, since that tree goes.
+    /// Lets the children of a block be referred to by its address from here on. The block was made
+    /// by `tree`, which is dropped, and others use it.
     pub(super) fn refer_by_address(&mut self, tree: TreeId, block: &Block) -> Result<()> {
         let header = block.header()?;
         self.block(header.bytenr, header.level)?.item.flags |= ExtentFlags::FULL_BACKREF;
@@ -141,8 +143,8 @@ impl<'a> BlockRefs<'a> {
         }
     }
 
-    /// `tree` is about to replace a block: see above. Its ancestors must have been unshared.
-    /// Returns whether others use the block too.
+    /// Adjusts the references of a block that `tree` is about to replace, by the table above. Its
+    /// ancestors must have been unshared. Returns whether others use the block too.
     pub(super) fn unshare(&mut self, tree: TreeId, block: &Block) -> Result<bool> {
         let header = block.header()?;
         let (bytenr, level) = (header.bytenr, header.level);
@@ -162,7 +164,7 @@ impl<'a> BlockRefs<'a> {
             }
             (false, false) if header.owner == tree => {}
             (false, false) => {
-                // By invariant 20 it would: the extent tree is damaged.
+                // By invariant 20 this does not happen, so the extent tree is damaged.
                 let what = "a block of another tree does not refer to its children by address";
                 return Err(refs.inconsistent(what));
             }
@@ -171,24 +173,25 @@ impl<'a> BlockRefs<'a> {
         Ok(shared)
     }
 
-    /// A tree no longer uses a block; returns whether no tree does.
+    /// Drops a tree's reference to a block. Returns whether no tree uses it any more.
     pub(super) fn free(&mut self, node: &FreedNode) -> Result<bool> {
         self.change(node.bytenr, node.level, User::Tree(node.tree), -1)?;
         let refs = self.block(node.bytenr, node.level)?;
         if refs.is_unused() && refs.item.flags & ExtentFlags::FULL_BACKREF != 0 {
-            // By invariant 20 it was unshared before it went.
+            // By invariant 20 such a block was unshared before it was dropped.
             return Err(refs.inconsistent("a block goes whose children are referred to by its address"));
         }
         let unused = refs.is_unused();
         if !unused && !self.unshared.contains(&node.bytenr) {
             let refs = self.block(node.bytenr, node.level)?;
-            // By invariant 20 the references of its children were not set right for the others.
+            // By invariant 20 a shared block is unshared before it is dropped. Here the references
+            // of its children were not adjusted for the other users.
             return Err(refs.inconsistent("a block is in use by others that came after the last snapshot"));
         }
         Ok(unused)
     }
 
-    /// Takes the extent tree's edits for all that changed since the last call.
+    /// Takes the extent tree's edits for all changes since the last call.
     pub(super) fn take_edits(&mut self, edits: &mut EditBatch) {
         for refs in std::mem::take(&mut self.blocks).into_values() {
             refs.emit(edits);

@@ -26,8 +26,8 @@ pub(super) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Adds the edits of one inode, which the tree has if it is `known`. Returns the bytes that its
-    /// content takes.
+    /// Adds the edits of one inode; `known` says that the tree has the inode. Returns the bytes
+    /// that its content takes.
     pub(super) fn inode(&mut self, id: InodeId, frozen: &Frozen, known: bool) -> Result<u64> {
         let ino = id.ino;
         let batch = &frozen.batch;
@@ -45,7 +45,7 @@ impl Builder<'_> {
             OrphanEdit::Remove => {
                 self.edits.delete(orphan);
                 if known && frozen.item.flags & InodeFlags::RO_VERITY == 0 {
-                    // What a crash has left of making a tree for fs-verity.
+                    // Items of an attempt to enable fs-verity that a crash has interrupted.
                     let (first, last) = (ItemType::VERITY_DESC_ITEM, ItemType::VERITY_MERKLE_ITEM);
                     self.edits.delete_range(Key::new(ino.0, first, 0)..=Key::new(ino.0, last, u64::MAX));
                 }
@@ -87,7 +87,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Entries of a directory, by hash and by number.
+    /// Adds entries of a directory, by hash and by index.
     fn entries(&mut self, ino: Ino, batch: &InodeBatch) -> Result<()> {
         for (name, change) in &batch.entries.by_name {
             let key = Key::new(ino.0, ItemType::DIR_ITEM, name_hash(name));
@@ -142,9 +142,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// The file extent items. Those in changed ranges are deleted; pieces that extend into them
-    /// from outside are written again, trimmed. Each put adds a reference; each item that merge
-    /// reports as removed drops one.
+    /// Writes the file extent items. Items in changed ranges are deleted; pieces that extend into
+    /// such a range from outside are written again, trimmed. Each put adds a reference, and each
+    /// item that the merge reports as removed drops one.
     fn content(&mut self, id: InodeId, frozen: &Frozen, known: bool) -> Result<u64> {
         let no_holes = self.committed.superblock.incompat.contains(Incompat::NO_HOLES);
         let sector = u64::from(self.committed.superblock.sector_size);
@@ -173,14 +173,14 @@ impl Builder<'_> {
         Ok(nbytes)
     }
 
-    /// Deletes the committed items in `run`; returns the bytes that they took. Nothing else changes
-    /// within `untouched`, from the end of the run before to the start of the next.
+    /// Deletes the committed items in `run` and returns the bytes that they took. Within
+    /// `untouched`, from the end of the run before to the start of the next, nothing else changes.
     fn clear(&mut self, id: InodeId, run: Range<u64>, untouched: Range<u64>) -> Result<u64> {
         let key = |offset| Key::new(id.ino.0, ItemType::EXTENT_DATA, offset);
         let extents = CommittedExtents::new(self.tree.clone(), id.ino, self.committed.superblock.sector_size);
         let mut cleared = 0;
-        // The item that holds the first byte may start before the run, and the one that holds the
-        // last byte may end behind it.
+        // The item that contains the first byte may start before the run, and the item that
+        // contains the last byte may end behind it.
         for item in extents.items(&(run.start.saturating_sub(1)..run.end)) {
             let item = item?;
             let Some(within) = item.clone().clipped(&run) else { continue };
@@ -188,7 +188,8 @@ impl Builder<'_> {
             if matches!(item.piece, Piece::Inline(_)) {
                 continue;
             }
-            // Otherwise the remainder is the right-hand rest of the run before.
+            // If the item starts before `untouched`, the rest at the left is the rest at the right
+            // of the run before, which is written already.
             if item.start < run.start && item.start >= untouched.start {
                 self.put_piece(id, &Mapped { len: run.start - item.start, ..item.clone() });
             }

@@ -1,4 +1,4 @@
-//! Devices that the volume gets, loses, or that get another size: each by a commit.
+//! Adds devices to the volume, removes and resizes them, each by a commit.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::error::{Errno, Result};
 use crate::faults::CommitFault;
 
 impl Committer {
-    /// Makes a device one of the volume's by a commit; what is on it is wiped. Returns its number.
+    /// Adds a device to the volume by a commit, and wipes what is on it. Returns its device id.
     pub(crate) fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());
@@ -22,8 +22,8 @@ impl Committer {
         Ok(item.devid)
     }
 
-    /// Takes a device out of the volume by a commit, and wipes its superblocks: no chunk has
-    /// anything on it.
+    /// Removes a device from the volume by a commit, and wipes its superblocks. No chunk may have a
+    /// stripe on it.
     pub(crate) fn remove_device(&self, devid: DeviceId) -> Result<()> {
         self.info.space.lock().devices_mut().remove(devid).ok_or(Errno::NODEV)?;
         self.commit()?;
@@ -31,7 +31,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Gives a device another size by a commit: no chunk has anything behind that.
+    /// Resizes a device by a commit. No chunk may have a stripe behind the new end.
     pub(crate) fn resize_device(&self, devid: DeviceId, bytes: u64) -> Result<()> {
         {
             let mut space = self.info.space.lock();

@@ -1,4 +1,4 @@
-//! Chunks that a commit makes part of the volume, and those that it gives back (invariant 18).
+//! Chunks that a commit adds to the volume, and chunks that it removes (invariant 18).
 
 use ubtrfs_format::items::{BlockGroupFlags, ChunkItem, DevExtent, DevItem};
 use ubtrfs_format::{Generation, ItemType, Key, Logical, TreeId, objectid};
@@ -9,7 +9,7 @@ use super::owner::Committer;
 use crate::error::Result;
 use ubtrfs_space::{DeviceChanges, GroupEdits, NewChunk};
 
-/// Room for the nodes that a commit may write, in a new chunk if need be.
+/// Ensures that there is space for the nodes that a commit may write, if need be in a new chunk.
 pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
     let mut space = committer.info.space.lock();
     if space.is_metadata_short() {
@@ -20,21 +20,21 @@ pub(super) fn ensure_metadata(committer: &Committer) -> Result<()> {
 
 /// The changes of chunks in one commit.
 pub(super) struct ChunkChanges {
-    /// Chunks that were made since the last commit.
+    /// Chunks that were allocated since the last commit.
     pub(super) new: Vec<NewChunk>,
     /// Empty chunks that are removed.
     removed: Vec<(Logical, ChunkItem)>,
-    /// Devices that come, go or get another size.
+    /// Devices that are added, removed or resized.
     pub(super) devices_changed: DeviceChanges,
-    /// Devices have become smaller.
+    /// Whether devices have become smaller.
     are_devices_cut: bool,
     /// The device items with these changes and no later ones.
     devices: Vec<DevItem>,
 }
 
 impl ChunkChanges {
-    /// Takes the chunks that were made, and those that can be removed; and the edits that delete
-    /// the block groups of the latter.
+    /// Takes the new chunks and the chunks that can be removed, and returns also the edits that
+    /// delete the block groups of the latter.
     pub(super) fn take(
         committer: &Committer,
         generation: Generation,
@@ -62,7 +62,7 @@ impl ChunkChanges {
         self.new.is_empty() && self.removed.is_empty() && self.devices_changed.is_empty() && !self.are_devices_cut
     }
 
-    /// Edits of the chunk tree and of the device tree.
+    /// Returns the edits of the chunk tree and of the device tree.
     pub(super) fn edits(&self, committer: &Committer) -> (EditBatch, EditBatch) {
         let (mut chunk_edits, mut device_edits) = (EditBatch::new(), EditBatch::new());
         let chunk_tree_uuid = committer.info.space.lock().chunk_tree_uuid();
@@ -89,7 +89,7 @@ impl ChunkChanges {
             }
         }
         for device in &self.devices_changed.added {
-            // Another device may have had its number.
+            // Another device may have had the same id.
             device_edits.put(DeviceErrors::key(device.devid), DeviceErrors::default().to_bytes());
         }
         for device in &self.devices_changed.removed {

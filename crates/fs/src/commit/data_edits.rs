@@ -10,8 +10,8 @@ use super::merge_trees::Merging;
 use crate::error::Result;
 
 impl Merging<'_> {
-    /// The edits of the checksum tree; those of the extent tree for data are gathered, and the
-    /// extents that nothing refers to any more are freed.
+    /// Returns the edits of the checksum tree. Also gathers the edits of the extent tree for data,
+    /// and frees the extents that nothing refers to any more.
     #[inline(never)]
     pub(super) fn data_edits(&mut self) -> Result<EditBatch> {
         let (committer, transaction) = (self.committer, self.transaction);

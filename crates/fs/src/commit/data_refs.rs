@@ -1,5 +1,5 @@
-//! References to data extents: the sum of what a commit adds and removes, resolved against the
-//! extent items.
+//! Backrefs of data extents: sums up the references that a commit adds and drops, and applies the
+//! sums to the extent items.
 
 use ubtrfs_format::items::{DataRef, FileExtent, FileExtentKind};
 use ubtrfs_format::{Generation, Ino, ItemType, Key, Leaf, Logical, TreeId};
@@ -8,7 +8,7 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 use super::extent_refs::{ExtentRefs, User};
 use crate::error::{Error, Result};
 
-/// How often one user uses an extent more or less.
+/// A change of how often one user refers to an extent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RefChange {
     extent: Logical,
@@ -17,11 +17,11 @@ pub(super) struct RefChange {
     count: i64,
 }
 
-/// What a commit changes of the references to data, in the order in which it happens.
+/// The changes that a commit makes to references to data, in the order in which they happen.
 #[derive(Debug, Default)]
 pub(super) struct DataRefDeltas(Vec<RefChange>);
 
-/// What a commit changes of the references to one extent.
+/// The changes that a commit makes to the references of one extent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExtentDelta<'a> {
     pub(super) start: Logical,
@@ -35,7 +35,7 @@ pub(super) struct ExtentDelta<'a> {
 pub(super) struct RefSums(Vec<RefChange>);
 
 impl RefSums {
-    /// What changes of each extent.
+    /// Returns the changes of each extent.
     pub(super) fn extents(&self) -> impl Iterator<Item = ExtentDelta<'_>> {
         self.0.chunk_by(|one, next| one.extent == next.extent).filter_map(|changes| {
             let RefChange { extent: start, length, .. } = *changes.last()?;
@@ -49,8 +49,8 @@ impl DataRefDeltas {
         self.0.push(RefChange { extent, length, user, count });
     }
 
-    /// Adds `count` references to all extents that a leaf points to: by its files in `subvolume`,
-    /// or by the leaf's address.
+    /// Adds `count` references to all extents that a leaf points to. The user is the file in
+    /// `subvolume`, or the leaf by its address.
     pub(super) fn add_leaf(&mut self, leaf: &Leaf<'_>, by: By, count: i64) -> Result<()> {
         for (key, item) in leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA) {
             if let Some((extent, length, offset)) = extent_of(item)? {
@@ -92,16 +92,17 @@ impl DataRefDeltas {
     }
 }
 
-/// What the references of a block name.
+/// What the references that a block holds name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum By {
-    /// A tree's; for data, its files'.
+    /// The tree; for data, a file in it.
     Tree(TreeId),
-    /// The block's own, by its address.
+    /// The address of the block.
     Address(Logical),
 }
 
-/// Address and length of the extent that a file extent item refers to, and the offset in it.
+/// Returns the address and the length of the extent that a file extent item refers to, and the
+/// offset in it.
 fn extent_of(item: &[u8]) -> Result<Option<(Logical, u64, u64)>> {
     Ok(match FileExtent::parse(item)?.kind {
         FileExtentKind::Regular { disk_bytenr, disk_num_bytes, offset, .. } if disk_bytenr.0 != 0 => {
@@ -115,8 +116,8 @@ fn file_user(subvolume: TreeId, key: &Key, offset: u64) -> User {
     User::File(DataRef { root: subvolume, ino: Ino(key.objectid), offset: key.offset.wrapping_sub(offset) })
 }
 
-/// The extent item of an extent that this commit allocated and that files refer to; `false` if none
-/// does.
+/// Writes the extent item of an extent that this commit allocated. Returns `false`, and writes
+/// none, if no file refers to the extent.
 pub(super) fn put_new_extent(
     delta: &ExtentDelta<'_>,
     generation: Generation,
@@ -146,7 +147,7 @@ pub(super) fn change_extent(
     }
     let key = Key::new(delta.start.0, ItemType::EXTENT_ITEM, delta.length);
     let mut extent = ExtentRefs::load(tree, key)?.ok_or(Error::MissingItem { tree: TreeId::EXTENT, key })?;
-    // Additions first, so that a reference that moves does not make the count pass through zero.
+    // Additions come first, so that moving a reference does not make the count pass through zero.
     let (more, fewer) = (|change: &&RefChange| change.count > 0, |change: &&RefChange| change.count < 0);
     for RefChange { user, count, .. } in delta.changes.iter().filter(more).chain(delta.changes.iter().filter(fewer)) {
         extent.change(Some(tree), *user, *count, node_size)?;

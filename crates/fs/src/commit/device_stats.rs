@@ -1,11 +1,11 @@
-//! `DEV_STATS` items of the device tree: how often each device has failed.
+//! `DEV_STATS` items of the device tree, which count the errors of each device.
 
 use ubtrfs_tree::{EditBatch, Snapshot};
 use ubtrfs_volume::{DeviceErrors, Volume};
 
 use crate::error::Result;
 
-/// Adds the items to what the volume has counted since it was opened.
+/// Adds the items to the counters that the volume has kept since it was opened.
 pub(crate) fn load(volume: &Volume, device_tree: &Snapshot) -> Result<()> {
     for (devid, _) in volume.device_errors() {
         if let Some(item) = device_tree.get(&DeviceErrors::key(devid))? {
@@ -17,7 +17,8 @@ pub(crate) fn load(volume: &Volume, device_tree: &Snapshot) -> Result<()> {
     Ok(())
 }
 
-/// The edits that bring the items to the volume's counters. A device that never failed has none.
+/// Returns the edits that set the items to the volume's counters. A device that never failed has no
+/// item.
 pub(crate) fn edits(volume: &Volume) -> Result<EditBatch> {
     let mut edits = EditBatch::new();
     for (devid, errors) in volume.unsaved_device_errors() {

@@ -1,21 +1,22 @@
-//! The trees of deleted subvolumes, dropped a part in each commit.
+//! Drops the trees of deleted subvolumes, a part in each commit.
 //!
-//! The walk goes from left to right. A block that the tree alone uses is freed after what it points
-//! to; of one that others use, too, the tree gives its reference back. Where the tree has made such
-//! a block, what that points to is referred to in the name of the tree: all of these references are
-//! moved to the blocks' addresses first, down to the leaves. The subtree may be large, so that work
-//! is divided, too, also by the kernel: a block whose references were moved says so by its flags.
+//! The walk goes from left to right. A block that only this tree uses is freed after its children
+//! have been dropped. Of a block that others use, too, the tree drops its reference. If this tree
+//! owns such a block, the references of the block's children name the tree, so they are first
+//! changed to name the block's address, down to the leaves. The subtree may be large, so that this
+//! work is divided, too, as in the kernel: the flags of a block say that its references were
+//! changed.
 //!
-//! How far a commit has come is in the root item: `drop_progress` is the key of the next child, in
-//! the node of level `drop_level` on the way to it. What lies to the left is gone, though the nodes
-//! on the way still point there. The kernel goes on from there, and so does this from where the
-//! kernel was.
+//! The root item records how far the drop has come: `drop_progress` is the key of the next child,
+//! in the node of level `drop_level` on the path to it. Everything to the left is dropped, although
+//! the nodes on the path still point to it. The kernel resumes from there, and this code resumes
+//! where the kernel stopped.
 //!
-//! No commit drops a tree that it or a later one merges into (invariant 66).
+//! No commit drops a tree that the same commit or a later one merges into (invariant 66).
 //!
-//! A block of the tree that can't be read ends its dropping for this mount: what is gone by then is
-//! noted as after any commit, and the rest waits for the next mount. Nothing that is alive is lost
-//! with it, so it is no reason to fail the commit.
+//! If a block of the tree can't be read, the drop stops for this mount: the progress is recorded as
+//! after any commit, and the rest waits for the next mount. Only a deleted tree is affected, so
+//! this is no reason to fail the commit.
 
 use ubtrfs_format::items::RootFlags;
 use ubtrfs_format::{Generation, ItemType, Key, Node, TreeId, objectid};
@@ -26,7 +27,7 @@ use super::extent_refs::User;
 use super::merge_trees::Merging;
 use crate::error::{Error, Result, Step};
 
-/// Whether a part of the tree is dropped.
+/// Whether a part of the tree is dropped completely.
 pub(super) enum Progress {
     Done,
     /// The budget is used up, or a block can't be read: the next child is the one with this key, in
@@ -37,22 +38,24 @@ pub(super) enum Progress {
 /// A tree that is being dropped.
 pub(super) struct Dropped {
     tree: TreeId,
-    /// Blocks of earlier generations were made before the tree was: they are of others. Those of
-    /// this one are of the tree or, if it is a snapshot, of its source: their headers tell.
+    /// Blocks of earlier generations are older than the tree, so they belong to others. Blocks of
+    /// this generation belong to the tree or, if it is a snapshot, to its source; their headers say
+    /// which.
     made: Generation,
-    /// Nodes and references that may yet be changed; those of one node more at the most.
+    /// The number of nodes and references that may still be changed. It may be exceeded by those of
+    /// one node.
     budget: u64,
-    /// Why a block of it can't be read.
+    /// The error of the block that can't be read, if there is one.
     unreadable: Option<Error>,
 }
 
 impl Dropped {
-    /// With this budget.
+    /// Begins a drop with this budget.
     pub(super) fn new(tree: TreeId, made: Generation, budget: u64) -> Self {
         Self { tree, made, budget, unreadable: None }
     }
 
-    /// Why a block of it can't be read, if one can't.
+    /// Returns the error of the block that can't be read, if there is one.
     pub(super) fn into_error(self) -> Option<Error> {
         self.unreadable
     }
@@ -75,7 +78,7 @@ impl Merging<'_> {
         Ok(())
     }
 
-    /// Drops a tree or a part of it; returns what is left of the budget.
+    /// Drops a tree or a part of it, and returns the remaining budget.
     fn drop_subvolume(&mut self, id: TreeId, budget: u64) -> Result<u64> {
         let root = self.roots.get(id)?;
         assert!(!self.roots.has_new_root(id), "invariant 66: a commit drops a tree that it has merged into");
@@ -95,7 +98,7 @@ impl Merging<'_> {
                 if let Some(mut tree) = self.roots.change(id) {
                     let item = &mut tree.item;
                     item.flags |= RootFlags::DEAD;
-                    // Nothing is gone where even the root could not be read.
+                    // If even the root could not be read, nothing is dropped.
                     (item.drop_progress, item.drop_level) = (key, if key == Key::default() { 0 } else { level });
                 }
             }
@@ -121,12 +124,12 @@ impl Merging<'_> {
         let here = resume.filter(|(_, level)| *level <= at.level);
         if users > 1 {
             if !self.move_references(dropped, at)? {
-                // Nothing of it is dropped yet.
+                // No part of it is dropped yet.
                 return Ok(Progress::Stopped(at.first_key.unwrap_or(Key::MIN), at.level + 1));
             }
         } else {
             let Some(block) = self.read_block(dropped, at)? else {
-                // What an earlier commit has dropped of it stays dropped.
+                // The part that an earlier commit has dropped stays dropped.
                 let (key, level) = here.unwrap_or((at.first_key.unwrap_or(Key::MIN), at.level + 1));
                 return Ok(Progress::Stopped(key, level));
             };
@@ -163,8 +166,8 @@ impl Merging<'_> {
         Ok(Progress::Done)
     }
 
-    /// Reads a block of the tree. `None` if that fails, or if the block is not what its parent
-    /// says.
+    /// Reads a block of the tree. `None` if this fails, or if the block is not the one that its
+    /// parent describes.
     fn read_block(&self, dropped: &mut Dropped, at: &NodeRef) -> Result<Option<Block>> {
         let cache = &self.committer.info.cache;
         match cache.fetch(at).and_then(|block| at.view(&block).map(drop).map(|()| block)) {
@@ -177,11 +180,12 @@ impl Merging<'_> {
         }
     }
 
-    /// Moves the references that blocks of the tree hold to what they point to from the tree's name
-    /// to the blocks' addresses, below a block that others use, too. Returns whether that is done.
+    /// Changes the references that blocks of the tree hold to their children: they name the blocks'
+    /// addresses instead of the tree. Starts at a block that others use, too, and goes down.
+    /// Returns whether this is completed.
     ///
-    /// A block goes before those below it, as with the kernel: one whose references were moved says
-    /// nothing of those.
+    /// A block is changed before those below it, as in the kernel, so the flag of a block says
+    /// nothing about those below it.
     fn move_references(&mut self, dropped: &mut Dropped, at: &NodeRef) -> Result<bool> {
         let (_, by_address) = self.tree.nodes.block_refs().users(at.bytenr, at.level)?;
         if at.generation < dropped.made || (by_address && at.level == 0) {
@@ -211,7 +215,7 @@ impl Merging<'_> {
     }
 }
 
-/// The references that a node holds, to blocks or to data.
+/// Returns the number of references that a node holds, to blocks or to data.
 fn references_of(node: &Node<'_>) -> u64 {
     match node {
         Node::Leaf(leaf) => leaf.iter().filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA).count() as u64,

@@ -1,5 +1,6 @@
-//! Leaves that a commit writes before it has made the rest, so that it need not have all of them in
-//! memory. The commit's superblock takes the proof for these, too (invariant 1).
+//! Leaves that a commit writes before it has built the rest of the trees, so that it need not keep
+//! all of them in memory. The commit's superblock takes the proof of their completion, too
+//! (invariant 1).
 
 use std::sync::atomic::Ordering;
 
@@ -11,18 +12,18 @@ use super::owner::Committer;
 use super::submit::submit;
 use crate::error::{AtStep, Result, Step};
 
-/// The part of the memory that new leaves may take before they are submitted, but for those of one
-/// parent.
+/// New leaves are submitted when they take one part in this many of the memory. The leaves of one
+/// parent may exceed this.
 const PART_OF_MEMORY: usize = 32;
 
 /// Writes of leaves in flight. Nothing durable refers to these leaves before the commit's
 /// superblock.
 pub(super) struct EarlyLeaves {
-    /// With more leaves than that they are submitted.
+    /// If there are more leaves than this, they are submitted.
     pub(super) most: usize,
-    /// The last that were submitted.
+    /// The writes that were submitted last.
     under_way: Option<Ticket<Nodes>>,
-    /// Those before them.
+    /// The writes before them, which have completed.
     written: Option<CompletedWrites<Nodes>>,
 }
 
@@ -32,7 +33,7 @@ impl EarlyLeaves {
         Self { most, under_way: None, written: None }
     }
 
-    /// Submits leaves, and waits for those before them.
+    /// Submits leaves, and waits for those that were submitted before.
     pub(super) fn submit(&mut self, committer: &Committer, leaves: Vec<(Logical, Block)>) -> Result<()> {
         committer.info.counters.leaves_written_early.fetch_add(leaves.len() as u64, Ordering::Relaxed);
         let ticket = submit(committer, leaves)?;
@@ -50,7 +51,7 @@ impl EarlyLeaves {
         Ok(())
     }
 
-    /// Waits for all of them. `others`: the commit's other nodes.
+    /// Waits for all of them, and adds `others`, the commit's other nodes, to the result.
     pub(super) fn finish(
         mut self,
         committer: &Committer,

@@ -1,4 +1,4 @@
-//! One extent's item with its references, inline and keyed, as a commit changes them.
+//! The item of one extent with its inline and keyed references, as a commit changes them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use ubtrfs_tree::{EditBatch, Snapshot};
 
 use crate::error::{Error, Result};
 
-/// A user of an extent, named by its tree, or by the address of the block with the pointer.
+/// A user of an extent. It is named by its tree, or by the address of the block with the pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum User {
     /// A tree uses a block.
@@ -43,7 +43,7 @@ impl User {
         }
     }
 
-    /// The slot of the user's keyed item, or the first slot where it may be.
+    /// Returns the slot of the user's keyed item, or the first slot in which it may be.
     fn slot(self) -> Slot {
         match self {
             Self::Tree(root) => (ItemType::TREE_BLOCK_REF, root.0),
@@ -53,7 +53,7 @@ impl User {
         }
     }
 
-    /// The user and its count in a keyed item.
+    /// Parses a keyed item into the user and its count.
     fn parse(slot: Slot, item: &[u8]) -> ubtrfs_format::Result<(Self, u32)> {
         Ok(match slot {
             (ItemType::TREE_BLOCK_REF, root) => (Self::Tree(TreeId(root)), 1),
@@ -74,7 +74,7 @@ impl User {
         }
     }
 
-    /// How often one user can use an extent: a tree points to a block once.
+    /// Returns how often one user can refer to an extent: a tree points to a block once.
     fn most(self) -> u32 {
         if matches!(self, Self::Tree(_) | Self::Block(_)) { 1 } else { u32::MAX }
     }
@@ -87,7 +87,7 @@ type Slot = (ItemType, u64);
 const KEYED: [ItemType; 4] =
     [ItemType::TREE_BLOCK_REF, ItemType::EXTENT_DATA_REF, ItemType::SHARED_BLOCK_REF, ItemType::SHARED_DATA_REF];
 
-/// An extent item, and the keyed references that changed; `None` is one that is deleted.
+/// An extent item, and the keyed references that changed. A deleted one is `None`.
 #[derive(Debug)]
 pub(super) struct ExtentRefs {
     key: Key,
@@ -96,27 +96,27 @@ pub(super) struct ExtentRefs {
 }
 
 impl ExtentRefs {
-    /// A data extent without users.
+    /// Creates a data extent without users.
     pub(super) fn new_data(start: Logical, length: u64, generation: Generation) -> Self {
         let item =
             ExtentItem { refs: 0, generation, flags: ExtentFlags::DATA, tree_block: None, inline_refs: Vec::new() };
         Self { key: Key::new(start.0, ItemType::EXTENT_ITEM, length), item, keyed: BTreeMap::new() }
     }
 
-    /// A tree block that its tree alone uses.
+    /// Creates a tree block that only its tree uses.
     pub(super) fn new_block(key: Key, owner: TreeId, generation: Generation, tree_block: Option<(Key, u8)>) -> Self {
         let inline_refs = vec![InlineRef::TreeBlock { root: owner }];
         let item = ExtentItem { refs: 1, generation, flags: ExtentFlags::TREE_BLOCK, tree_block, inline_refs };
         Self { key, item, keyed: BTreeMap::new() }
     }
 
-    /// The extent whose item has this key, if any.
+    /// Loads the extent whose item has this key, if any.
     pub(super) fn load(tree: &Snapshot, key: Key) -> Result<Option<Self>> {
         let Some(item) = tree.get(&key)? else { return Ok(None) };
         Ok(Some(Self { key, item: ExtentItem::parse(&key, &item)?, keyed: BTreeMap::new() }))
     }
 
-    /// The same with all keyed references.
+    /// Does the same, and loads all keyed references, too.
     pub(super) fn load_all(tree: &Snapshot, key: Key) -> Result<Option<Self>> {
         let Some(mut refs) = Self::load(tree, key)? else { return Ok(None) };
         let range = Key::new(key.objectid, ItemType::TREE_BLOCK_REF, 0)
@@ -131,15 +131,15 @@ impl ExtentRefs {
         Ok(Some(refs))
     }
 
-    /// All users, of an extent that was loaded with all of them.
+    /// Returns all users of an extent that was loaded with all keyed references.
     pub(super) fn users(&self) -> impl Iterator<Item = User> + '_ {
         let inline = self.item.inline_refs.iter().filter_map(User::of);
         inline.chain(self.keyed.values().flatten().map(|(user, _)| *user))
     }
 
-    /// Gives an extent that was loaded with all its references another key, and its users the names
-    /// that `renamed` gives them. Returns what the extent tree is to have under the old one:
-    /// nothing.
+    /// Gives an extent that was loaded with all its references another key, and replaces its users
+    /// by those that `renamed` returns. Returns what the extent tree gets for the old key:
+    /// deletions.
     pub(super) fn move_to(&mut self, key: Key, renamed: &dyn Fn(User) -> User) -> Self {
         let mut gone = Self { key: self.key, item: self.item.clone(), keyed: BTreeMap::new() };
         gone.item.refs = 0;
@@ -152,7 +152,7 @@ impl ExtentRefs {
         }
         for (slot, reference) in std::mem::take(&mut self.keyed) {
             let reference = reference.map(|(user, count)| (renamed(user), count));
-            // Those of files are in the slots of their hashes, or behind.
+            // References of files are in the slots of their hashes, or behind them.
             let slot = match reference {
                 Some((user @ (User::Block(_) | User::Leaf(_)), _)) => user.slot(),
                 _ => slot,
@@ -166,7 +166,7 @@ impl ExtentRefs {
         Error::Inconsistent { tree: TreeId::EXTENT, key: self.key, what }
     }
 
-    /// The keyed reference in a slot, with the changes so far.
+    /// Returns the keyed reference in a slot, including the changes so far.
     fn keyed_at(&self, tree: Option<&Snapshot>, slot: Slot) -> Result<Option<(User, u32)>> {
         if let Some(changed) = self.keyed.get(&slot) {
             return Ok(*changed);
@@ -187,8 +187,9 @@ impl ExtentRefs {
         })
     }
 
-    /// Changes how often `user` uses the extent. `tree` has its keyed references, if it may have
-    /// any. References beyond what an item of a node of `node_size` bytes should hold become keyed.
+    /// Changes how often `user` refers to the extent. `tree` has its keyed references, if it may
+    /// have any. A new reference becomes keyed if the item would outgrow the size to which inline
+    /// references are limited in a node of `node_size` bytes.
     pub(super) fn change(&mut self, tree: Option<&Snapshot>, user: User, count: i64, node_size: usize) -> Result<()> {
         if count == 0 {
             return Ok(());
@@ -203,7 +204,7 @@ impl ExtentRefs {
             }
             return Ok(());
         }
-        // Keyed references of files with one hash are in consecutive slots.
+        // Keyed references of files with the same hash are in consecutive slots.
         let mut slot = user.slot();
         while let Some((found, old)) = self.keyed_at(tree, slot)? {
             if found == user {
@@ -226,8 +227,8 @@ impl ExtentRefs {
         Ok(())
     }
 
-    /// Drops from a keyed reference behind a free slot, which had one of the same hash that was
-    /// removed since.
+    /// Drops a keyed reference that is behind a free slot: the slot had a reference of the same
+    /// hash that was removed since.
     fn drop_behind_gap(&mut self, tree: Option<&Snapshot>, user: User, count: i64) -> Result<()> {
         let (kind, first) = user.slot();
         let known = self.keyed.iter().find_map(|(slot, reference)| {
@@ -259,7 +260,8 @@ impl ExtentRefs {
         self.item.refs == 0
     }
 
-    /// The edits of the extent tree for these changes. Without a user the extent's item is deleted.
+    /// Adds the edits of the extent tree for these changes. Without a user the extent's item is
+    /// deleted.
     pub(super) fn emit(&self, edits: &mut EditBatch) {
         if self.is_unused() {
             edits.delete(self.key);

@@ -5,8 +5,8 @@ use crate::error::{Errno, Result};
 use ubtrfs_format::LABEL_SIZE;
 
 impl Committer {
-    /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
-    /// be shown in a line.
+    /// Sets the label of the volume, and commits. `EINVAL` if the label is too long, or can't be
+    /// shown in one line.
     pub(crate) fn set_label(&self, label: &[u8]) -> Result<()> {
         if self.info.is_read_only() {
             return Err(Errno::ROFS.into());

@@ -1,4 +1,4 @@
-//! The first half of a commit: it merges the changes of a transaction into the trees, in memory.
+//! The first half of a commit: merging the changes of a transaction into the trees, in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(super) struct MergedTrees {
     pub(super) chunks: ChunkChanges,
     /// The bytes that the content of each inode takes.
     pub(super) nbytes: Vec<u64>,
-    /// What has been written already.
+    /// Leaves that have been written already.
     pub(super) early: EarlyLeaves,
 }
 
@@ -53,12 +53,12 @@ pub(super) struct Merging<'a> {
     pub(super) extent_edits: EditBatch,
     pub(super) nbytes: Vec<u64>,
     pub(super) freed: Vec<(Logical, u64)>,
-    /// Edits of the root tree other than root items of trees that change.
+    /// Edits of the root tree, except root items of trees that change.
     pub(super) root_edits: EditBatch,
-    /// The roots of the two trees that no root item is of, before their items are merged.
+    /// The roots of the two trees that have no root item, before their items are merged.
     pub(super) root_tree: Root,
     pub(super) chunk_tree: Root,
-    /// Extents of data that are elsewhere from this commit on: old place, length, new place.
+    /// Data extents that this commit moves: old address, length, new address.
     pub(super) moved_data: Vec<(Logical, u64, Logical)>,
 }
 
@@ -204,9 +204,9 @@ impl Merging<'_> {
         self.tree.merge(Some(self.root_tree), TreeId::ROOT, &edits)
     }
 
-    /// Merges extent, block-group and free-space trees until no edit is left. The records of space
-    /// in these trees change as they are merged, but less each time: a node that this commit has
-    /// built already is rewritten in place.
+    /// Merges extent, block-group and free-space trees until no edit is left. Each merge changes
+    /// the records of space in these trees again, but less each time, since a node that this commit
+    /// has built already is rewritten in place.
     fn settle_space(&mut self, mut removed_groups: GroupEdits) -> Result<()> {
         let block_group_tree = self.committed.block_group_tree_id();
         let has_free_space_tree = self.committed.keeps_free_space_tree();
@@ -257,8 +257,8 @@ impl Merging<'_> {
     }
 }
 
-/// The edits of all subvolumes, from the frozen inodes; and the bytes that each inode's content
-/// takes.
+/// Returns the edits of all subvolumes, from the frozen inodes. Adds the bytes that each inode's
+/// content takes to `nbytes`.
 #[inline(never)]
 fn build_subvolumes(
     info: &FsInfo,
@@ -272,7 +272,7 @@ fn build_subvolumes(
     for inode in inodes {
         let id = inode.id;
         if info.deleted.is_dropped_by(id.subvolume, generation, committed) {
-            // Nothing of it goes into its tree any more (invariant 66).
+            // The subvolume is dropped, so nothing is merged into its tree any more (invariant 66).
             nbytes.push(0);
             continue;
         }

@@ -1,11 +1,11 @@
-//! The commit: the frozen transaction becomes the volume's next state, all at once.
+//! The commit: makes the frozen transaction the next state of the volume, atomically.
 //!
 //! 1. Start writeback of dirty data; close the open transaction; submit the frozen data.
 //! 2. Merge: subvolumes, checksums, chunk and device trees, the root tree with placeholders; then
 //!    extent, block-group and free-space trees until no edit remains; patch the final root items in
 //!    place. If there are many leaves of subvolumes, they are submitted while the rest is built.
 //! 3. Wait for all data of the transaction.
-//! 4. Nodes; flush; superblocks; flush.
+//! 4. Write nodes; flush; write superblocks; flush.
 //! 5. Publish, unpin.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a commit says of the space that later changes need.
+//! Derives from a commit how much space later changes need.
 
 use ubtrfs_format::TreeId;
 use ubtrfs_space::{Needs, global_reserve};
@@ -7,7 +7,7 @@ use crate::committed::Committed;
 use crate::tree_roots::TreeRoot;
 
 impl Committed {
-    /// What changes need, and what has to stay free.
+    /// Returns the space that changes need, and the space that has to stay free.
     pub(crate) fn needs(&self) -> Needs {
         let used = |id| self.trees.get(id).map_or(0, |tree: &TreeRoot| tree.item.bytes_used);
         let trees = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP];

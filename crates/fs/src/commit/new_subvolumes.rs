@@ -1,11 +1,11 @@
-//! Subvolumes that a commit makes, and what it changes of others in the root tree.
+//! Subvolumes that a commit creates, and its changes of other subvolumes in the root tree.
 //!
-//! A snapshot is a copy of the root node of its source, as that is once the transaction has been
-//! merged into it; each child of the node gets one more reference. What was merged until then is
-//! sealed: the entries of new subvolumes are merged afterwards, so that a snapshot inside its own
-//! source does not hold its own entry, and where they change nodes that are shared by then, those
-//! are copied as in any later commit. Both root items note this commit as the last snapshot.
-//! So a snapshot is whole or absent, and shares nothing that changes (invariant 29).
+//! A snapshot is a copy of the root node of its source, once the transaction has been merged into
+//! the source; each child of the node gets one more reference. All nodes that were merged until
+//! then are sealed. The entries of new subvolumes are merged afterwards, so that a snapshot inside
+//! its own source does not contain its own entry; if they change nodes that are shared by then,
+//! those are copied as in any later commit. Both root items record this commit as the last
+//! snapshot. So a snapshot is complete or absent, and shares nothing that changes (invariant 29).
 
 use std::collections::BTreeMap;
 
@@ -32,14 +32,15 @@ fn later(one: Timespec, other: Timespec) -> Timespec {
     if order(other) > order(one) { other } else { one }
 }
 
-/// The subvolume is no longer what it was received as. Returns what it was received from.
+/// Removes what a subvolume was received from, since it is no longer as it was received. Returns
+/// it.
 fn forget_received(item: &mut RootItem) -> Uuid {
     (item.transids[2], item.transids[3]) = (0, 0);
     (item.times[2], item.times[3]) = (Timespec::default(), Timespec::default());
     std::mem::take(&mut item.received_uuid)
 }
 
-/// The entry of a subvolume.
+/// Returns the directory entry of a subvolume.
 fn subvolume_entry(id: TreeId, name: &[u8], transid: Generation) -> DirEntry<'_> {
     let location = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
     DirEntry { location, transid, file_type: FileType::Directory, name, value: b"" }
@@ -78,7 +79,8 @@ impl Merging<'_> {
         for (id, (from, time)) in received {
             self.set_received(id, &from, time, &mut uuids)?;
         }
-        // The last: it takes away what these have put into the UUID tree.
+        // Deletions come last, since they remove what the other changes have put into the UUID
+        // tree.
         for id in deleted {
             self.delete(id, moved.get(&id), &mut uuids)?;
         }
@@ -91,8 +93,8 @@ impl Merging<'_> {
         Ok(())
     }
 
-    /// Sets or clears the flag of a read-only subvolume. One that becomes writable is no longer
-    /// what was received.
+    /// Sets or clears the read-only flag of a subvolume. A subvolume that becomes writable is no
+    /// longer as it was received.
     fn set_read_only(&mut self, id: TreeId, read_only: bool, uuids: &mut UuidEdits<'_>) -> Result<()> {
         let Some(mut tree) = self.roots.change(id) else { return Ok(()) };
         let item = &mut tree.item;
@@ -146,7 +148,7 @@ impl Merging<'_> {
         Ok(())
     }
 
-    /// A tree with an empty root directory.
+    /// Returns a tree with an empty root directory.
     fn empty_tree(&mut self, new: &NewSubvolume, (mode, uid, gid, flags): (u32, u32, u32, u64)) -> Result<Root> {
         let (generation, time) = (self.transaction.generation, new.time);
         let dir = InodeItem {
@@ -181,7 +183,7 @@ impl Merging<'_> {
         Ok(merge(cache, None, new.id, &edits, dirty, nodes, Generation(0), &mut |_, _| {})?)
     }
 
-    /// The root item of an empty subvolume that is made now.
+    /// Returns the root item of a new empty subvolume.
     fn empty_root_item(&self, time: Timespec) -> RootItem {
         let node_size = u64::from(self.committed.superblock.node_size);
         RootItem {
@@ -202,12 +204,13 @@ impl Merging<'_> {
         }
     }
 
-    /// The root item of a snapshot, from that of its source. Both have this commit as their last
-    /// snapshot.
+    /// Returns the root item of a snapshot, from that of its source. Both record this commit as
+    /// their last snapshot.
     fn snapshot_root_item(&mut self, source: TreeId, new: &NewSubvolume) -> Result<RootItem> {
         let generation = self.transaction.generation;
         let node_size = i64::from(self.committed.superblock.node_size);
-        // The copy of the root node takes the place of the one that it was copied from.
+        // The snapshot's root node does not count as grown: it corresponds to the one that it was
+        // copied from.
         self.tree.nodes.balance.remove(&new.id);
         let grown = self.tree.nodes.balance.get(&source).copied().unwrap_or(0) * node_size;
         let missing = Error::MissingItem { tree: TreeId::ROOT, key: Key::new(source.0, ItemType::ROOT_ITEM, 0) };
@@ -229,7 +232,7 @@ impl Merging<'_> {
         Ok(item)
     }
 
-    /// Copies the root node of a tree for another one; what it points to gets one more reference.
+    /// Copies the root node of a tree for another tree. Each child gets one more reference.
     fn copy_root(&mut self, source: TreeId, copy: TreeId) -> Result<Root> {
         let root = self.roots.get(source)?;
         let block = self.committer.info.cache.fetch(&NodeRef::root(&root))?;
@@ -247,7 +250,7 @@ impl Merging<'_> {
         Ok(Root { owner: copy, bytenr, generation: self.transaction.generation, level: root.level })
     }
 
-    /// Puts the entries of new subvolumes into their directories.
+    /// Adds the entries of new subvolumes to their directories.
     fn put_entries(&mut self, new: &[NewSubvolume]) -> Result<()> {
         let mut by_dir: BTreeMap<InodeId, Vec<&NewSubvolume>> = BTreeMap::new();
         for new in new {
@@ -296,14 +299,14 @@ impl Merging<'_> {
         let inode = self.committer.info.inode(dir)?;
         let mut state = inode.write();
         state.item.size = state.item.size.saturating_add(bytes);
-        // The directory may have changed since the call.
+        // The directory may have changed since the operation was called.
         let (mtime, ctime) = (later(state.item.mtime, time), later(state.item.ctime, time));
         state.content_changed(mtime);
         state.item.ctime = ctime;
         Ok(())
     }
 
-    /// Marks a subvolume as deleted: nothing points to it any more but an orphan item, by which the
+    /// Marks a subvolume as deleted. Only an orphan item points to it from then on, by which the
     /// next mount, ours or the kernel's, drops its tree.
     fn delete(&mut self, id: TreeId, moved: Option<&EntryLocation>, uuids: &mut UuidEdits<'_>) -> Result<()> {
         let committed = EntryLocation::committed(self.committed, id)?;
@@ -326,7 +329,7 @@ impl Merging<'_> {
         Ok(())
     }
 
-    /// Has the entry `default` of the root tree's directory point to a subvolume.
+    /// Makes the entry `default` of the root tree's directory point to a subvolume.
     fn set_default(&mut self, id: TreeId) {
         let dir = self.committed.superblock.root_dir_objectid;
         let name = b"default";

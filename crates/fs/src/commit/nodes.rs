@@ -1,5 +1,5 @@
-//! Space for the nodes that a commit writes, and what the extent tree must say of it. Operations
-//! have reserved it (invariant 8), and each range is recorded once (invariant 10).
+//! Allocates the nodes that a commit writes, and records them in the extent tree. Operations have
+//! reserved the space (invariant 8), and each range is recorded once (invariant 10).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ use super::extent_refs::ExtentRefs;
 use super::owner::Committer;
 use crate::error::Result;
 
-/// Allocates a commit's nodes and collects the delayed references of the extent tree.
+/// Allocates a commit's nodes and collects the delayed refs of the extent tree.
 pub(super) struct CommitNodes<'a> {
     committer: &'a Committer,
     refs: BlockRefs<'a>,
     skinny: bool,
     generation: Generation,
-    /// New nodes whose references are pending.
+    /// New nodes whose references are delayed.
     pending_refs: BTreeMap<Logical, PendingRef>,
     /// New nodes whose references have been applied.
     applied: BTreeMap<Logical, (TreeId, u8)>,
@@ -28,25 +28,27 @@ pub(super) struct CommitNodes<'a> {
     pub(super) moved: BTreeMap<Logical, (TreeId, u8)>,
     /// Nodes of this commit that were freed again after their references had been applied.
     taken_back: Vec<(Logical, u8)>,
-    /// Nodes of earlier commits without users, whose freeing is pending in the extent tree.
+    /// Nodes of earlier commits without users whose extent items are not deleted yet.
     freed: Vec<Logical>,
     /// Addresses to exclude until the commit is durable.
     pub(super) unpin_later: Vec<(Logical, u64)>,
-    /// Nodes more (or fewer) by tree.
+    /// The change of the number of nodes, by tree.
     pub(super) balance: BTreeMap<TreeId, i64>,
-    /// New chunks are in the trees from now on, or not at all in this commit.
+    /// Whether the commit adds no more chunks: those allocated from now on belong to the next
+    /// commit.
     pub(super) chunks_closed: bool,
-    /// No tree that has been merged or is being merged is merged again in this commit, so its
-    /// leaves may be written before the rest. Another merge would replace them, which wastes space.
+    /// Whether no tree that has been merged or is being merged is merged again in this commit. Then
+    /// its leaves may be written before the rest. Another merge would replace them, which wastes
+    /// space.
     pub(super) merges_once: bool,
     pub(super) early: EarlyLeaves,
 }
 
-/// A new node whose reference is pending.
+/// A new node whose reference is delayed.
 struct PendingRef {
     owner: TreeId,
     level: u8,
-    /// The first key, of one that was written early.
+    /// The first key, if the node was written early.
     first_key: Option<Key>,
 }
 
@@ -75,8 +77,8 @@ impl<'a> CommitNodes<'a> {
         }
     }
 
-    /// Takes the extent tree's edits for all that was allocated and freed since the last call, and
-    /// notes them in the block groups' records.
+    /// Takes the extent tree's edits for all nodes that were allocated and freed since the last
+    /// call, and counts the nodes in the records of the block groups.
     #[inline(never)]
     pub(super) fn take_extent_edits(&mut self, dirty: &DirtyNodes, edits: &mut EditBatch) -> Result<()> {
         let node_size = u64::from(dirty.geometry().node_size);
@@ -123,8 +125,8 @@ impl<'a> CommitNodes<'a> {
         }
     }
 
-    /// Submits all nodes that were made so far: a snapshot comes to share them, and nothing changes
-    /// them any more. Their references are counted like those of older nodes.
+    /// Submits all nodes that were built so far. A snapshot is about to share them, so nothing
+    /// changes them any more. Their references are counted like those of older nodes.
     pub(super) fn seal(&mut self, dirty: &mut DirtyNodes) -> Result<()> {
         let node_size = u64::from(dirty.geometry().node_size);
         let nodes = dirty.take_all();
@@ -145,23 +147,23 @@ impl<'a> CommitNodes<'a> {
         &mut self.refs
     }
 
-    /// A block of an older commit is at another address now.
+    /// Frees the old address of a block of an older commit that was moved.
     pub(super) fn leave(&mut self, bytenr: Logical) {
         self.freed.push(bytenr);
     }
 
-    /// Whether extent items of nodes have no first keys.
+    /// Whether extent items of nodes contain no first key (skinny metadata).
     pub(super) fn is_skinny(&self) -> bool {
         self.skinny
     }
 
-    /// A block of an older commit is used no more.
+    /// Frees a block of an older commit that has no user any more.
     pub(super) fn free_old(&mut self, tree: TreeId, bytenr: Logical) {
         *self.balance.entry(tree).or_default() -= 1;
         self.freed.push(bytenr);
     }
 
-    /// Takes what unsharing of leaves has changed of the references to data.
+    /// Takes the changes of references to data that the unsharing of leaves has made.
     pub(super) fn take_data_refs(&mut self) -> DataRefDeltas {
         std::mem::take(&mut self.refs.data)
     }
@@ -174,7 +176,7 @@ impl NodeAllocator for CommitNodes<'_> {
             .info
             .space
             .allocate_node(owner == TreeId::CHUNK, self.chunks_closed)
-            // By invariant 8 operations got the error before, and this never happens.
+            // By invariant 8 operations got this error before, so it never happens here.
             .ok_or_else(|| ubtrfs_tree::Error::allocator("no space for metadata"))?;
         let before = self.pending_refs.insert(bytenr, PendingRef { owner, level, first_key: None });
         assert!(before.is_none(), "invariant 10: block {bytenr} is given out twice");

@@ -44,7 +44,7 @@ impl Committer {
         &self.replacement
     }
 
-    /// Does something while no commit is in progress.
+    /// Calls `act` while no commit is in progress.
     pub(crate) fn between_commits<T>(&self, act: impl FnOnce() -> T) -> T {
         let _place = self.commit_lock.lock();
         act()

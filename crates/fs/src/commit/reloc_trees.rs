@@ -1,12 +1,13 @@
-//! What a balance of the kernel leaves where a crash interrupts it in the middle of a chunk.
+//! Leftovers of a balance by the kernel that a crash has interrupted in the middle of a chunk.
 //!
-//! For each subvolume it has a reloc tree, which shares all nodes with the subvolume but those that
-//! lead to what it moves; and in the data reloc tree an inode that holds the new places of data.
-//! Once it has all of them it merges each reloc tree into its subvolume, and says so before: the
-//! root items of reloc trees that wait for that have a reference, and how far one is merged is in
-//! its root item. Before the first is merged no subvolume has changed, and after the last each has
-//! what it shall have. Then what is left can be dropped, and what the subvolumes share stays
-//! shared. In between it would not.
+//! For each subvolume the kernel's balance makes a reloc tree. It shares all nodes with the
+//! subvolume except those on the paths to moved blocks. An inode in the data reloc tree contains
+//! the new places of data. Once all reloc trees are complete, the balance merges each one into its
+//! subvolume, and records this first: the root items of reloc trees that wait for their merge have
+//! a reference, and the root item of a reloc tree says how far it is merged. Before the first merge
+//! no subvolume has changed, and after the last one each subvolume is complete. In both cases the
+//! leftovers can be dropped, and the subvolumes go on sharing what they share. In between, dropping
+//! them would end the sharing.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::owner::Committer;
 use crate::committed::Committed;
 use crate::error::{Error, Result};
 
-/// The root items of all reloc trees, with their keys.
+/// Returns the root items of all reloc trees, with their keys.
 fn reloc_roots(committed: &Committed) -> Result<Vec<(Key, RootItem)>> {
     if !committed.has_tree(TreeId::RELOC) {
         return Ok(Vec::new());
@@ -39,7 +40,7 @@ pub(crate) fn merges_reloc_trees(committed: &Committed) -> Result<bool> {
     Ok(!are_merged && !roots.iter().all(|(_, item)| waits(item)))
 }
 
-/// The keys of all that the data reloc tree has besides its directory.
+/// Returns the keys of all items of the data reloc tree besides those of its directory.
 fn data_left(committed: &Committed) -> Result<Vec<Key>> {
     if !committed.has_tree(TreeId::DATA_RELOC) {
         return Ok(Vec::new());
@@ -50,14 +51,14 @@ fn data_left(committed: &Committed) -> Result<Vec<Key>> {
 }
 
 impl Committer {
-    /// Whether a balance of the kernel has left anything.
+    /// Whether a balance of the kernel has left reloc trees or items in the data reloc tree.
     pub(crate) fn has_reloc_trees(&self) -> Result<bool> {
         let committed = self.info.committed();
         Ok(!reloc_roots(&committed)?.is_empty() || !data_left(&committed)?.is_empty())
     }
 
-    /// Drops what a balance of the kernel has left, in a commit of its own, if it has left
-    /// anything. Nothing else changes the volume meanwhile.
+    /// Drops the leftovers of a balance of the kernel, if there are any, in a commit of their own.
+    /// Nothing else changes the volume meanwhile.
     pub(crate) fn drop_reloc_trees(&self) -> Result<()> {
         if !self.has_reloc_trees()? {
             return Ok(());
@@ -71,7 +72,7 @@ impl Committer {
 }
 
 impl Merging<'_> {
-    /// Drops all reloc trees and what the data reloc tree has, if this commit is for that.
+    /// Drops all reloc trees and the items of the data reloc tree, if this commit is for that.
     pub(super) fn drop_reloc_trees(&mut self) -> Result<()> {
         if !self.committer.requests.drops_reloc_trees() {
             return Ok(());
@@ -95,7 +96,7 @@ impl Merging<'_> {
     fn drop_reloc_tree(&mut self, root: &Root, item: &RootItem) -> Result<()> {
         let mut dropped = Dropped::new(TreeId::RELOC, Generation(0), u64::MAX);
         let resume = (item.drop_progress != Key::default()).then_some((item.drop_progress, item.drop_level));
-        // Its root node is referred to by its own address.
+        // The reference to its root node names the node's own address.
         let user = User::Block(root.bytenr);
         let progress = self.drop_node(&mut dropped, &NodeRef::root(root), user, resume)?;
         self.refs.append(self.tree.nodes.take_data_refs());

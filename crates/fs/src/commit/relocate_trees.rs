@@ -1,8 +1,9 @@
 //! Relocates small trees that prevent the removal of a chunk.
 //!
 //! When a volume that was full has been emptied, most of its metadata has been rewritten in the
-//! first chunks. The others mostly have only the single leaf of a tree that rarely changes: the
-//! device tree, which changes with each new chunk and so is allocated in one, or the checksum tree.
+//! first chunks. Most of the other chunks contain only the single leaf of a tree that rarely
+//! changes: the checksum tree, or the device tree, which changes with each new chunk and so is
+//! allocated in one.
 
 use ubtrfs_format::{Generation, ItemType, Key, TreeId};
 use ubtrfs_tree::EditBatch;
@@ -14,7 +15,8 @@ use crate::committed::Committed;
 use crate::error::Result;
 use crate::tree_roots::TreeRoot;
 
-/// The trees of one leaf that are (nearly) alone in their chunk; none where chunks always stay.
+/// Returns the trees of one leaf that are (nearly) alone in their chunk, or none if chunks are
+/// never removed.
 pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) -> Vec<TreeId> {
     if !committed.keeps_free_space_tree() {
         return Vec::new();
@@ -28,15 +30,14 @@ pub(super) fn trees_to_relocate(committer: &Committer, committed: &Committed) ->
     committed.trees.all().filter(is_small).filter(is_there).map(TreeRoot::id).collect()
 }
 
-/// Rewrites these trees, unless the commit has done so already.
+/// Rewrites these trees, except those that the commit has rewritten already.
 pub(super) fn relocate_trees(
     tree: &mut TreeMerger<'_>,
     roots: &mut NewRoots,
     trees_to_relocate: &[TreeId],
     generation: Generation,
 ) -> Result<()> {
-    // An item that is inserted and deleted again: the leaf is replaced by one with the same
-    // content.
+    // An item is inserted and deleted again, so the leaf is replaced by one with the same content.
     let passing = Key::new(u64::MAX, ItemType(u8::MAX), u64::MAX);
     for id in trees_to_relocate {
         if roots.get(*id)?.generation == generation {

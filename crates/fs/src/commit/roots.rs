@@ -1,4 +1,5 @@
-//! Root items of a commit: placeholders while trees still change, which the final ones replace.
+//! Root items of a commit: placeholders while trees still change, and the final items that replace
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,14 +15,14 @@ use ubtrfs_format::{ItemType, Key};
 /// The roots of all trees but the root tree and the chunk tree, as a commit changes them.
 pub(super) struct NewRoots {
     trees: TreeRoots,
-    /// Roots that differ from those in the root items, which get them at the end.
+    /// Roots that differ from the root items, which are updated at the end.
     roots: BTreeMap<TreeId, Root>,
     /// Trees whose root item this commit writes.
     changed: BTreeSet<TreeId>,
-    /// Those of them that were only moved.
+    /// The trees of `changed` that were only moved.
     moved: BTreeSet<TreeId>,
     generation: Generation,
-    /// A default subvolume was chosen.
+    /// Whether a default subvolume was chosen.
     pub(super) has_default_subvolume: bool,
 }
 
@@ -59,18 +60,18 @@ impl NewRoots {
         self.roots.contains_key(&id)
     }
 
-    /// The root is at another address, and nothing in the tree has changed.
+    /// Sets the root to one at another address, for a tree in which nothing else has changed.
     pub(super) fn set_moved(&mut self, id: TreeId, root: Root) {
         self.moved.insert(id);
         self.set(id, root);
     }
 
-    /// The tree's root item will be written whatever happens.
+    /// Lets the tree's root item be written in any case.
     pub(super) fn will_change(&mut self, id: TreeId) {
         self.changed.insert(id);
     }
 
-    /// A tree that this commit makes.
+    /// Adds a tree that this commit creates.
     pub(super) fn add(&mut self, tree: TreeRoot, root: Root) {
         let id = tree.id();
         self.trees.insert(tree);
@@ -79,14 +80,14 @@ impl NewRoots {
         self.changed.insert(id);
     }
 
-    /// The tree is gone: the caller deletes its root item.
+    /// Removes a tree. The caller deletes its root item.
     pub(super) fn remove(&mut self, id: TreeId) -> Option<TreeRoot> {
         self.changed.remove(&id);
         self.roots.remove(&id);
         self.trees.remove(id)
     }
 
-    /// A tree, of whose root item fields other than those of the root change.
+    /// Returns a tree in whose root item other fields than those of the root change.
     pub(super) fn change(&mut self, id: TreeId) -> Option<TreeRootMut<'_>> {
         self.changed.insert(id);
         self.trees.get_mut(id)
@@ -97,8 +98,8 @@ impl NewRoots {
         &self.trees
     }
 
-    /// Edits that copy the leaves of all changed root items into this commit, so that the final
-    /// ones can be patched in place.
+    /// Returns edits that copy the leaves with all changed root items into this commit, so that the
+    /// final items can be patched in place.
     pub(super) fn placeholders(&self) -> Result<EditBatch> {
         let mut edits = EditBatch::new();
         for id in &self.changed {
@@ -113,9 +114,9 @@ impl NewRoots {
         Ok(edits)
     }
 
-    /// Writes the final root items into the root tree's new leaves. `balance`: the change of the
-    /// number of nodes by tree. A subvolume that was read-only before has only lost orphans, which
-    /// is no change of it, as with the kernel's driver.
+    /// Writes the final root items into the root tree's new leaves. `balance` is the change of the
+    /// number of nodes, by tree. A subvolume that was read-only before has only lost orphans, which
+    /// does not count as a change of it, as in the kernel's driver.
     pub(super) fn write_final(
         &mut self,
         before: &Committed,

@@ -19,23 +19,24 @@ use crate::log::ClosedGroup;
 use crate::transaction::Transaction;
 use crate::writeback::Cause;
 
-/// Dirty data of an inode from which on its writeback starts before the transaction is closed.
+/// Writeback of an inode's dirty data starts before the transaction is closed if there are at least
+/// this many bytes.
 const EARLY_WRITEBACK: u64 = 64 << 10;
 
-/// What was done before a commit and goes into it, besides its transaction.
+/// The parts of a commit besides its transaction, which were built before it.
 #[derive(Default)]
 struct Built {
     /// Nodes of the log that it ends.
     log_nodes: Vec<Logical>,
-    /// What it moves.
+    /// The relocation that it carries out.
     plan: Option<RelocationPlan>,
-    /// The copies of data that moves.
+    /// The copies of the data that is moved.
     written: Option<CompletedWrites<Data>>,
 }
 
 impl Committer {
-    /// Makes all changes before the call durable, except for files that wait to be freed. Returns
-    /// at once if there are none.
+    /// Makes all changes before the call durable, except the freeing of unused files. Returns at
+    /// once if there are no changes.
     pub(crate) fn commit(&self) -> Result<()> {
         let wanted = self.info.gate.current();
         let _place = self.commit_lock.lock();
@@ -54,8 +55,8 @@ impl Committer {
         // A commit ends a log even if nothing has changed.
         let has_log = self.info.committed().superblock.log_root.0 != 0;
         if self.info.is_at_rest() || (idle && !has_log) {
-            // Operations that failed reserved metadata and used none: without a commit to end that,
-            // it would add up.
+            // Operations that failed have reserved metadata and used none. Without a commit these
+            // reservations would accumulate.
             self.info.space.lock().drop_pending_reservations();
             return Ok(());
         }
@@ -63,12 +64,12 @@ impl Committer {
         let bytes_before = self.info.counters.commit_bytes.load(Ordering::Relaxed);
         let mut result = self.commit_open_transaction(None);
         while let Ok(Some(waiting)) = result {
-            // Fsyncs that joined during that commit and could not be logged need another.
+            // Fsyncs that joined during that commit and could not be logged need another commit.
             result = self.commit_open_transaction(None);
             waiting.committed(&self.info, result.as_ref().map(|_| ()).map_err(Arc::clone));
         }
         if result.is_ok() && self.info.volume.has_secret_lag() {
-            // By invariant 34: a device failed as its superblock was written.
+            // By invariant 34: a device failed while its superblock was written.
             result = self.commit_open_transaction(None);
         }
         self.info.counters.commit_micros.fetch_add(start.elapsed().as_micros() as u64, Ordering::Relaxed);
@@ -83,7 +84,7 @@ impl Committer {
         result.map(|_| ()).map_err(Error::Shared)
     }
 
-    /// The next commit is made even if nothing has changed.
+    /// Requests that the next commit is made even if nothing has changed.
     pub(crate) fn want_commit(&self) {
         self.requests.ask_anyway();
     }
@@ -94,9 +95,9 @@ impl Committer {
         self.commit()
     }
 
-    /// Makes a transaction and all before it durable.
+    /// Makes the transaction of this generation and all earlier ones durable.
     pub(crate) fn commit_through(&self, generation: Generation) -> Result<()> {
-        // The commit under way may be the one.
+        // The commit in progress may be the wanted one.
         self.wait();
         if self.info.committed().generation >= generation {
             return Ok(());
@@ -104,9 +105,9 @@ impl Committer {
         self.commit()
     }
 
-    /// Whether commits would remove chunks though nothing else has changed, and what they take
-    /// comes back (invariant 8). A mount and an unmount alone should not change the volume, but a
-    /// group that has been emptied goes.
+    /// Whether commits would remove chunks although nothing else has changed, and whether the space
+    /// that these commits take comes back (invariant 8). A mount and an unmount alone should not
+    /// change the volume, but they remove a block group that has been emptied.
     pub(super) fn has_chunks_to_empty(&self) -> bool {
         let committed = self.info.committed();
         if !committed.keeps_free_space_tree() {
@@ -123,8 +124,8 @@ impl Committer {
         has_empty_groups || has_changed && !trees_to_relocate(self, &committed).is_empty()
     }
 
-    /// Commits all that has changed, and then moves extents, in a commit of its own. The first
-    /// result is of the commits, the second says why nothing was moved.
+    /// Commits all changes, and then moves extents, in a commit of its own. The outer result is
+    /// that of the commits, the inner one says why nothing was moved.
     pub(crate) fn relocate(&self, step: RelocationStep) -> Result<Result<()>> {
         let _place = self.commit_lock.lock();
         if let Some(error) = self.info.aborted() {
@@ -140,8 +141,9 @@ impl Committer {
         Ok(refused.map_or(Ok(()), Err))
     }
 
-    /// Commits; with a step of relocation, does that in the next commit. Returns fsyncs that wait
-    /// for another commit; or else the error by which the file system has turned read-only.
+    /// Commits. If there is a step of relocation, the next commit carries it out. Returns the
+    /// fsyncs that wait for another commit, or the error by which the file system has turned
+    /// read-only.
     fn commit_open_transaction(
         &self,
         relocation: Option<(RelocationStep, &mut Option<Error>)>,
@@ -150,7 +152,7 @@ impl Committer {
         self.info.check_panics().map_err(|error| self.info.abort(error))?;
         self.start_early_writeback().map_err(|error| self.info.abort(error))?;
         let (transaction, log_nodes) = {
-            // No log of the transaction that closes is written from here on.
+            // From here on no log of the closed transaction is written.
             let mut tree_log = self.log.tree_log();
             let at_the_swap = |closed: &Arc<Transaction>| {
                 self.log.commit_begins();
@@ -172,10 +174,10 @@ impl Committer {
             (Ok(waiting), Some((step, refused))) => self.commit_relocation(step, refused).map(|()| waiting),
             (result, _) => result,
         };
-        // That commit was itself a reader of the one before.
+        // That commit was itself a reader of the previous one.
         self.info.space.unpin();
         self.discards.wake();
-        // Before those who wait for the commit look.
+        // The abort comes before the waiters are notified.
         let result = result.map_err(|error| self.info.abort(error));
         if result.is_err() {
             self.log.commit_ended(&mut self.log.tree_log());
@@ -184,14 +186,14 @@ impl Committer {
         result
     }
 
-    /// Moves extents, in a commit that nothing else has joined. If that can't be done, it says why
-    /// and moves nothing.
+    /// Moves extents, in a commit that contains nothing else. If this is impossible, moves nothing
+    /// and puts the reason into `refused`.
     fn commit_relocation(&self, step: RelocationStep, refused: &mut Option<Error>) -> Result<()> {
         let committed = self.info.committed();
         let transaction = Arc::new(Transaction::new(committed.generation.next()));
         let plan = match step.plan(self, &committed) {
             Ok(mut plan) => {
-                // Until the maps in memory are set right they have old places and new ones.
+                // Until the maps in memory are updated, they contain old addresses and new ones.
                 plan.take_sums().into_iter().for_each(|sums| transaction.set_logged_sums(sums));
                 self.info.roots.set_moved(Some(Arc::new(plan.moved_extents())));
                 Some(plan)
@@ -222,7 +224,7 @@ impl Committer {
             data = data.merge(written);
         }
         self.info.options.faults().commit_reached(CommitStep::Merged);
-        // They stay in use until no durable superblock refers to them.
+        // The nodes stay in use until no durable superblock refers to them.
         let node_size = u64::from(self.info.volume.node_size());
         built.freed.extend(log_nodes.into_iter().map(|at| (at, node_size)));
         let waiting = built.write(self, &committed, &inodes, data, fsyncs)?;
@@ -230,7 +232,7 @@ impl Committer {
         Ok(waiting)
     }
 
-    /// The entries of new subvolumes are there by now.
+    /// Frees the names of new subvolumes, whose entries exist by now.
     fn unreserve_names(&self, transaction: &Transaction) {
         let new = std::mem::take(&mut transaction.subvolumes().new);
         for entry in new.into_iter().map(|new| new.entry) {
@@ -256,7 +258,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Waits for data on its way. The devices had the time of the merge for it.
+    /// Waits for data in flight, which the devices could write during the merge.
     #[inline(never)]
     fn wait_for_data(&self, inodes: &[Arc<Inode>]) -> Result<CompletedWrites<Data>> {
         let mut data = self.info.volume.wait_all([])?;

@@ -1,4 +1,4 @@
-//! Starting the writes of nodes.
+//! Submits the writes of nodes.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use ubtrfs_volume::{Nodes, Ticket, Write};
 use super::owner::Committer;
 use crate::error::{AtStep, Result, Step};
 
-/// Starts the writes of new nodes, which readers find at once.
+/// Submits the writes of new nodes, and puts the nodes into the cache.
 pub(super) fn submit(committer: &Committer, nodes: Vec<(Logical, Block)>) -> Result<Ticket<Nodes>> {
     let writes = nodes.iter().map(|(at, block)| Write { at: *at, data: block.share() }).collect();
     let bytes: usize = nodes.iter().map(|(_, block)| block.len()).sum();

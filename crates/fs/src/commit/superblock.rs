@@ -1,4 +1,4 @@
-//! The superblock of a commit. Its sums are of what this commit has recorded (invariant 9).
+//! The superblock of a commit. Its totals are those that this commit has recorded (invariant 9).
 
 use ubtrfs_format::items::{BlockGroupFlags, encode_sys_chunk};
 use ubtrfs_format::{BackupRoot, CompatRo, Generation, Incompat, ItemType, Key, Logical, Superblock, TreeId, objectid};
@@ -10,7 +10,7 @@ use super::roots::NewRoots;
 use crate::committed::Committed;
 use ubtrfs_space::NewChunk;
 
-/// The superblock that makes a commit the volume's state.
+/// Returns the superblock that makes a commit the volume's state.
 pub(super) fn next(
     committer: &Committer,
     committed: &Committed,
@@ -54,8 +54,8 @@ pub(super) fn next(
         }
     }
     if let Some(kept) = committer.info.space.newest_kept() {
-        // The commits since then are on no device by their superblocks, and what they refer to is
-        // not kept: who compares superblocks must not count them (invariant 34).
+        // No device has the superblocks of the commits since then, and what these commits refer to
+        // is not kept. So a comparison of superblocks must not count them (invariant 34).
         for backup in next.backup_roots.iter_mut().filter(|backup| backup.trees[0].1 > kept) {
             *backup = BackupRoot::default();
         }
@@ -82,13 +82,14 @@ pub(super) fn next(
     next
 }
 
-/// Takes system chunks that the commit removes out of the superblock's own list.
+/// Removes the system chunks that the commit removes from the superblock's own list.
 fn drop_removed_system_chunks(committer: &Committer, next: &mut Superblock, new_chunks: &[NewChunk]) {
     let leaving = committer.info.space.lock().leaving_system_chunks();
     if leaving.is_empty() {
         return;
     }
-    // Those of this commit follow; those made since belong to the next.
+    // The new chunks of this commit are added afterwards; those made since belong to the next
+    // commit.
     let later: Vec<Logical> = committer.info.space.lock().new_chunks().collect();
     let is_new = |start| later.contains(&start) || new_chunks.iter().any(|new| new.start == start);
     next.sys_chunk_array.clear();

@@ -1,4 +1,4 @@
-//! Merging edits into the trees of one commit.
+//! Merges edits into the trees of one commit.
 
 use ubtrfs_format::{Generation, TreeId};
 use ubtrfs_tree::{DirtyNodes, EditBatch, Root, Snapshot, merge};
@@ -9,7 +9,7 @@ use super::roots::NewRoots;
 use crate::committed::Committed;
 use crate::error::Result;
 
-/// Merges into the trees of one commit.
+/// Merges edits into the trees of one commit.
 pub(super) struct TreeMerger<'a> {
     committer: &'a Committer,
     pub(super) dirty: DirtyNodes,
@@ -17,7 +17,8 @@ pub(super) struct TreeMerger<'a> {
 }
 
 impl<'a> TreeMerger<'a> {
-    /// Of the commit of this generation, on top of `committed` with its extent tree.
+    /// Creates the merger of the commit of this generation, on top of `committed` with its extent
+    /// tree.
     pub(super) fn new(
         committer: &'a Committer,
         committed: &Committed,

@@ -1,5 +1,5 @@
-//! Trees that share nodes, changed, copied and dropped at random: the references that the extent
-//! tree holds must be those that a walk over all trees finds (invariant 20).
+//! Changes, copies and drops trees that share nodes at random. The references in the extent tree
+//! must be those that a walk over all trees finds (invariant 20).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -35,8 +35,8 @@ impl NodeSource for Disk {
     }
 }
 
-/// Addresses for the nodes of one commit. Old nodes go through `refs`; the extent tree's own,
-/// without it, are not counted.
+/// Allocates the nodes of one commit. Old nodes are freed through `refs`; nodes of the extent tree
+/// itself, which has none, are not counted.
 struct Nodes<'a, 'b> {
     next: &'a mut u64,
     refs: Option<&'a mut BlockRefs<'b>>,
@@ -65,7 +65,7 @@ impl NodeAllocator for Nodes<'_, '_> {
     }
 }
 
-/// A subvolume, and what it must hold.
+/// A subvolume, and the content that it must have.
 #[derive(Clone)]
 struct Subvolume {
     root: Root,
@@ -85,7 +85,7 @@ struct Bed {
     trees: BTreeMap<TreeId, Subvolume>,
 }
 
-/// What happens to one subvolume in a commit: keys from the first on, so many.
+/// A change of one subvolume in a commit: so many keys from the first one on.
 #[derive(Clone, Debug)]
 struct Change {
     tree: usize,
@@ -180,7 +180,7 @@ impl Bed {
         *self.trees.keys().nth(number % self.trees.len()).unwrap()
     }
 
-    /// Edits of one subvolume, which its model follows.
+    /// Returns edits of one subvolume, and applies them to its model.
     fn edits(&mut self, change: &Change, generation: Generation, deltas: &mut DataRefDeltas) -> (TreeId, EditBatch) {
         let id = self.pick(change.tree);
         let known: Vec<u64> =
@@ -220,8 +220,8 @@ impl Bed {
         self.merge_all(&batches, deltas, |_, _| {});
     }
 
-    /// Merges the batches, in this order, and changes the extent tree. `more` may change references
-    /// besides.
+    /// Merges the batches, in this order, and changes the extent tree. `more` may make further
+    /// changes of references.
     fn merge_all(
         &mut self,
         batches: &[(TreeId, EditBatch)],
@@ -274,7 +274,7 @@ impl Bed {
         self.change_extents(&edits);
     }
 
-    /// A new tree that begins with a copy of another one's root, as a snapshot does.
+    /// Creates a tree that begins with a copy of another one's root, as a snapshot does.
     fn snapshot(&mut self, number: usize) {
         let (source, new) = (self.pick(number), TreeId(self.next_tree));
         self.next_tree += 1;
@@ -298,7 +298,7 @@ impl Bed {
         self.change_extents(&edits);
     }
 
-    /// All items of a tree are deleted, and then the tree.
+    /// Deletes all items of a tree, and then the tree.
     fn drop_tree(&mut self, number: usize) {
         if self.trees.len() == 1 {
             return;
@@ -314,7 +314,7 @@ impl Bed {
         });
     }
 
-    /// The records of the extent tree: flags and users of each extent.
+    /// Returns the records of the extent tree: flags and users of each extent.
     fn recorded(&self) -> BTreeMap<u64, (u64, BTreeMap<User, u64>)> {
         let mut extents: BTreeMap<u64, (u64, u64, BTreeMap<User, u64>)> = BTreeMap::new();
         for item in self.extent_tree().range(Key::MIN..=Key::MAX) {
@@ -355,7 +355,7 @@ impl Bed {
             .collect()
     }
 
-    /// Holds the extent tree against all trees, and each tree against its model.
+    /// Compares the extent tree with all trees, and each tree with its model.
     fn check(&self) {
         let recorded = self.recorded();
         let mut found: BTreeMap<u64, BTreeMap<User, u64>> = BTreeMap::new();
@@ -408,7 +408,7 @@ fn data_of(item: &[u8]) -> Option<u64> {
     }
 }
 
-/// The same node for another tree.
+/// Returns a copy of a node for another tree.
 fn copied(block: &[u8], at: Logical, owner: TreeId, generation: Generation) -> Vec<u8> {
     let header = Header { bytenr: at, owner, generation, ..Header::parse(block).unwrap() };
     let mut bytes = vec![0; NODE as usize];
@@ -451,7 +451,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A tree of three levels.
+/// Creates a tree of three levels.
 fn filled() -> Bed {
     let mut bed = Bed::new();
     for from in (0..1200).step_by(12) {
@@ -477,7 +477,7 @@ proptest! {
     }
 }
 
-/// More references than an item holds inline.
+/// There are more references than an item can hold inline.
 #[test]
 fn many_snapshots_of_one_tree_change_and_go() {
     let mut bed = filled();

@@ -1,7 +1,7 @@
-//! What a commit changes in the tree of ids: which subvolume has an id, and which were received
-//! from the one that has it.
+//! Changes of the UUID tree in a commit. The tree says which subvolume has a UUID, and which
+//! subvolumes were received from the one that has it.
 //!
-//! The latter are lists, of which one commit may change several entries.
+//! The latter are lists. One commit may change several entries of a list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,18 +26,18 @@ impl<'a> UuidEdits<'a> {
         Self { committed, most_of_item, edits: EditBatch::new(), received: BTreeMap::new() }
     }
 
-    /// A subvolume has this id.
+    /// Records that a subvolume has this UUID.
     pub(super) fn add(&mut self, uuid: &Uuid, id: TreeId) {
         self.edits.put(uuid_key(ItemType::UUID_KEY_SUBVOL, uuid), id.0.to_le_bytes().to_vec());
     }
 
-    /// No subvolume has this id any more.
+    /// Records that no subvolume has this UUID any more.
     pub(super) fn remove(&mut self, uuid: &Uuid) {
         self.edits.delete(uuid_key(ItemType::UUID_KEY_SUBVOL, uuid));
     }
 
-    /// A subvolume was received from that with this id. Where the list is full it is left out: who
-    /// looks for it finds another one.
+    /// Records that a subvolume was received from the one with this UUID. If the list is full, the
+    /// subvolume is left out: a search for the UUID finds another one.
     pub(super) fn add_received(&mut self, from: &Uuid, id: TreeId) -> Result<()> {
         let most = self.most_of_item / size_of::<u64>();
         let list = self.list(from)?;
@@ -47,7 +47,8 @@ impl<'a> UuidEdits<'a> {
         Ok(())
     }
 
-    /// A subvolume is gone that was received from that with this id, or is changed.
+    /// Removes a subvolume that was received from the one with this UUID, since it is gone or
+    /// changed.
     pub(super) fn remove_received(&mut self, from: &Uuid, id: TreeId) -> Result<()> {
         self.list(from)?.retain(|other| *other != id.0);
         Ok(())
@@ -64,7 +65,7 @@ impl<'a> UuidEdits<'a> {
         Ok(self.received.entry(from.0).or_default())
     }
 
-    /// The edits of the tree.
+    /// Returns the edits of the tree.
     pub(super) fn finish(self) -> EditBatch {
         let mut edits = self.edits;
         for (from, ids) in self.received {

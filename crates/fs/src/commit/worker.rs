@@ -16,7 +16,7 @@ impl Committer {
 
     fn commit_in_background(&self) {
         loop {
-            // An interval beyond the end of the clock is no interval.
+            // An interval beyond the end of the clock counts as none.
             let deadline = Instant::now().checked_add(self.info.options.commit_interval);
             if !self.info.commit_request.wait(deadline) {
                 return;

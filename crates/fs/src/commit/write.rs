@@ -1,4 +1,4 @@
-//! The second half of a commit: it writes the nodes, then the superblocks, and publishes.
+//! The second half of a commit: writing the nodes, then the superblocks, and publishing.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use crate::error::{AtStep, Error, Result, Step};
 use crate::inode::Inode;
 use crate::log::{ClosedGroup, PreparedLog};
 
-/// What becomes of fsyncs that come in while a commit is under way.
+/// How fsyncs that come in while a commit is in progress are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fsyncs {
-    /// Their log is written along.
+    /// The commit writes their log, too.
     Logged,
-    /// They wait on: another commit follows before any log can.
+    /// They go on waiting: another commit follows before any log can be written.
     Waiting,
-    /// They write their log when the commit has ended: maps of files change with it.
+    /// They write their log after the commit, since it changes the maps of files.
     Free,
 }
 
 impl MergedTrees {
-    /// Writes the nodes, then the superblocks; publishes. `data`: all that the nodes refer to.
-    /// Fsyncs that came in meanwhile have their log written along. Returns those of them that need
-    /// another commit.
+    /// Writes the nodes, then the superblocks; publishes. `data` is the proof for all data that the
+    /// nodes refer to. Writes the log of fsyncs that came in meanwhile, too. Returns the group of
+    /// those that need another commit.
     #[inline(never)]
     pub(super) fn write(
         self,
@@ -64,7 +64,7 @@ impl MergedTrees {
         let published = match publish(committer, (data, nodes), self.early, log, &mut superblock) {
             Ok(published) => published,
             Err(error) => {
-                // Before those who wait for their log look.
+                // The abort comes before the waiters for the log are notified.
                 let error = committer.info.abort(error.at(Step::Commit(self.generation)));
                 if let Some((closed, _)) = waiting {
                     closed.failed(error.clone());
@@ -106,7 +106,7 @@ impl MergedTrees {
             committer.log.commit_ended(&mut tree_log);
         }
         drop(tree_log);
-        // Those whose log is durable continue.
+        // Fsyncs whose log is durable end now.
         let closed = match closed {
             Some(closed) if !closed.needs_commit() => {
                 closed.logged(&published);
@@ -123,7 +123,7 @@ impl MergedTrees {
     }
 }
 
-/// Makes the data and the nodes durable, and those of the log that goes with the commit, and then
+/// Makes the data, the nodes and the nodes of the log that goes with the commit durable, and then
 /// the superblock that points to them.
 fn publish(
     committer: &Committer,

@@ -1,4 +1,4 @@
-//! Devices come to the volume and are replaced.
+//! Adding devices to the volume and replacing them.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 
 impl Filesystem {
-    /// Makes a device one of the volume's, whatever is on it; this is durable when it returns. New
-    /// chunks are made there; what is on the other devices stays where it is. Returns its number.
+    /// Adds a device to the volume, and wipes what is on it. The addition is durable when this
+    /// returns. New chunks may use the device, and existing chunks stay where they are. Returns its
+    /// device id.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
         self.committer.add_device(device)
     }

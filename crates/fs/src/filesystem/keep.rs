@@ -11,8 +11,9 @@ use super::Filesystem;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 
-/// While it lives, nothing that the commit of its time refers to is overwritten, however many
-/// commits follow, but for data that is not copied on write (`chattr +C`, preallocated space).
+/// A reference to a commit. While it lives, no data or metadata that the commit refers to is
+/// overwritten, however many commits follow, except data that is not copied on write (`chattr +C`,
+/// preallocated space).
 #[derive(Clone)]
 #[must_use = "what the commit refers to is kept as long as this lives"]
 pub struct KeptCommit {
@@ -20,24 +21,24 @@ pub struct KeptCommit {
 }
 
 impl KeptCommit {
-    /// Which commit it is.
+    /// Returns the generation of the commit.
     pub fn generation(&self) -> Generation {
         self.committed.generation
     }
 
-    /// The tree of a subvolume as of this commit. `ENOENT` if there is no such subvolume, or it was
-    /// deleted.
+    /// Returns the tree of a subvolume as of this commit. `ENOENT` if the subvolume does not exist
+    /// or was deleted.
     pub fn subvolume(&self, id: TreeId) -> Result<Snapshot> {
         if self.committed.has_subvolume(id) { self.committed.tree(id) } else { Err(Errno::NOENT.into()) }
     }
 
-    /// The root items of all subvolumes as of this commit, by id, with those of deleted ones that
-    /// are not gone yet.
+    /// Returns the root items of all subvolumes as of this commit, ordered by id, including those
+    /// of deleted subvolumes that are not dropped completely.
     pub fn subvolumes(&self) -> impl Iterator<Item = (TreeId, &RootItem)> {
         self.committed.subvolumes().map(|tree| (tree.id(), &tree.item))
     }
 
-    /// The root item of a tree as of this commit, if there is such a tree.
+    /// Returns the root item of a tree as of this commit, or `None` if there is no such tree.
     pub fn root_item(&self, tree: TreeId) -> Option<&RootItem> {
         self.committed.trees.get(tree).map(|tree| &tree.item)
     }
@@ -50,14 +51,14 @@ impl std::fmt::Debug for KeptCommit {
 }
 
 impl Filesystem {
-    /// Keeps the space of what the last commit refers to, and of all that later commits free, from
+    /// Keeps the space that the last commit refers to, and all space that later commits free, from
     /// being allocated again, as a reader of the commit does.
     pub fn keep_commit(&self) -> KeptCommit {
         KeptCommit { committed: self.info.committed() }
     }
 
-    /// Keeps the space of what the last commit refers to from being allocated again. What later
-    /// commits free that came after it is available again.
+    /// Keeps the space that the last commit refers to from being allocated again. Space that later
+    /// commits allocate and free again becomes available as usual.
     pub fn keep_commit_alone(&self) -> KeptCommit {
         self.committer.between_commits(|| {
             let readers = self.info.committed();

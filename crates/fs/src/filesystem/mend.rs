@@ -12,23 +12,23 @@ use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM};
 use crate::options::Options;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// The attributes of an inode to correct; `None` stays.
+/// Corrections of the attributes of an inode. An attribute that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeFix {
     /// The inode.
     pub inode: InodeId,
     /// Its link count.
     pub nlink: Option<u32>,
-    /// Of a directory: the size, twice the bytes of its names.
+    /// The size of a directory: twice the bytes of its names.
     pub size: Option<u64>,
-    /// It has no name, and is to be noted as an orphan, so that the next mount frees it.
+    /// Whether the inode has no name and shall get an orphan item, so that the next mount frees it.
     pub orphan: bool,
 }
 
 impl Filesystem {
-    /// Corrects inodes, and, with [`Options::recount_space`], all counters of space and the
-    /// free-space tree; in one commit, which is durable when this returns. Nothing else of the
-    /// volume is changed: orphans stay, and a volume with a log is refused.
+    /// Corrects inodes and, if `recount_space` is set ([`Options::recount_space`]), all counters of
+    /// space and the free-space tree. All of it is one commit, which is durable when this returns.
+    /// Nothing else of the volume is changed: orphans stay, and a volume with a log is refused.
     pub fn mend(volume: Arc<Volume>, recount_space: bool, inodes: &[InodeFix]) -> Result<()> {
         let options = Options { background_commits: false, tree_log: false, recount_space, ..Options::default() };
         let fs = Self::open(volume, options)?;

@@ -1,4 +1,4 @@
-//! A mounted volume: opened and closed, and the owners of what can be done with it.
+//! A mounted volume: how it is opened and closed, and the objects that carry out its operations.
 
 mod devices;
 mod keep;
@@ -55,11 +55,12 @@ pub struct Filesystem {
     pub(crate) scrubber: Arc<Scrubber>,
     pub(crate) replacer: Arc<Replacer>,
     pub(crate) writeback: Arc<Writeback>,
-    /// What works in the background: the committer and the inactivator.
+    /// The background threads, as those of the committer and the inactivator.
     pub(crate) threads: Mutex<Vec<ubtrfs_threads::thread::JoinHandle<()>>>,
     pub(crate) names: Arc<Names>,
     pub(crate) reserver: Arc<Reserver>,
-    /// What keeps the kernel from mounting a block device that is only read.
+    /// An exclusive open of a block device that is only read, which keeps the kernel from mounting
+    /// it.
     pub(crate) claim: Option<File>,
 }
 
@@ -69,14 +70,14 @@ impl std::fmt::Debug for Filesystem {
     }
 }
 
-/// The owners of what can be done with a volume.
+/// Access to the operations on a volume.
 impl Filesystem {
     /// References to inodes.
     pub fn references(&self) -> &References {
         &self.ops.references
     }
 
-    /// What inodes say of themselves: owner, mode, times, size, flags, xattrs, ACLs.
+    /// Attributes of inodes: owner, mode, times, size, flags, xattrs, ACLs.
     pub fn inodes(&self) -> &InodeOperations {
         &self.ops.inodes
     }
@@ -86,7 +87,7 @@ impl Filesystem {
         &self.ops.files
     }
 
-    /// Names: looked up, listed, made, linked, renamed, removed.
+    /// Names: looks them up, lists, creates, links, renames and removes them.
     pub fn directories(&self) -> &DirectoryOperations {
         &self.ops.directories
     }
@@ -96,7 +97,7 @@ impl Filesystem {
         &self.ops.subvolumes
     }
 
-    /// What makes changes durable, and what ends changing.
+    /// Makes changes durable, and ends writing.
     pub fn durability(&self) -> &Durability {
         &self.ops.durability
     }
@@ -106,22 +107,22 @@ impl Filesystem {
         &self.balancer
     }
 
-    /// What moves chunks: away from devices that are removed or get smaller, too.
+    /// Relocates chunks, also away from devices that are removed or shrunk.
     pub fn relocator(&self) -> &Relocator {
         self.balancer.relocator()
     }
 
-    /// What replaces devices.
+    /// Replaces devices.
     pub fn replacer(&self) -> &Replacer {
         &self.replacer
     }
 
-    /// What scrubs the volume, and brings devices that lag up to the others.
+    /// Scrubs the volume, and rewrites on lagging devices what they lack.
     pub fn scrubber(&self) -> &Scrubber {
         &self.scrubber
     }
 
-    /// What discards free space.
+    /// Discards free space.
     pub fn discarder(&self) -> &Discarder {
         &self.discards
     }
@@ -176,8 +177,8 @@ impl Filesystem {
         self.info.root()
     }
 
-    /// The volume is shown from its top level, and the mounted subvolume is one like others from
-    /// now on: it may be deleted and reset, and programs that have files of it open go on.
+    /// Shows the volume from its top level. The mounted subvolume is treated as any other from now
+    /// on: it may be deleted and reset, and programs that have files of it open go on.
     pub fn show_whole(&self) {
         self.info.show_whole();
     }

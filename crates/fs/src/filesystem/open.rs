@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::replay::Replayer;
 use ubtrfs_space::{Space, SpaceSources, load_space};
 
-/// Incompatible features that reading knows.
+/// Incompatible features that the reading code supports.
 const KNOWN_INCOMPAT: u64 = Incompat::MIXED_BACKREF.0
     | Incompat::DEFAULT_SUBVOL.0
     | Incompat::MIXED_GROUPS.0
@@ -38,19 +38,19 @@ const KNOWN_INCOMPAT: u64 = Incompat::MIXED_BACKREF.0
     | Incompat::RAID1C34.0
     | Incompat::SIMPLE_QUOTA.0;
 
-/// Incompatible features that writing does not know.
+/// Incompatible features that the reading code supports and the writing code does not.
 const READ_ONLY_INCOMPAT: u64 = Incompat::SIMPLE_QUOTA.0;
 
-/// Features that writing knows.
+/// Read-only compatible features that the writing code supports.
 const KNOWN_COMPAT_RO: u64 =
     CompatRo::FREE_SPACE_TREE.0 | CompatRo::FREE_SPACE_TREE_VALID.0 | CompatRo::BLOCK_GROUP_TREE.0 | CompatRo::VERITY.0;
 
-/// Tree blocks as the volume verified them.
+/// A source of tree blocks that reads from the volume, which verifies them.
 struct VolumeNodes {
     volume: Arc<Volume>,
-    /// Blocks with a malformed item are refused whole: no tree that is written to may hold one.
-    /// Reading checks items one by one, so that as much as possible of a damaged volume can be
-    /// read.
+    /// Whether a block with a malformed item is refused as a whole: no tree that is written to may
+    /// contain such a block. Read-only mounts check items one by one instead, so that as much as
+    /// possible of a damaged volume can be read.
     whole: bool,
 }
 
@@ -79,7 +79,7 @@ impl VolumeNodes {
     }
 }
 
-/// The trees of a volume through a cache, for reading only or for writing too.
+/// Returns a cache for the tree blocks of a volume, for a read-only or a writable mount.
 fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<NodeCache> {
     let superblock = volume.superblock();
     let geometry = Geometry {
@@ -90,7 +90,8 @@ fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<N
         checksum: superblock.checksum,
     };
     let source = VolumeNodes { volume: volume.clone(), whole: !read_only };
-    // Allocators round up, so a fourth for nodes takes three tenths of the memory.
+    // The cache's allocators round up, so nodes whose sizes add up to a fourth of the memory take
+    // three tenths of it.
     let cache = NodeCache::new(Arc::new(source), geometry, options.memory / 4);
     Arc::new(match &options.rescue.pass_over {
         Some(damage) => cache.passing_over(Arc::clone(damage)),
@@ -99,29 +100,31 @@ fn node_cache(volume: &Arc<Volume>, options: &Options, read_only: bool) -> Arc<N
 }
 
 impl Filesystem {
-    /// Opens the volume in an image file or on a block device, and keeps others from it: two
-    /// programs of ubtrfs can't write to one volume, nor can one read what another writes, and what
-    /// the kernel has mounted or otherwise in use is refused, an image through a loop device too.
+    /// Opens the volume in an image file or on a block device, and locks it against other users:
+    /// two programs of ubtrfs can't write to one volume, and one can't read what another writes. A
+    /// device that the kernel has mounted or otherwise in use is refused, and so is an image that a
+    /// loop device uses.
     ///
-    /// Of a volume of several devices all are needed: see [`Self::open_devices`].
+    /// Refuses a volume of several devices, which needs all of them: see [`Self::open_devices`].
     pub fn open_path(path: impl AsRef<Path>, options: Options) -> Result<Arc<Self>> {
         let path = path.as_ref();
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let device = open_exclusively(path, mode)?;
-        // One that is opened for writing is claimed by that.
+        // A device that is opened for writing is claimed by that already.
         let is_block = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
         let claim = if options.read_only && is_block { Some(claim(path)?) } else { None };
         let volume = Volume::open(vec![device], OpenOptions { read_only: options.read_only })?;
         Self::open_claimed(Arc::new(volume), options, claim)
     }
 
-    /// Opens the volume on these devices, which are all that it has, in any order.
+    /// Opens the volume on `devices`, which must be all of its devices, in any order.
     pub fn open_devices(devices: Vec<Arc<dyn Device>>, options: Options) -> Result<Arc<Self>> {
         let volume = Volume::open(devices, OpenOptions { read_only: options.read_only })?;
         Self::open(Arc::new(volume), options)
     }
 
-    /// Opens a volume. Says in a sentence why it can't be opened the way that is asked for.
+    /// Opens a volume. An error says in a sentence why the volume can't be opened with these
+    /// options.
     pub fn open(volume: Arc<Volume>, options: Options) -> Result<Arc<Self>> {
         Self::open_claimed(volume, options, None)
     }
@@ -159,7 +162,7 @@ impl Filesystem {
         let mounted = find_subvolume(&committed, &options)?;
         if !read_only {
             // The program that wrote what has been read may have been killed before its barrier.
-            // From here on it counts as durable (invariant 22).
+            // After this barrier it counts as durable (invariant 22).
             volume.barrier()?;
         }
         let device_tree = if read_only { None } else { Some(committed.tree(TreeId::DEV)?) };
@@ -183,7 +186,7 @@ impl Filesystem {
             fs.committer.drop_reloc_trees()?;
             fs.inactivator.find_orphans();
         }
-        // One that only reads shows it, too, if it can.
+        // A read-only mount shows a balance that was left, too, if it can read its item.
         fs.balancer.load().or_else(|error| if read_only { Ok(()) } else { Err(error) })?;
         if fs.info.options.catches_up_first && !read_only {
             fs.catch_up_all()?;
@@ -212,13 +215,15 @@ impl Filesystem {
         Replayer { info: self.info.clone(), names: self.names.clone(), reserver: self.reserver.clone() }
     }
 
-    /// Whether there is what a mount that writes does at once.
+    /// Whether a writable mount finds work that it would start at once: a lagging device, a device
+    /// replacement or a reloc tree.
     fn has_work_left(&self) -> Result<bool> {
         let lags = !self.info.volume.lagging_devices().is_empty();
         Ok(lags || self.committer.replacement().item().is_in_progress() || self.committer.has_reloc_trees()?)
     }
 
-    /// Brings all devices that lag up to the others, by a commit if there are any.
+    /// Brings all lagging devices up to date, which takes a commit. Refuses the mount if one still
+    /// lags.
     fn catch_up_all(&self) -> Result<()> {
         self.scrubber.catch_up(&mut |_| true)?;
         match self.info.volume.lagging_devices().first() {
@@ -231,8 +236,8 @@ impl Filesystem {
         }
     }
 
-    /// A mount whose root can't be read, or is not a directory, would be useless and is refused. A
-    /// rescue mount may still find inodes that no directory refers to.
+    /// Refuses a mount whose root can't be read or is not a directory, since it would be useless. A
+    /// rescue mount is allowed, since it may still find inodes that no directory refers to.
     fn check_root(&self) -> Result<()> {
         let is_dir = self.info.inode(self.info.root())?.read().is_dir();
         if is_dir || self.info.options.rescue.pass_over.is_some() {
@@ -241,9 +246,10 @@ impl Filesystem {
         Err(Error::Refused(Refusal::RootIsNoDirectory(self.info.root().subvolume)))
     }
 
-    /// Ends the mount: stops the threads in the background, frees what can be freed soon, and
-    /// commits. Called once the file system is not used any more; nothing can be changed then, and
-    /// the devices are released with the last reference to it.
+    /// Ends the mount: stops the background threads, frees the inodes and extents that can be freed
+    /// soon, and commits. To be called when the file system is not used any more. Nothing can be
+    /// changed afterwards, and the devices are released when the last reference to the file system
+    /// is dropped.
     pub fn close(&self) -> Result<()> {
         self.stop_threads();
         self.info.volume.say_bad_copies();
@@ -262,8 +268,8 @@ impl Filesystem {
 }
 
 impl Filesystem {
-    /// Has what works in the background end, and waits for it. Returns whether this thread is none
-    /// of that.
+    /// Tells the background threads to end, and waits for them. Returns whether the calling thread
+    /// is not one of them.
     fn stop_threads(&self) -> bool {
         self.info.commit_request.stop();
         self.info.resilver_request.stop();
@@ -283,9 +289,9 @@ impl Filesystem {
 }
 
 impl Drop for Filesystem {
-    /// Where commits are made in the background this is [`Filesystem::close`], but that an error is
-    /// only traced. Where they are not, and while a thread panics, what no commit and no fsync has
-    /// made durable is lost as by a crash.
+    /// With background commits this does the same as [`Filesystem::close`], but only traces an
+    /// error. Without them, and while a thread panics, all changes that neither a commit nor an
+    /// fsync has made durable are lost as in a crash.
     fn drop(&mut self) {
         if self.threads.get_mut().is_empty() {
             return;
@@ -300,7 +306,7 @@ impl Drop for Filesystem {
     }
 }
 
-/// The subvolume named by a path or an id.
+/// Returns the subvolume that the options name by its path or its id, or the default subvolume.
 fn find_subvolume(committed: &Committed, options: &Options) -> Result<TreeId> {
     if let (Some(id), Some(path)) = (options.subvolume_id, &options.subvolume) {
         let found = subvolume_at(committed, path)?;
@@ -341,8 +347,8 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
     if !names.is_empty() {
         return refuse(Refusal::ReadOnlyFeatures(names));
     }
-    // A volume that was restored from a dump of its metadata is one like others; its files have
-    // other content than they had.
+    // A volume that was restored from a dump of its metadata can be written like any other,
+    // although its files do not have their former content.
     let of_dumps = SuperblockFlags::METADUMP.with(SuperblockFlags::METADUMP_V2);
     let known_flags = SuperblockFlags::WRITTEN.with(SuperblockFlags::ERROR).with(of_dumps);
     let odd = superblock.flags.without(known_flags);
@@ -353,7 +359,8 @@ fn check_features(superblock: &Superblock, read_only: bool) -> Result<()> {
     Ok(())
 }
 
-/// The rules for the superblock, the chunks and the devices that reading does without.
+/// Checks the rules for the superblock, the chunks and the devices that only a writable mount
+/// needs.
 fn check_chunks(superblock: &Superblock, volume: &Volume, recount: bool) -> Result<()> {
     superblock.check_mountable()?;
     let context = ItemContext::from(superblock);
@@ -369,7 +376,7 @@ fn check_chunks(superblock: &Superblock, volume: &Volume, recount: bool) -> Resu
     Ok(())
 }
 
-/// Whether there is a log to replay; an error if it may neither be replayed nor ignored.
+/// Returns whether there is a log to replay. Fails if the log may neither be replayed nor ignored.
 fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> Result<bool> {
     if superblock.log_root.0 == 0 {
         return Ok(false);
@@ -384,7 +391,7 @@ fn check_log(superblock: &Superblock, read_only: bool, no_log_replay: bool) -> R
     Ok(true)
 }
 
-/// States that writing can't maintain.
+/// Refuses a volume in a state that the writing code can't maintain.
 fn check_writable_state(committed: &Committed, volume: &Volume) -> Result<()> {
     let refuse = |state: String| Err(Error::Refused(Refusal::ReadOnlyState(state)));
     if committed.has_tree(TreeId::QUOTA) {
@@ -431,8 +438,8 @@ fn read_space(committed: &Committed, volume: &Volume, options: &Options, recount
     Ok(Space::new(inner))
 }
 
-/// Space of a file system that allocates nothing: a damaged extent tree must not prevent a volume
-/// from being read.
+/// Returns the space of a file system that allocates nothing. A damaged extent tree must not
+/// prevent a volume from being read.
 fn empty_space(committed: &Committed, volume: &Volume) -> Space {
     read_space(committed, volume, &Options::default(), false).unwrap_or_else(|error| {
         tracing::debug!("free space is not known: {error}");

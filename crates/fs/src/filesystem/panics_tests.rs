@@ -1,5 +1,5 @@
-//! What a panic leaves (invariant 72): nothing that a thread may have changed by half becomes
-//! durable.
+//! Tests that after a panic (invariant 72) nothing becomes durable that a thread may have changed
+//! by half.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,7 +18,8 @@ fn generation(device: &Arc<MemoryDevice>) -> Generation {
     Volume::open(vec![copy], OpenOptions { read_only: true }).unwrap().superblock().generation
 }
 
-/// Panics within something of a file system that has changes; whether nothing of them is durable.
+/// Lets a thread panic within a file system that has changes, and checks that none of them is
+/// durable.
 fn nothing_is_written_after(panicking: impl FnOnce(&Filesystem)) {
     let device = super::new_volume();
     let fs = Filesystem::open_devices(vec![Arc::clone(&device) as _], Options::default()).unwrap();

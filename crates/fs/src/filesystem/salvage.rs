@@ -1,4 +1,4 @@
-//! Inodes by their own items, to find those to which no directory refers any more.
+//! Finds inodes by their own items, also those to which no directory refers any more.
 
 use ubtrfs_format::items::{InodeItem, inode_backrefs};
 use ubtrfs_format::{Ino, ItemType, Key, TreeId};
@@ -11,7 +11,7 @@ use crate::error::Result;
 pub struct FoundInode {
     /// Its number.
     pub ino: Ino,
-    /// Its attributes can be read, and it is not one that was deleted.
+    /// Whether its attributes can be read and its link count is not zero.
     pub is_alive: bool,
     /// Its names, each with the directory that should have it.
     pub names: Vec<(Ino, Vec<u8>)>,
@@ -22,13 +22,13 @@ pub struct FoundInode {
 pub struct FoundSubvolume {
     /// Its number.
     pub id: TreeId,
-    /// It was made as a snapshot of another one.
+    /// Whether it was made as a snapshot of another subvolume.
     pub is_snapshot: bool,
 }
 
 impl Filesystem {
-    /// Inodes of a subvolume numbered from `from` on, at most `limit` of them, as the last commit
-    /// has them; items that can't be understood are left out.
+    /// Returns the inodes of a subvolume in the last commit, at most `limit` of them, from the
+    /// number `from` on. Leaves out items that can't be parsed.
     pub fn find_inodes(&self, subvolume: TreeId, from: Ino, limit: usize) -> Result<Vec<FoundInode>> {
         let tree = self.info.committed().tree(subvolume)?;
         let mut found: Vec<FoundInode> = Vec::new();
@@ -54,7 +54,7 @@ impl Filesystem {
         Ok(found)
     }
 
-    /// All subvolumes that were not deleted, by number.
+    /// Returns all subvolumes that are not deleted, by number.
     pub fn find_subvolumes(&self) -> Vec<FoundSubvolume> {
         let committed = self.info.committed();
         let alive = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);

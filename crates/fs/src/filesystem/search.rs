@@ -12,7 +12,7 @@ use crate::error::{Errno, Result};
 pub struct FoundItem {
     /// Its key.
     pub key: Key,
-    /// The commit that wrote the leaf that it is in.
+    /// The generation of the leaf that contains it.
     pub generation: u64,
     /// Its bytes.
     pub data: Vec<u8>,
@@ -32,8 +32,8 @@ impl Filesystem {
         show(searched(&committed, tree)?.range(first..=last), visit)
     }
 
-    /// The same of items in leaves that the commit `oldest` or a later one wrote; others are not
-    /// read.
+    /// Does the same for items in leaves that the commit `oldest` or a later one wrote, and does
+    /// not read other leaves.
     pub fn search_tree_since(
         &self,
         tree: TreeId,
@@ -41,7 +41,7 @@ impl Filesystem {
         (first, last): (Key, Key),
         visit: &mut dyn FnMut(FoundItem) -> bool,
     ) -> Result<()> {
-        // A rescue mount passes over nodes that can't be read in this one only.
+        // Only [`Self::search_tree`] passes over unreadable nodes in a rescue mount.
         if oldest == Generation(0) {
             return self.search_tree(tree, first, last, visit);
         }

@@ -2,7 +2,7 @@
 
 use super::Filesystem;
 
-/// What statfs shows.
+/// The result of statfs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemStats {
     /// Bytes of a block.
@@ -11,17 +11,17 @@ pub struct FilesystemStats {
     pub blocks: u64,
     /// Blocks free.
     pub blocks_free: u64,
-    /// Blocks that programs can have.
+    /// Blocks that programs can allocate.
     pub blocks_available: u64,
-    /// The longest name.
+    /// Bytes of the longest possible name.
     pub name_len: u32,
 }
 
 impl Filesystem {
-    /// How full the volume is, in units of data (one with two copies counts half of its devices).
-    /// Free space includes free metadata; available space is what data can get, and zero once no
-    /// file can be made or grow for lack of metadata. Inodes are not counted, since the format has
-    /// no limit.
+    /// Returns how full the volume is, in bytes of data (with two copies, a byte of data takes two
+    /// bytes of the devices). Free space includes free metadata space. Available space is what data
+    /// can get, and is zero once no file can be created or grow for lack of metadata space. Inodes
+    /// are not counted, since the format does not limit them.
     pub fn statfs(&self) -> FilesystemStats {
         let totals = self.info.space.totals();
         let block_size = self.info.volume.sector_size();

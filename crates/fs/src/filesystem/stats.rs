@@ -11,60 +11,59 @@ use ubtrfs_space::SpaceTotals;
 /// What a mount has done so far.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// The last commit's number.
+    /// The generation of the last commit.
     pub generation: u64,
-    /// Commits.
+    /// Number of commits.
     pub commits: u64,
-    /// Time spent in them, in microseconds.
+    /// Time spent in commits, in microseconds.
     pub commit_micros: u64,
-    /// Bytes of their tree blocks, each counted once whatever the number of copies.
+    /// Bytes of tree blocks that commits wrote, each counted once whatever the number of copies.
     pub commit_bytes: u64,
-    /// Calls of fsync.
+    /// Number of fsyncs.
     pub fsyncs: u64,
-    /// … for which nothing had to be written.
+    /// Number of fsyncs that had nothing to write.
     pub fsyncs_without_work: u64,
-    /// Writes of the log.
+    /// Number of writes of the log.
     pub log_writes: u64,
-    /// Fsyncs that these made durable.
+    /// Number of fsyncs that writes of the log made durable.
     pub log_requests: u64,
     /// Bytes of log nodes, each counted once whatever the number of copies.
     pub log_bytes: u64,
     /// Lookups in the trees for unchanged parts of log items: other names in an item, xattrs,
     /// reserved space.
     pub log_searches: u64,
-    /// How often an fsync became a commit, by reason.
+    /// How often an fsync fell back to a commit, by reason.
     pub log_fallbacks: Vec<(Reason, u64)>,
     /// Bytes that programs read through the engine.
     pub bytes_read: u64,
     /// Bytes that programs wrote.
     pub bytes_written: u64,
-    /// Bytes that programs reserved in files.
+    /// Bytes that programs preallocated in files.
     pub bytes_reserved: u64,
-    /// Bytes that were written in place: into reserved space, or over old data.
+    /// Bytes that were written in place: into preallocated space, or over old data.
     pub bytes_placed: u64,
-    /// Bytes that were shared instead of copied.
+    /// Bytes that were reflinked instead of copied.
     pub bytes_cloned: u64,
     /// Bytes of dirty data in memory.
     pub dirty_bytes: u64,
-    /// Bytes of memory that changes take which no commit has made durable, but for dirty data.
+    /// Bytes of memory that changes take until a commit makes them durable, without dirty data.
     pub changed_bytes: u64,
     /// Bytes of data in flight to the devices.
     pub bytes_in_flight: u64,
     /// Inodes in memory.
     pub inodes: u64,
-    /// Inodes that a crash had left without a name, freed.
+    /// Freed orphans: inodes that a crash had left without a name.
     pub orphans_cleaned: u64,
-    /// Nodes that snapshots had in common with the tree that changed, and that it replaced by its
-    /// own.
+    /// Tree blocks shared with snapshots that a change of the tree replaced by blocks of its own.
     pub nodes_unshared: u64,
-    /// Leaves that commits wrote before they had built the rest, for lack of memory.
+    /// Leaves that commits wrote before they had built the rest of the tree, for lack of memory.
     pub leaves_written_early: u64,
-    /// Deleted subvolumes that the mount leaves as they are, since a block of their trees can't be
-    /// read: the next mount tries again.
+    /// Deleted subvolumes that this mount does not drop further, since a block of their trees can't
+    /// be read. The next mount tries again.
     pub subvolumes_undropped: u64,
-    /// What waits to be freed, and what has been.
+    /// Inodes that wait to be freed, and those that have been.
     pub inactivation: InactivationStats,
-    /// Chunks made of unallocated device space.
+    /// Chunks allocated from unallocated device space.
     pub chunks_made: u64,
     /// Empty chunks removed.
     pub chunks_given_back: u64,
@@ -76,19 +75,19 @@ pub struct Stats {
     pub volume: ubtrfs_volume::VolumeCounters,
     /// Node cache: hits, misses, bytes.
     pub cache: ubtrfs_tree::CacheCounters,
-    /// Locks that all requests may share, with how often they were taken, and waited for. That of
-    /// the buffer pool is shared by all volumes of the process.
+    /// Locks that all requests may share, with the number of times they were taken and waited for.
+    /// The lock of the buffer pool is shared by all volumes of the process.
     pub locks: Vec<(&'static str, ubtrfs_volume::LockCounters)>,
     /// Why the file system turned read-only, if it did.
     pub aborted: Option<String>,
-    /// Errors of devices and of what they hold, all that there were.
+    /// Number of all errors of devices and of their content.
     pub errors: u64,
-    /// The last of them, the newest at the end.
+    /// The last of these errors, the newest at the end.
     pub last_errors: Vec<ErrorRecord>,
 }
 
 impl Filesystem {
-    /// What the mount has done so far.
+    /// Returns what the mount has done so far.
     pub fn stats(&self) -> Stats {
         let locks = self.info.lock_counters().chain(self.log.lock_counters()).collect();
         let counters = &self.info.counters;

@@ -1,4 +1,4 @@
-//! The volume as a whole.
+//! Operations on the volume as a whole.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 
 impl Filesystem {
-    /// The volume below.
+    /// The underlying volume.
     pub fn volume(&self) -> &Arc<Volume> {
         &self.info.volume
     }
 
-    /// The last commit's number.
+    /// Returns the generation of the last commit.
     pub fn generation(&self) -> Generation {
         self.info.generation()
     }
@@ -25,15 +25,16 @@ impl Filesystem {
         self.info.writability.abort_reason()
     }
 
-    /// [`Error::Aborted`] if the file system turned read-only after an error: what was changed and
-    /// not made durable before may be lost.
+    /// Returns [`Error::Aborted`] if the file system turned read-only after an error. Changes that
+    /// were not durable before may be lost.
     pub fn check_aborted(&self) -> Result<()> {
         self.info.aborted().map_or(Ok(()), |error| Err(Error::Aborted(error)))
     }
 
-    /// Sets what is done, once, when the file system turns read-only after an error; at once if it
-    /// has. The action must neither wait nor use the file system: it is called where the error came
-    /// up. Only the first action that is set counts.
+    /// Sets the action that is called, once, when the file system turns read-only after an error;
+    /// calls it at once if that has happened. The action must neither wait nor use the file system,
+    /// since it is called in the place where the error occurs. Only the first action that is set
+    /// counts.
     pub fn on_abort(&self, action: impl Fn() + Send + Sync + 'static) {
         self.info.writability.on_abort(Box::new(action));
     }
@@ -53,25 +54,25 @@ impl Filesystem {
         self.info.committed().superblock.label_bytes().to_vec()
     }
 
-    /// Gives the volume a label, and commits. `EINVAL` for one that is too long, or that could not
-    /// be shown in a line.
+    /// Sets the label of the volume, and commits. `EINVAL` if the label is too long, or can't be
+    /// shown in one line.
     pub fn set_label(&self, label: &[u8]) -> Result<()> {
         self.committer.set_label(label)
     }
 
-    /// Commits, gives all empty chunks back and ends the devices where their last chunks end:
-    /// [`Self::device_bytes`] says where, and what is behind it is of no use to the volume.
+    /// Commits, removes all empty chunks, and shrinks the devices to the end of their last chunks.
+    /// [`Self::device_bytes`] returns the new size; the volume does not use what is behind it.
     pub fn shrink_devices(&self) -> Result<()> {
         self.committer.shrink_devices()
     }
 
-    /// Bytes of all devices that the volume uses.
+    /// Returns the bytes of all devices that the volume uses.
     pub fn device_bytes(&self) -> u64 {
         self.info.space.lock().devices().total_bytes()
     }
 
-    /// Sets the counters of a device's failures to zero; the next commit that changes something
-    /// makes that durable.
+    /// Resets the error counters of a device to zero. The next commit that changes something makes
+    /// this durable.
     pub fn reset_device_errors(&self, devid: DeviceId) -> Result<()> {
         if self.is_read_only() {
             return Err(Errno::ROFS.into());

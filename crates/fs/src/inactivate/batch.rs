@@ -1,5 +1,5 @@
-//! The inactivation of one transaction. It runs in a thread of its own, in operations that find too
-//! little space, and, without threads in the background, in commits.
+//! The inactivation work of one transaction. It runs in a thread of its own, in operations that
+//! find too little space, and, without background threads, in commits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,14 +16,15 @@ use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 
 /// The longest time for which an unlink is throttled.
 const MAX_THROTTLE: Duration = Duration::from_millis(50);
-/// The pause after a step is so many times as long as the step with its commit: an fsync that meets
-/// such a commit waits for its end, and few should.
+/// The pause after a step is this many times as long as the step with its commit: an fsync that
+/// meets such a commit waits for its end, and few fsyncs should.
 const PAUSE: u32 = 4;
-/// The most inodes of which it is found out in one transaction that there is no space to free them.
+/// The most inodes per transaction that are tried without finding space to free them.
 const MAX_STUCK: usize = 64;
-/// A search for orphans in a subvolume counts as so many inodes: it may read nodes from the device.
+/// A search for orphans in a subvolume counts as this many inodes, since it may read nodes from the
+/// device.
 const SEARCH: u64 = 100;
-/// The pause where nothing can be freed before readers have ended.
+/// The shortest pause if nothing can be freed before readers have ended.
 const MIN_WAIT: Duration = Duration::from_millis(100);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -31,25 +32,24 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The result of one transaction's inactivation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Freed {
-    /// Something will be free after the next commit.
+    /// Whether the next commit will free something.
     pub(crate) freed: bool,
-    /// There is more to free, in another transaction.
+    /// Whether there is more to free, in another transaction.
     pub(crate) more: bool,
 }
 
 impl Inactivator {
-    /// Frees as many of the waiting inodes as one transaction may. Called without any lock.
+    /// Frees as many of the waiting inodes as one transaction may. The caller holds no lock.
     pub(crate) fn free_some(&self) -> Result<Freed> {
         self.free_at_most(self.info.options.freeing.per_transaction)
     }
 
-    /// Has the next commit drop a part of the subvolumes that were deleted: as much as space can be
-    /// reserved for.
+    /// Lets the next commit drop as much of the deleted subvolumes as space can be reserved for.
     fn drop_subvolumes(&self, most: u64, round: &mut Freed) {
         if !self.queue.waiting.lock().subvolumes || self.info.is_read_only() {
             return;
         }
-        // One that is released from here on says so again.
+        // A subvolume that is released from here on sets this again.
         self.queue.waiting.lock().subvolumes = false;
         let (most, reservation) = self.reserve_drop(most);
         let transaction = self.info.gate.enter();
@@ -61,25 +61,25 @@ impl Inactivator {
         round.more = true;
         self.queue.set_subvolumes(true);
         if reservation.is_none() && !self.use_kept() {
-            // What dropping frees would be held back by readers, as what was freed before; and so
-            // would be what a commit replaces that only precedes it.
+            // Readers would hold back what dropping frees, like what was freed before. They would
+            // also hold back what is replaced by a commit that only precedes the drop.
             return;
         }
         if drops {
             transaction.subvolumes().may_drop = most;
             round.freed = true;
         } else {
-            // The next one may, though nothing else may have changed in this one.
+            // The next commit may drop, even if nothing else changes in this one.
             transaction.subvolumes().precedes_drop = true;
         }
     }
 
-    /// Reserves what dropping so many references may take, or fewer. Without a reservation there
-    /// is the reserve of what frees space, which is enough for one node.
+    /// Reserves what dropping `most` references may take, or fewer. If no reservation is possible,
+    /// the global reserve is enough for one node.
     fn reserve_drop(&self, most: u64) -> (u64, Option<Reservation<'_>>) {
         /// Bytes of the smallest item with a reference.
         const POINTER: u64 = 33;
-        // The last node counts whole, with references in both forms.
+        // The last node counts as a whole, with references in both forms.
         let last = 2 * u64::from(self.info.volume.node_size()) / POINTER;
         let mut most = most.max(1);
         loop {
@@ -91,7 +91,7 @@ impl Inactivator {
         }
     }
 
-    /// Has the open transaction use the reserve of what frees space, if it comes back.
+    /// Lets the open transaction use the global reserve, if the space comes back.
     pub(super) fn use_kept(&self) -> bool {
         let mut space = self.info.space.lock();
         let may = space.may_free_unreserved() || self.info.options.faults().in_commit(CommitFault::FreeUnreserved);
@@ -108,7 +108,7 @@ impl Inactivator {
         }
         let _turn = self.queue.turn.lock();
         self.drop_subvolumes(left, &mut round);
-        // Those for which there is no space stand behind the others from then on.
+        // Inodes for which there is no space are moved behind the others.
         let mut stuck = 0;
         loop {
             let (first, adopting) = {
@@ -126,7 +126,8 @@ impl Inactivator {
             let is_search = first.is_none();
             let done = match first {
                 Some(waiting) => self.free_step(&waiting, left, stuck == 0).or_else(|error| {
-                    // Damaged, or the file system has given up: it stays an orphan.
+                    // The inode is damaged, or the file system is aborted. The inode stays an
+                    // orphan.
                     let InodeId { subvolume, ino } = waiting.inode.id;
                     self.queue.advance(None, 0);
                     self.pass_over(error.at(Step::FreeInode { subvolume, ino }))
@@ -137,7 +138,7 @@ impl Inactivator {
                 })?,
             };
             let Some(done) = done else {
-                // What freeing takes would not come back before readers have ended.
+                // The space that freeing takes would not come back before readers have ended.
                 if is_search {
                     return Ok(Freed { more: true, ..round });
                 }
@@ -150,7 +151,7 @@ impl Inactivator {
         }
     }
 
-    /// Goes on after an error, unless the file system has given up.
+    /// Continues after an error, unless the file system is read-only.
     fn pass_over(&self, error: Error) -> Result<Option<u64>> {
         if self.info.is_read_only() {
             return Err(error);
@@ -175,7 +176,7 @@ impl Inactivator {
         self.free_some().map(drop)
     }
 
-    /// Starts the thread that frees.
+    /// Starts the inactivator thread.
     pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let inactivator = self.clone();
         ubtrfs_threads::thread::Builder::new()
@@ -183,7 +184,7 @@ impl Inactivator {
             .spawn(move || inactivator.inactivate_in_background())
     }
 
-    /// Stops the thread that frees after its current step.
+    /// Stops the inactivator thread after its current step.
     pub(crate) fn stop(&self) {
         self.queue.waiting.lock().stop = true;
         self.queue.work.notify_all();
@@ -219,8 +220,8 @@ impl Inactivator {
         }
     }
 
-    /// Frees once more before the file system ends, the smallest first; what is left then stays
-    /// behind as orphans.
+    /// Frees inodes once more before the file system ends, the smallest first. The remaining ones
+    /// stay on disk as orphans.
     pub(crate) fn free_before_the_end(&self) -> Result<()> {
         let turn = self.queue.turn.lock();
         self.queue.waiting.lock().inodes.make_contiguous().sort_by_key(|waiting| waiting.bytes);

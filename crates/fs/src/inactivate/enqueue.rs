@@ -9,17 +9,17 @@ use crate::transaction::Transaction;
 use ubtrfs_file::Piece;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// Bytes of a file for which freeing them is assumed to change one leaf.
+/// An inode's space of this many bytes is assumed to change one leaf when it is freed.
 pub(crate) const TYPICAL_EXTENT: u64 = 1 << 20;
 
 impl Inactivator {
-    /// Frees an inode to which nothing refers, or enqueues it: its content, its xattrs, its items.
+    /// Frees an inode to which nothing refers (its content, its xattrs, its items), or enqueues it.
     /// Returns whether it did. Starts no I/O and does not block.
     pub(crate) fn inactivate_if_unused(&self, inode: &Arc<Inode>) -> bool {
         if inode.read().item.nlink > 0 || self.info.writability.is_read_only_for_good() {
             return false;
         }
-        // While a remount has stopped writing it waits with those that are freed in steps.
+        // While a remount has stopped writing, the inode is enqueued.
         let is_stopped = self.info.is_read_only();
         let mut state = inode.write();
         if state.item.nlink > 0 || state.dead || self.info.inodes.is_referenced(inode.id) {
@@ -48,12 +48,12 @@ impl Inactivator {
         true
     }
 
-    /// Makes a transaction that has been entered delete everything of a dead inode.
+    /// Deletes everything of a dead inode, in a transaction that has been entered.
     pub(super) fn end_inode(&self, inode: &Arc<Inode>, state: &mut InodeState, transaction: &Transaction) {
         state.join(inode, transaction);
         drop(state.dirty.take());
         self.info.unreserve_data(std::mem::take(&mut state.reserved));
-        // Deleted names stay known, since the log may have to include them.
+        // Deleted names stay recorded, since the log may have to include them.
         let InodeBatch { refs, entries, logged, account, .. } = std::mem::take(&mut state.pending).into_inner();
         let batch = InodeBatch {
             generation: transaction.generation,
@@ -68,8 +68,8 @@ impl Inactivator {
         state.pending = batch.into();
     }
 
-    /// Drops the dirty data of a dead inode, and leaves holes there: the inode may have to be
-    /// committed before it is deleted.
+    /// Drops the dirty data of a dead inode, and leaves holes in its place, since the inode may
+    /// have to be committed before it is deleted.
     fn drop_dirty_data(&self, inode: &Arc<Inode>, state: &mut InodeState) {
         if state.dirty.is_empty() {
             return;

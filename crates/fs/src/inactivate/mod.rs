@@ -1,4 +1,4 @@
-//! The end of inodes, when the last name and the last reference are gone.
+//! Inactivation: frees inodes when the last name and the last reference are gone.
 //!
 //! Dropping the last reference never waits for the inode's space to be freed. A small inode is
 //! deleted at once by one edit of the open transaction. A large one is enqueued for the
@@ -44,22 +44,22 @@ impl Inactivator {
         Self { info, committer, queue: InactivationQueue::default() }
     }
 
-    /// While the result lives, nothing is freed in the background.
+    /// Pauses freeing in the background while the result lives.
     pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
         self.queue.pause()
     }
 
-    /// What waits may be freed again.
+    /// Lets waiting inodes be freed again.
     pub(crate) fn go_on(&self) {
         self.queue.go_on();
     }
 
-    /// A deleted subvolume is released: its tree is to be dropped.
+    /// Announces that a deleted subvolume was released, so that its tree is dropped.
     pub(crate) fn subvolume_released(&self) {
         self.queue.set_subvolumes(true);
     }
 
-    /// Its progress.
+    /// Returns its progress.
     pub(crate) fn stats(&self) -> InactivationStats {
         self.queue.stats()
     }

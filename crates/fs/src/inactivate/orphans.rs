@@ -1,9 +1,9 @@
-//! Orphans: inodes without a name that a crash or an unmount left behind, or that a snapshot was
-//! made with.
+//! Orphans: inodes without a name that a crash or an unmount has left, or that a snapshot
+//! inherited.
 //!
-//! They are freed in read-only subvolumes, too: nobody can open one, and nothing that a subvolume
-//! shows changes. A snapshot that was made just before a crash has those of its source; the next
-//! mount that writes frees them.
+//! They are freed in read-only subvolumes, too: no program can open an orphan, and no visible part
+//! of the subvolume changes. A snapshot that was created just before a crash has the orphans of its
+//! source; the next writable mount frees them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::tree_roots::TreeRoot;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// Orphans that are brought into memory at a time.
+/// The most orphans that are loaded into memory at a time.
 const BATCH: usize = 1000;
 
 fn orphan_key(ino: u64) -> Key {
@@ -25,7 +25,7 @@ fn orphan_key(ino: u64) -> Key {
 }
 
 impl Inactivator {
-    /// Has the inactivator search for orphans: where files are changed first.
+    /// Lets the inactivator search for orphans, in writable subvolumes first.
     pub(crate) fn find_orphans(&self) {
         let committed = self.info.committed();
         let used = committed.subvolumes().filter(|subvolume| subvolume.item.refs > 0);
@@ -34,8 +34,8 @@ impl Inactivator {
         self.queue.set_subvolumes(committed.trees.deleted_subvolumes().next().is_some());
     }
 
-    /// Has the inactivator free the orphans of a subvolume: of a new snapshot, or of one that is
-    /// writable from now on.
+    /// Lets the inactivator free the orphans of a subvolume: a new snapshot, or a subvolume that
+    /// becomes writable.
     pub(crate) fn free_orphans_of(&self, subvolume: TreeId) {
         let has_none = self.info.committed().tree(subvolume).is_ok_and(|tree| {
             let first = tree.range(orphan_key(0)..=orphan_key(u64::MAX)).next();
@@ -46,7 +46,7 @@ impl Inactivator {
         }
     }
 
-    /// Adopts some orphans; returns how many there were, or `None` if there is no space for one.
+    /// Adopts some orphans. Returns their number, or `None` if there is no space for one of them.
     /// Large ones are in the queue then.
     pub(super) fn adopt_some(&self, most: u64) -> Result<Option<u64>> {
         let Some((subvolume, next)) = self.queue.next_orphans(|id| self.info.is_deleted(id)) else {
@@ -58,7 +58,7 @@ impl Inactivator {
         for item in tree.range(orphan_key(next)..=orphan_key(u64::MAX)).take(most) {
             found.push(InodeId::new(subvolume, Ino(item?.key.offset)));
         }
-        // One for which there is no space does not keep the others from being adopted.
+        // An orphan for which there is no space does not prevent the adoption of the others.
         let mut is_stuck = false;
         for id in &found {
             is_stuck |= !self.adopt_orphan(*id)?;
@@ -71,12 +71,12 @@ impl Inactivator {
         Ok(Some(found.len() as u64))
     }
 
-    /// Frees an orphan, unless there is no space for that. One that programs of this mount have
-    /// open has an item as well, and is not meant.
+    /// Frees an orphan. Returns `false` if there is no space for that. An inode without names that
+    /// programs of this mount have open has an orphan item as well, and is left alone.
     fn adopt_orphan(&self, id: InodeId) -> Result<bool> {
         let inode: Arc<Inode> = match self.info.inode(id) {
             Ok(inode) => inode,
-            // The item of an inode that has been deleted already, or with its subvolume.
+            // The inode has been deleted already, alone or with its subvolume.
             Err(error) if matches!(error.errno(), Errno::NOENT | Errno::STALE) => return Ok(true),
             Err(error) => return Err(error),
         };
@@ -93,10 +93,10 @@ impl Inactivator {
         Ok(true)
     }
 
-    /// An orphan with names is an old kernel's record of an unfinished truncation: drops extents
-    /// beyond the end of the file, and the orphan item. Returns whether there was anything to do,
-    /// or `None` if no space can be reserved for it and what it takes of the reserve would not come
-    /// back.
+    /// Drops extents beyond the end of an orphan with names, and its orphan item; such an orphan is
+    /// an old kernel's record of an unfinished truncation. Returns whether there was anything to
+    /// do, or `None` if no space can be reserved for it and what it takes of the global reserve
+    /// would not come back.
     fn finish_truncation(&self, inode: &Arc<Inode>) -> Option<bool> {
         let reservation = self.info.try_reserve(Demand {
             edits: 4,

@@ -14,7 +14,7 @@ use crate::inode::Inode;
 #[derive(Clone)]
 pub(crate) struct Waiting {
     pub(super) inode: Arc<Inode>,
-    /// Everything from here on has been freed.
+    /// The offset from which on everything has been freed.
     pub(super) reached: u64,
     /// Bytes that are not freed yet.
     pub(super) bytes: u64,
@@ -26,23 +26,24 @@ impl Waiting {
     }
 }
 
-/// Where to search for orphans next.
+/// The place at which the search for orphans continues.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     /// Subvolumes that have not been searched to the end, the current one first.
     subvolumes: VecDeque<TreeId>,
-    /// The lowest number in the current one that has not been searched.
+    /// The lowest inode number in the current one that has not been searched.
     next: u64,
 }
 
-/// The waiting inodes, in the order of their arrival but for those for which there was no space.
+/// The waiting inodes in the order of their arrival, except that those for which there was no space
+/// are moved back.
 #[derive(Default)]
 pub(super) struct Queue {
     pub(super) inodes: VecDeque<Waiting>,
     pub(super) bytes: u64,
     /// Subvolumes whose orphans have not been processed.
     orphans: Orphans,
-    /// Deleted subvolumes were released whose trees may not be dropped yet.
+    /// Whether there are released subvolumes whose trees are not dropped yet.
     pub(super) subvolumes: bool,
     pub(super) stop: bool,
 }
@@ -67,7 +68,7 @@ pub(crate) struct InactivationQueue {
     pub(super) progress: Condvar,
     /// Held by the thread that does one transaction's work.
     pub(super) turn: Mutex<()>,
-    /// There are subvolumes whose orphans have not been processed.
+    /// Whether there are subvolumes whose orphans have not been processed.
     adopting: AtomicBool,
     pub(super) steps: AtomicU64,
     pub(super) extents: AtomicU64,
@@ -94,7 +95,7 @@ impl Default for InactivationQueue {
 pub struct InactivationStats {
     /// Inodes that wait to be freed. Small ones are freed at once and never wait.
     pub inodes: u64,
-    /// Bytes that these take.
+    /// Bytes that these inodes take.
     pub bytes: u64,
     /// Whether orphans of an earlier mount, or in a new snapshot, have not been processed yet.
     pub orphans_left: bool,
@@ -114,8 +115,7 @@ impl InactivationQueue {
         self.work.notify_one();
     }
 
-    /// Records the progress of the first inode in the queue, or removes it if nothing of it is
-    /// left.
+    /// Records the progress of the first inode in the queue, or removes it if `reached` is `None`.
     pub(super) fn advance(&self, reached: Option<u64>, freed: u64) {
         let mut queue = self.waiting.lock();
         let Some(first) = queue.inodes.front_mut() else { return };
@@ -131,7 +131,7 @@ impl InactivationQueue {
         self.progress.notify_all();
     }
 
-    /// There is no space to free the first inode in the queue: the others come before it.
+    /// Moves the first inode to the end of the queue, since there is no space to free it.
     pub(super) fn put_first_last(&self) {
         let mut queue = self.waiting.lock();
         if !queue.inodes.is_empty() {
@@ -139,7 +139,7 @@ impl InactivationQueue {
         }
     }
 
-    /// Has the orphans of more subvolumes processed.
+    /// Adds subvolumes whose orphans have to be processed.
     pub(super) fn add_orphans_of(&self, subvolumes: impl IntoIterator<Item = TreeId>) {
         let mut queue = self.waiting.lock();
         queue.orphans.subvolumes.extend(subvolumes);
@@ -147,7 +147,8 @@ impl InactivationQueue {
         self.work.notify_one();
     }
 
-    /// Where to search for orphans: a subvolume that is not `gone`, and the lowest number.
+    /// Returns where to search for orphans: a subvolume that is not `gone`, and the lowest inode
+    /// number.
     pub(super) fn next_orphans(&self, gone: impl Fn(TreeId) -> bool) -> Option<(TreeId, u64)> {
         let mut queue = self.waiting.lock();
         let current = queue.orphans.subvolumes.front().copied();
@@ -159,7 +160,8 @@ impl InactivationQueue {
         queue.orphans.subvolumes.front().map(|subvolume| (*subvolume, queue.orphans.next))
     }
 
-    /// The current subvolume was searched up to the number `next`, or to its end.
+    /// Records that the current subvolume was searched up to the inode number `next`, or to its
+    /// end.
     pub(super) fn searched_orphans(&self, next: Option<u64>) {
         let mut queue = self.waiting.lock();
         if next.is_none() {
@@ -169,20 +171,20 @@ impl InactivationQueue {
         self.adopting.store(queue.has_orphans(), Ordering::Release);
     }
 
-    /// Deleted subvolumes were released, or all of them are dropped.
+    /// Records whether there are released subvolumes to drop.
     pub(super) fn set_subvolumes(&self, are_there: bool) {
         self.waiting.lock().subvolumes = are_there;
         self.work.notify_one();
     }
 
-    /// While the result lives, nothing is freed in the background.
+    /// Pauses freeing in the background while the result lives.
     pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
 
-    /// What waits may be freed again.
+    /// Lets waiting inodes be freed again.
     pub(crate) fn go_on(&self) {
-        // A thread that found the pause set is waiting by now.
+        // After this lock, a thread that found the pause set is waiting.
         drop(self.waiting.lock());
         self.work.notify_all();
     }

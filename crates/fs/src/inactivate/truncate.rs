@@ -1,4 +1,4 @@
-//! The choice of how much of an inode is freed in one transaction.
+//! Chooses how much of an inode is freed in one transaction.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,38 +13,37 @@ use crate::error::{Error, Result};
 use crate::inode::Inode;
 use ubtrfs_space::{Demand, Reservation, UseOfGlobalReserve};
 
-/// So few extents are freed even if no space can be reserved for it: what frees space has a
-/// reserve.
+/// So few extents are freed even if no space can be reserved for that: the global reserve is used.
 const FEW: u64 = 16;
 
 /// Items of an inode itself that a truncation may change.
 const EDITS_OF_INODE: u64 = 4;
 
-/// The end of a file, to be truncated.
+/// The part at the end of a file that is truncated.
 #[derive(Debug, Default)]
 pub(crate) struct Truncation {
-    /// The transaction that it was planned in, and has space reserved in.
+    /// The transaction in which it was planned and in which its space is reserved.
     pub(crate) generation: Generation,
-    /// Where it starts.
+    /// The offset at which it starts.
     pub(crate) from: u64,
-    /// Extents in it.
+    /// Number of extents in it.
     pub(crate) extents: u64,
     /// Bytes of the file in them.
     bytes: u64,
-    /// Where they are on disk, and how long.
+    /// Their places on disk: address and length, in bytes.
     places: Vec<(u64, u64)>,
-    /// Nothing before it has to be freed.
+    /// Whether nothing before it has to be freed.
     pub(crate) is_rest: bool,
 }
 
 impl Truncation {
-    /// What freeing a few extents may take.
+    /// Returns the reservation for freeing a few extents.
     pub(crate) fn least_demand() -> Demand {
         Demand { edits: EDITS_OF_INODE + 2 * (1 + FEW), global_reserve: UseOfGlobalReserve::All, ..Demand::default() }
     }
 
-    /// What freeing it may take. Extents that are neighbours on disk are so in the trees: they
-    /// share leaves.
+    /// Returns the reservation for freeing it. Extents that are adjacent on disk are also adjacent
+    /// in the trees, and share leaves.
     fn demand(&mut self) -> Demand {
         self.places.sort_unstable();
         let runs = 1 + self.places.windows(2).filter(|pair| pair[0].0 + pair[0].1 != pair[1].0).count() as u64;
@@ -57,13 +56,13 @@ impl Truncation {
 }
 
 impl Inactivator {
-    /// Frees the end of the first inode in the queue, at most so many extents; commits may make
-    /// room for that if they are allowed. Returns how many, the inode itself counted as one, or
-    /// `None` if no space can be reserved for it and what it takes of the reserve would not come
-    /// back.
+    /// Frees the end of the first inode in the queue, at most `most` extents. If `may_commit` is
+    /// set, commits may make space for that. Returns the number of extents, plus one for the inode
+    /// itself, or `None` if no space can be reserved for it and what it takes of the global reserve
+    /// would not come back.
     pub(super) fn free_step(&self, waiting: &Waiting, most: u64, may_commit: bool) -> Result<Option<u64>> {
         if self.info.deleted.is_released(waiting.inode.id.subvolume) {
-            // It goes with the tree.
+            // The inode is dropped with the tree.
             self.info.inodes.remove(waiting.inode.id);
             self.queue.advance(None, 0);
             return Ok(Some(1));
@@ -74,7 +73,7 @@ impl Inactivator {
             let mut state = waiting.inode.write();
             let transaction = self.info.gate.enter();
             if transaction.generation != truncation.generation {
-                // The reservation ended with the transaction before.
+                // The reservation ended with the previous transaction.
                 continue;
             }
             if truncation.is_rest {
@@ -96,9 +95,9 @@ impl Inactivator {
         self.queue.extents.fetch_add(extents, Ordering::Relaxed);
     }
 
-    /// Finds the part of an inode to truncate, as much as space can be reserved for, by commits if
-    /// they are allowed. A few extents need no reservation if what their transaction takes of the
-    /// reserve comes back; otherwise the result is `None`.
+    /// Chooses the part of an inode to truncate, as much as space can be reserved for. If
+    /// `may_commit` is set, commits may make space. A few extents need no reservation if what their
+    /// transaction takes of the global reserve comes back; otherwise the result is `None`.
     pub(crate) fn reserve_truncation(
         &self,
         inode: &Arc<Inode>,
@@ -128,7 +127,8 @@ impl Inactivator {
         }
     }
 
-    /// Finds the last extents of an inode that begin in `range`: `most`, or all if there are fewer.
+    /// Finds the last extents of an inode that begin in `range`: `most` of them, or all if there
+    /// are fewer.
     fn plan_truncation(&self, inode: &Arc<Inode>, range: Range<u64>, most: u64) -> Result<Truncation> {
         let (state, generation) = loop {
             let mut state = inode.write();

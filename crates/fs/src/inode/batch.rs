@@ -14,29 +14,29 @@ use super::lazy_box::{Empty, LazyBox};
 use super::name_changes::NameChanges;
 use super::xattr_changes::XattrChanges;
 
-/// The edits of one inode.
+/// The edits of one inode in one transaction.
 #[derive(Default)]
 pub(crate) struct InodeBatch {
-    /// The transaction; 0 while the batch is empty.
+    /// The generation of the transaction; 0 while the batch is empty.
     pub(crate) generation: Generation,
     /// Names of the inode.
     pub(crate) refs: NameChanges,
     /// Entries of the directory.
     pub(crate) entries: LazyBox<EntryChanges>,
-    /// Extended attributes; `None` is one that was removed.
+    /// Extended attributes; a removed one is `None`.
     pub(crate) xattrs: XattrChanges,
-    /// Where the content is.
+    /// The changes to the map from offsets to extents.
     pub(crate) layout: Layout,
     pub(crate) orphan: OrphanEdit,
-    /// What proves the content from now on, if that is new.
+    /// The new verity items, if the file gets them in this transaction.
     pub(crate) verity: Option<Box<VerityItems>>,
-    /// All items of the inode are deleted.
+    /// Whether all items of the inode are deleted.
     pub(crate) gone: bool,
     /// What the transaction's log has of the inode, if anything.
     pub(crate) logged: Option<Box<Logged>>,
-    /// Committed pieces that are deleted.
+    /// Number of committed pieces that are deleted.
     pub(crate) displaced: usize,
-    /// What it holds of its transaction's memory.
+    /// The memory that it has counted for its transaction.
     pub(crate) account: Account,
 }
 
@@ -61,7 +61,7 @@ impl InodeBatch {
         verity + INODE + self.refs.bytes() + self.entries.bytes() + self.xattrs.bytes() + content + listed
     }
 
-    /// The inode gets a name.
+    /// Records that the inode gets a name.
     pub(crate) fn add_ref(&mut self, dir: Ino, name: Name, index: DirIndex) {
         let name = (dir, name);
         let base = self.refs.get(&name).and_then(|change| change.base);
@@ -69,7 +69,7 @@ impl InodeBatch {
         self.names_changed();
     }
 
-    /// The inode loses a name.
+    /// Records that the inode loses a name.
     pub(crate) fn remove_ref(&mut self, LostName { dir, name, index, is_dir_logged }: LostName) {
         let is_new = self.logged.is_none() && !is_dir_logged;
         let name = (dir, name);
@@ -88,7 +88,7 @@ impl InodeBatch {
         }
     }
 
-    /// The inode gets an xattr or, with no value, loses one.
+    /// Records that the inode gets an xattr or, if the value is `None`, loses it.
     pub(crate) fn set_xattr(&mut self, name: Name, value: Option<Arc<[u8]>>) {
         self.xattrs.insert(name, value);
         if let Some(logged) = &mut self.logged {
@@ -102,19 +102,19 @@ impl InodeBatch {
         }
     }
 
-    /// The directory gets an entry with a number that no entry had before.
+    /// Records that the directory gets an entry with an index that no entry had before.
     pub(crate) fn put_new_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
         self.entries.put_new(name, index, target);
     }
 
-    /// The directory gets an entry.
+    /// Records that the directory gets an entry.
     pub(crate) fn put_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
         self.entries.put(name, index, target);
     }
 
-    /// The directory loses an entry.
+    /// Records that the directory loses an entry.
     pub(crate) fn remove_entry(&mut self, name: Name, index: DirIndex, target: Target) {
         self.entry_changed(&name);
         let is_logged = self.logged.is_some();
@@ -151,7 +151,7 @@ mod tests {
         assert!(dir.entries.is_empty());
         assert!(file.refs.is_empty());
 
-        // Committed names must be deleted from the trees, whatever replaced them in between.
+        // Committed entries must be deleted from the trees, whatever replaced them in between.
         dir.remove_entry(name(b"old"), DirIndex(5), target);
         dir.put_new_entry(name(b"old"), DirIndex(1000), target);
         dir.remove_entry(name(b"old"), DirIndex(1000), target);
@@ -162,7 +162,7 @@ mod tests {
         file.remove_ref(lost(b"old", 1000, false));
         assert_eq!(file.refs.get(&(Ino(256), name(b"old"))), Some(&RefChange { base: Some(DirIndex(5)), now: None }));
 
-        // A log that has the directory may have the name before it has the inode.
+        // If the log contains the directory, it may contain the name without the inode.
         file.add_ref(Ino(256), name(b"logged_name"), DirIndex(1001));
         file.remove_ref(lost(b"logged_name", 1001, true));
         assert_eq!(file.refs.get(&(Ino(256), name(b"logged_name"))), Some(&RefChange { base: None, now: None }));

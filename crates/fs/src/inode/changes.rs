@@ -17,27 +17,28 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The subvolume that it is, or that a snapshot had there.
+    /// Returns the subvolume that the entry refers to, if it is that of a subvolume, or was one in
+    /// a snapshot's source.
     pub(crate) fn subvolume(&self) -> Option<TreeId> {
         (self.location.item_type == ItemType::ROOT_ITEM).then_some(TreeId(self.location.objectid))
     }
 }
 
-/// What happened to a name of a directory.
+/// The change of a name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryChange {
-    /// What it referred to before the transaction.
+    /// The target of the name before the transaction.
     pub(crate) base: Option<Target>,
-    /// Its number and what it refers to now.
+    /// Its index and its target now.
     pub(crate) now: Option<(DirIndex, Target)>,
 }
 
-/// What happened to a name of an inode.
+/// The change of a name of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RefChange {
-    /// Its number in the directory before the transaction, if the inode had the name then.
+    /// Its index in the directory before the transaction, if the inode had the name then.
     pub(crate) base: Option<DirIndex>,
-    /// Its number now, if the inode has the name.
+    /// Its index now, if the inode has the name.
     pub(crate) now: Option<DirIndex>,
 }
 
@@ -45,14 +46,14 @@ pub(crate) struct RefChange {
 pub(crate) struct LostName {
     pub(crate) dir: Ino,
     pub(crate) name: Name,
-    /// Its number in the directory.
+    /// Its index in the directory.
     pub(crate) index: DirIndex,
     /// Whether the log has the directory: then it may have the name although it does not have the
     /// inode yet.
     pub(crate) is_dir_logged: bool,
 }
 
-/// What happened to an inode's orphan item.
+/// The change of an inode's orphan item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OrphanEdit {
     #[default]

@@ -1,6 +1,5 @@
-//! The lock of an inode that may be changed. Where it is given back, two things are settled: the
-//! memory that the inode holds (invariant 26), and that the log will follow its names
-//! (invariant 15).
+//! The lock of an inode that may be changed. Its release updates the count of memory that the inode
+//! takes (invariant 26), and asserts that the log will follow the inode's names (invariant 15).
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,8 +7,8 @@ use ubtrfs_threads::RwLockWriteGuard;
 
 use super::InodeState;
 
-/// An inode whose state may be changed. When the lock is released, the inode's memory is settled
-/// with its transactions.
+/// An inode whose state may be changed. When the lock is released, the inode's memory is counted
+/// for its transactions.
 pub(crate) struct Changing<'a>(RwLockWriteGuard<'a, InodeState>);
 
 impl<'a> Changing<'a> {

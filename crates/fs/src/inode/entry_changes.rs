@@ -1,4 +1,4 @@
-//! What changed of a directory's entries in one transaction.
+//! Changes of a directory's entries in one transaction.
 
 use std::collections::{BTreeMap, HashMap, hash_map};
 use std::sync::LazyLock;
@@ -10,16 +10,16 @@ use ubtrfs_format::{DirIndex, name_hash};
 use super::changes::{EntryChange, Name, Target};
 use super::lazy_box::Empty;
 
-/// The changes, by name and by number.
+/// The changes, by name and by index.
 #[derive(Default)]
 pub(crate) struct EntryChanges {
     pub(crate) by_name: HashMap<Name, EntryChange>,
-    /// `None` is a number that is no longer used.
+    /// A value of `None` means that the index is no longer used.
     pub(crate) by_number: BTreeMap<DirIndex, Option<(Name, Target)>>,
-    /// The first number that was given to a new entry in the transaction: the trees know neither it
-    /// nor those above.
+    /// The first index that was given to a new entry in the transaction. The trees contain neither
+    /// it nor higher ones.
     first_new_number: Option<DirIndex>,
-    /// Bytes of new entries by the hash of their name: they share an item.
+    /// Bytes of new entries by the hash of their name. Names with the same hash share an item.
     hash_bytes: HashMap<u64, usize>,
     /// Bytes of the names in `by_name`.
     name_bytes: usize,
@@ -33,13 +33,13 @@ impl Empty for EntryChanges {
 }
 
 impl EntryChanges {
-    /// An entry is added with a number that no entry had before.
+    /// Records that an entry is added with an index that no entry had before.
     pub(super) fn put_new(&mut self, name: Name, index: DirIndex, target: Target) {
         self.first_new_number = Some(self.first_new_number.map_or(index, |first| first.min(index)));
         self.put(name, index, target);
     }
 
-    /// An entry is added.
+    /// Records that an entry is added.
     pub(super) fn put(&mut self, name: Name, index: DirIndex, target: Target) {
         self.by_number.insert(index, Some((name.clone(), target)));
         let (hash, bytes) = (name_hash(&name), DIR_ENTRY_HEADER + name.len());
@@ -52,17 +52,18 @@ impl EntryChanges {
         }
     }
 
-    /// Memory that they take, in bytes. Numbers without names are those of entries that moved.
+    /// Memory that the changes take, in bytes. Indices without names belong to entries that moved.
     pub(super) fn bytes(&self) -> usize {
         self.by_name.len().max(self.by_number.len()) * ENTRY + self.name_bytes
     }
 
-    /// Bytes that new entries with this hash take in their common item.
+    /// Bytes that new entries whose names have this hash take in their common item.
     pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
         self.hash_bytes.get(&hash).copied().unwrap_or(0)
     }
 
-    /// An entry is removed. `is_logged`: the transaction's log may have it.
+    /// Records that an entry is removed. `is_logged` says that the transaction's log may contain
+    /// it.
     pub(super) fn remove(&mut self, name: Name, index: DirIndex, target: Target, is_logged: bool) {
         if self.first_new_number.is_some_and(|first| index >= first) {
             self.by_number.remove(&index);

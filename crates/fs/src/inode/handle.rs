@@ -14,27 +14,27 @@ pub(crate) struct Inode {
 
 impl Inode {
     pub(crate) fn new(id: InodeId, state: InodeState) -> Self {
-        // Invariant 7: in the order of their ids.
+        // Invariant 7: inodes are locked in the order of their ids.
         let order = [id.subvolume.0, id.ino.0];
         Self { id, state: RwLock::in_order(Rank::Inode, order, state) }
     }
 
-    /// The state, for reading.
+    /// Locks the state for reading.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, InodeState> {
         self.state.read()
     }
 
-    /// The state, for a change.
+    /// Locks the state for a change.
     pub(crate) fn write(&self) -> Changing<'_> {
         Changing::new(self.state.write())
     }
 
-    /// The state, for reading, if it is not locked for a change.
+    /// Locks the state for reading, unless it is locked for a change.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, InodeState>> {
         self.state.try_read()
     }
 
-    /// The state, for a change, if it is not locked.
+    /// Locks the state for a change, unless it is locked.
     pub(crate) fn try_write(&self) -> Option<Changing<'_>> {
         self.state.try_write().map(Changing::new)
     }

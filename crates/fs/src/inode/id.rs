@@ -1,14 +1,15 @@
-//! Which inode: its subvolume and its number.
+//! Identifies an inode by its subvolume and its number.
 
 use ubtrfs_format::{Ino, TreeId};
 
-/// The inode in place of a subvolume that can't be reached through its entry: an empty directory.
+/// The number of the empty directory that stands for a subvolume that can't be reached through this
+/// entry.
 pub(crate) const EMPTY_SUBVOLUME_INO: Ino = Ino(2);
 
-/// The largest size that programs can ask for.
+/// The largest file size, in bytes.
 pub(crate) const MAX_FILE_SIZE: u64 = i64::MAX as u64;
 
-/// Names an inode in the volume.
+/// Identifies an inode in the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId {
     /// The subvolume.
@@ -24,7 +25,7 @@ impl InodeId {
     }
 
     /// Whether it is only the placeholder of a subvolume that is elsewhere: an empty directory that
-    /// nothing can change.
+    /// can't be changed.
     pub fn is_placeholder(self) -> bool {
         self.ino == EMPTY_SUBVOLUME_INO
     }

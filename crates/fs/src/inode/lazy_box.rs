@@ -5,15 +5,15 @@ use std::sync::LazyLock;
 
 /// The value of a [`LazyBox`] before its first change.
 pub(crate) trait Empty: Default + Sync + 'static {
-    /// The one that all share.
+    /// Returns the instance that all unchanged boxes share.
     fn empty() -> &'static LazyLock<Self>;
 }
 
-/// A value that takes no memory of its own as long as it was never changed.
+/// A value that takes no memory of its own until it is changed.
 pub(crate) struct LazyBox<T>(Option<Box<T>>);
 
 impl<T: Empty> LazyBox<T> {
-    /// The value itself.
+    /// Returns the value itself.
     pub(crate) fn into_inner(self) -> T {
         self.0.map_or_else(T::default, |value| *value)
     }

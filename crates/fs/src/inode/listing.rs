@@ -1,31 +1,31 @@
-//! The state of the listings of a directory that were begun.
+//! The state of the listings of a directory that are in progress.
 
 use ubtrfs_format::DirIndex;
 
-/// Whether names have changed since the beginning of the first listing that may not have ended.
+/// Whether names have changed since the beginning of the first listing that may be in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Since {
-    /// There is none.
+    /// No listing is in progress.
     #[default]
     Nothing,
-    /// They haven't.
+    /// No name has changed.
     Unchanged,
-    /// They have.
+    /// A name has changed.
     Changed,
-    /// All have ended, as far as is known, and no name has changed since they began.
+    /// All listings have ended, as far as is known, and no name has changed since they began.
     Ended,
 }
 
 /// The listings of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
-    /// The number after the last entry of the one that was begun last; 0 if none was.
+    /// One more than the index of the last entry of the listing that was begun last; 0 if none was.
     behind_end: u64,
     since: Since,
 }
 
 impl Listings {
-    /// One begins, and is to end at this entry.
+    /// Records that a listing begins, which is to end at this entry.
     pub(crate) fn begin(&mut self, end: DirIndex) {
         self.behind_end = end.0.saturating_add(1);
         if self.since != Since::Changed {
@@ -33,12 +33,12 @@ impl Listings {
         }
     }
 
-    /// Where the one ends that was begun last.
+    /// Returns the end of the listing that was begun last.
     pub(crate) fn end(&self) -> Option<DirIndex> {
         self.behind_end.checked_sub(1).map(DirIndex)
     }
 
-    /// A name is added or removed.
+    /// Records that a name is added or removed.
     pub(crate) fn names_change(&mut self) {
         self.since = match self.since {
             Since::Nothing | Since::Ended => Since::Nothing,
@@ -46,7 +46,8 @@ impl Listings {
         };
     }
 
-    /// One has ended. Returns whether all that were begun before it show the same names.
+    /// Records that a listing has ended. Returns whether all listings that were begun before its
+    /// end show the same names.
     pub(crate) fn is_ended_unchanged(&mut self) -> bool {
         if self.since == Since::Unchanged {
             self.since = Since::Ended;
@@ -54,7 +55,7 @@ impl Listings {
         self.since == Since::Ended
     }
 
-    /// All cached parts of the listings begun so far have been dropped.
+    /// Records that all cached parts of the listings begun so far have been dropped.
     pub(crate) fn forget(&mut self) {
         self.since = Since::Nothing;
     }
@@ -86,7 +87,7 @@ mod tests {
             listings.begin(END);
             assert!(listings.is_ended_unchanged() && listings.is_ended_unchanged());
             listings.names_change();
-            // Whatever ends now was begun before.
+            // Every listing that ends now was begun before the change.
             assert!(!listings.is_ended_unchanged());
         }
         assert_eq!(listings.end(), Some(END));

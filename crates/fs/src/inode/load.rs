@@ -1,4 +1,4 @@
-//! Loading of inodes from the committed trees.
+//! Loads inodes from the committed trees.
 
 use ubtrfs_format::items::{InodeItem, Timespec};
 use ubtrfs_format::{ItemType, Key};
@@ -9,7 +9,7 @@ use super::{Inode, InodeId, InodeState};
 use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 
-/// Reads an inode's attributes, and whether it has xattrs.
+/// Reads an inode's attributes, and checks whether it has xattrs.
 pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {
     if id.ino == EMPTY_SUBVOLUME_INO {
         return Ok(empty_subvolume(committed, id));
@@ -34,7 +34,7 @@ pub(crate) fn load_inode(committed: &Committed, id: InodeId) -> Result<Inode> {
     Ok(Inode::new(id, InodeState::new(item, true, no_xattrs, committed.superblock.sector_size)))
 }
 
-/// The empty directory to which a snapshot's entry of a subvolume inside its source refers.
+/// Returns the empty directory to which a snapshot's entry of a subvolume inside its source refers.
 fn empty_subvolume(committed: &Committed, id: InodeId) -> Inode {
     let time = committed.trees.get(id.subvolume).map_or_else(Timespec::default, |tree| tree.item.times[1]);
     let item = InodeItem {

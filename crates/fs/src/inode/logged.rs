@@ -8,30 +8,31 @@ use ubtrfs_format::items::InodeItem;
 use super::changes::Name;
 use crate::fsync_group::FsyncGroup;
 
-/// How much of an inode is in the log.
+/// Which parts of an inode are in the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum LoggedAs {
-    /// That it exists, and its names.
+    /// The existence of the inode, and its names.
     Named,
-    /// Content and attributes too, with the inode item as it was then.
+    /// Content and attributes too; this is the inode item at that time.
     Whole(InodeItem),
-    /// It had no name then: the log only has the names that it lost. If it is `synced`, it was
-    /// fsynced, and its content and attributes must be logged with the next name.
+    /// The inode had no name at that time, so the log contains only the names that it lost. If it
+    /// is `synced`, it was fsynced, and its content and attributes must be logged with the next
+    /// name.
     Nameless { synced: bool },
 }
 
 /// What the log of a transaction has of an inode, and what has changed since.
 pub(crate) struct Logged {
     pub(crate) how: LoggedAs,
-    /// The write of the log that has the newest part of it.
+    /// The write of the log that contains its newest part.
     pub(crate) group: Arc<FsyncGroup>,
-    /// Names were added or removed since.
+    /// Whether names were added or removed since.
     pub(crate) names_changed: bool,
-    /// The inode is on the transaction's list of those whose names changed.
+    /// Whether the inode is on the transaction's list of inodes whose names changed.
     pub(crate) listed: bool,
-    /// Xattrs changed since.
+    /// Whether xattrs changed since.
     pub(crate) xattrs_changed: bool,
-    /// Of a directory that was logged whole: names whose entries changed since.
+    /// For a directory that was logged whole: names whose entries changed since.
     entries: Vec<Name>,
     /// Memory that these take, in bytes.
     bytes: usize,
@@ -42,12 +43,12 @@ impl Logged {
         Self { how, group, names_changed: false, listed: false, xattrs_changed: false, entries: Vec::new(), bytes: 0 }
     }
 
-    /// Memory that the list of entries takes, in bytes.
+    /// Memory that the list of entry names takes, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The entry of a name changed.
+    /// Records that the entry of a name changed.
     pub(super) fn push_entry(&mut self, name: Name) {
         self.bytes += LISTED + name.len();
         self.entries.push(name);
@@ -64,7 +65,7 @@ impl Logged {
         std::mem::take(&mut self.entries)
     }
 
-    /// The inode item as it was when content and attributes were logged, if they were.
+    /// Returns the inode item at the time when content and attributes were logged, if they were.
     pub(crate) fn whole(&self) -> Option<&InodeItem> {
         match &self.how {
             LoggedAs::Whole(item) => Some(item),
@@ -77,7 +78,8 @@ impl Logged {
         matches!(self.how, LoggedAs::Nameless { .. })
     }
 
-    /// Whether content and attributes are in the log, or are to be as soon as the inode has a name.
+    /// Whether content and attributes are in the log, or must be logged as soon as the inode has a
+    /// name.
     pub(crate) fn is_synced(&self) -> bool {
         matches!(self.how, LoggedAs::Whole(_) | LoggedAs::Nameless { synced: true })
     }

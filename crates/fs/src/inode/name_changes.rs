@@ -1,4 +1,4 @@
-//! What changed of one inode's names in one transaction.
+//! Changes of one inode's names in one transaction.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,8 +8,8 @@ use ubtrfs_format::{Ino, extref_hash};
 
 use super::changes::{Name, RefChange};
 
-/// Up to so many changes are in a vector of exact size: nearly all inodes have one name, or lose
-/// one and get one, and the smallest node of a map would be ten times as large.
+/// Up to this many changes are kept in a vector of exact size: nearly all inodes have one name, or
+/// lose one and get one, and the smallest node of a map would be ten times as large.
 const FEW: usize = 4;
 
 /// The changes, in the order of directory and name.
@@ -26,7 +26,7 @@ fn bytes_of((_, name): &(Ino, Name)) -> usize {
 }
 
 enum Changes {
-    /// In order.
+    /// Sorted by directory and name.
     Few(Vec<((Ino, Name), RefChange)>),
     Many(Box<Many>),
 }
@@ -34,7 +34,7 @@ enum Changes {
 #[derive(Default)]
 struct Many {
     changes: BTreeMap<(Ino, Name), RefChange>,
-    /// Bytes that added names would take in the extended items of their hashes.
+    /// Bytes that added names would take in the extended references of their hashes.
     hash_bytes: HashMap<u64, usize>,
 }
 
@@ -65,7 +65,8 @@ impl Many {
     }
 }
 
-/// The hash of the extended item that may get a name, and the bytes that it takes there.
+/// Returns the hash of the extended reference item that may get a name, and the bytes that the name
+/// takes there.
 fn counted_in(parent: Ino, name: &[u8]) -> (u64, usize) {
     (extref_hash(parent, name), EXTREF_HEADER + name.len())
 }
@@ -77,7 +78,7 @@ impl Default for Changes {
 }
 
 impl NameChanges {
-    /// All of them.
+    /// Returns all changes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&(Ino, Name), &RefChange)> {
         let (few, many) = match &self.changes {
             Changes::Few(few) => (few.as_slice(), None),
@@ -96,7 +97,7 @@ impl NameChanges {
         self.iter().next().is_none()
     }
 
-    /// What happened to a name.
+    /// Returns the change of a name.
     pub(super) fn get(&self, name: &(Ino, Name)) -> Option<&RefChange> {
         match &self.changes {
             Changes::Few(few) => few.iter().find(|(other, _)| other == name).map(|(_, change)| change),
@@ -104,7 +105,7 @@ impl NameChanges {
         }
     }
 
-    /// Bytes that added names would take in the extended item of a hash.
+    /// Bytes that added names would take in the extended reference item of a hash.
     pub(crate) fn bytes_of_hash(&self, hash: u64) -> usize {
         match &self.changes {
             Changes::Few(few) => {

@@ -1,9 +1,9 @@
-//! Data in flight to the devices, as an inode refers to it.
+//! Ordered extents: data in flight to the devices, as an inode refers to it.
 //!
-//! What files share they share in flight, too, so an inode's ordered extents are a set, found by
-//! their place on disk: an extent that is added again changes nothing. Otherwise each reflink
-//! within a file would double them. They count in the memory of the inode's transaction
-//! (invariant 26).
+//! Files that share an extent also share it while it is in flight. So an inode's ordered extents
+//! are a set with the logical address as the key, to which adding an extent again changes nothing;
+//! otherwise each reflink within a file would double them. The set counts as memory of the inode's
+//! transaction (invariant 26).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -19,17 +19,17 @@ use crate::in_flight_bytes::Counted;
 
 /// An extent in flight to the device. Reads take its data from here until the device has it.
 pub(crate) struct OrderedExtent {
-    /// Whose data it is.
+    /// The inode whose data it is.
     pub(crate) id: InodeId,
-    /// Where it goes.
+    /// The logical address that it is written to.
     pub(crate) start: Logical,
-    /// The data, in order; together as long as the extent.
+    /// The data, in order. Its parts are together as long as the extent.
     data: Vec<SharedBuffer>,
-    /// Bytes of the extent.
+    /// Bytes of the data.
     len: u64,
-    /// The I/O.
+    /// The I/O that writes it.
     pub(crate) ticket: SharedTicket,
-    /// Its bytes, in the count of all bytes in flight.
+    /// Counts its bytes among all bytes in flight.
     _counted: Counted,
 }
 
@@ -44,19 +44,19 @@ pub(crate) fn new_ticket() -> SharedTicket {
 /// The progress of submitted data writes.
 #[derive(Default)]
 pub(crate) enum DataWrites {
-    /// They are yet to be submitted. Nobody else can see their extents.
+    /// They are yet to be submitted. No other thread can see their extents.
     #[default]
     Gathered,
-    /// Nobody has waited for them.
+    /// No thread has waited for them.
     UnderWay(Ticket<Data>),
-    /// Somebody has: those who wait later get the proof, too.
+    /// A thread has waited for them. Later waiters get the proof of completion, too.
     Completed(CompletedWrites<Data>),
-    /// Somebody has waited for them in vain, or they could not be submitted.
+    /// A wait for them has failed, or they could not be submitted.
     Failed,
 }
 
 impl OrderedExtent {
-    /// The data of a file that goes to a place, by the I/O of `ticket`.
+    /// Creates the ordered extent of a file's data that goes to `start`, by the I/O of `ticket`.
     pub(crate) fn new(
         id: InodeId,
         start: Logical,
@@ -73,7 +73,7 @@ impl OrderedExtent {
         self.len
     }
 
-    /// Where it ends.
+    /// Returns the logical address at which it ends.
     fn end(&self) -> Logical {
         self.start.plus(self.len)
     }
@@ -96,12 +96,12 @@ impl OrderedExtent {
         }
     }
 
-    /// Whether the device may not have it yet.
+    /// Whether the device may not have the data yet.
     fn is_under_way(&self) -> bool {
         matches!(*self.ticket.lock(), DataWrites::UnderWay(_))
     }
 
-    /// Whether nobody has to wait for it any more.
+    /// Whether no thread has to wait for it any more.
     fn has_ended(&self) -> bool {
         matches!(*self.ticket.lock(), DataWrites::Completed(_) | DataWrites::Failed)
     }
@@ -111,12 +111,12 @@ impl OrderedExtent {
 #[derive(Default)]
 pub(crate) struct OrderedExtents(Option<Box<Set>>);
 
-/// They are apart from each other but for those in whose place newer data goes.
+/// The ordered extents do not overlap, except for those that newer data replaces.
 #[derive(Default)]
 struct Set {
     by_start: BTreeMap<Logical, Arc<OrderedExtent>>,
-    /// In the place of these newer data goes. There are none as a rule: a write in place waits for
-    /// what was written there before, and what is complete is not kept.
+    /// Extents that newer data overwrites. Usually there are none, since a write in place waits for
+    /// earlier writes to the same place, and completed extents are not kept.
     replaced: Vec<Arc<OrderedExtent>>,
 }
 
@@ -131,12 +131,13 @@ impl OrderedExtents {
         self.0.as_ref().map_or(0, |set| set.by_start.len() * ORDERED)
     }
 
-    /// All of them.
+    /// Returns all of them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<OrderedExtent>> {
         self.0.iter().flat_map(|set| set.replaced.iter().chain(set.by_start.values()))
     }
 
-    /// The newest ones that lie in a range of the disk at least in part, by their place.
+    /// Returns the newest extents that overlap a range of logical addresses, in the order of their
+    /// addresses.
     pub(crate) fn in_range(&self, range: Range<Logical>) -> impl Iterator<Item = &Arc<OrderedExtent>> {
         self.0.iter().flat_map(move |set| {
             let before = set.by_start.range(..range.start).next_back().filter(|(_, extent)| extent.end() > range.start);
@@ -144,7 +145,7 @@ impl OrderedExtents {
         })
     }
 
-    /// Adds an extent, which is newer than those that it has of the same place.
+    /// Adds an extent, which is newer than the extents that it overlaps.
     pub(crate) fn insert(&mut self, extent: Arc<OrderedExtent>) {
         let range = extent.start..extent.end();
         let covered: Vec<_> = self.in_range(range).cloned().collect();
@@ -161,12 +162,12 @@ impl OrderedExtents {
         set.by_start.insert(extent.start, extent);
     }
 
-    /// Adds extents once more that are there already: a fault on purpose.
+    /// Adds extents that are in the set already once more, to inject a fault.
     pub(crate) fn repeat(&mut self, extents: impl IntoIterator<Item = Arc<OrderedExtent>>) {
         self.0.get_or_insert_default().replaced.extend(extents);
     }
 
-    /// Forgets those whose data the device has.
+    /// Forgets the extents whose data the device has.
     pub(crate) fn reap(&mut self) {
         let Some(set) = &mut self.0 else { return };
         set.by_start.retain(|_, extent| extent.is_under_way());
@@ -218,8 +219,7 @@ mod tests {
         assert_eq!(in_range(&set, 0..u64::MAX), [0x10000, 0x14000, 0x20000]);
     }
 
-    /// Reads see the newest data of a place; what waits for all of the data waits for the older
-    /// one, too.
+    /// Reads see the newest data of a place. A wait for all data waits for the older data, too.
     #[test]
     fn newer_data_hides_the_older_and_both_are_waited_for() {
         let mut set = OrderedExtents::default();

@@ -1,5 +1,6 @@
-//! The state of an inode in memory: its attributes, what is not committed yet, what is being
-//! committed. At most one batch is frozen (invariant 6), and it stays until the commit is durable.
+//! The state of an inode in memory: its attributes, the changes that are not committed yet, and
+//! those that are being committed. At most one batch is frozen (invariant 6), and it stays until
+//! the commit is durable.
 //!
 //! ```text
 //!                    ┌───────────────── join ────────────────────┐
@@ -13,9 +14,9 @@
 //!                                                                         ordered.reap ──┘
 //! ```
 //!
-//! While a batch is frozen `join` begins another above it. Data becomes ordered in the transaction
-//! whose batch gets its location, and the commit of that transaction takes the proof that it has
-//! completed (invariant 1, invariant 2).
+//! While a batch is frozen, `join` begins another one above it. Data becomes ordered in the
+//! transaction whose batch gets its location, and the commit of that transaction takes the proof
+//! that it has completed (invariant 1, invariant 2).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,34 +49,34 @@ pub(crate) fn has_checksums(flags: u64) -> bool {
 pub(crate) struct InodeState {
     /// The attributes as programs see them.
     pub(crate) item: InodeItem,
-    /// The committed trees hold items of the inode.
+    /// Whether the committed trees contain items of the inode.
     pub(crate) committed: bool,
-    /// Known to have no xattrs, committed or not.
+    /// Whether the inode is known to have no xattrs, committed or not.
     pub(crate) no_xattrs: bool,
-    /// For directories: the number of the next entry, once known.
+    /// For directories: the index of the next entry, once known.
     pub(crate) next_index: Option<DirIndex>,
-    /// Of a directory: its listings.
+    /// For directories: the listings.
     pub(crate) listings: Listings,
-    /// Of a directory: how many names were added or removed while it was in memory.
+    /// For directories: how many names were added or removed while the inode was in memory.
     pub(crate) name_changes: u64,
     /// Data that is only in memory.
     pub(crate) dirty: DirtyData,
     /// Data space reserved for `dirty`, in bytes.
     pub(crate) reserved: u64,
-    /// What changed in the open transaction.
+    /// Changes of the open transaction.
     pub(crate) pending: LazyBox<InodeBatch>,
-    /// What changed in the transaction that is being committed.
+    /// Changes of the transaction that is being committed.
     pub(crate) frozen: Option<Box<Frozen>>,
-    /// Data in flight to the device.
+    /// Ordered extents: data in flight to the device.
     pub(crate) ordered: OrderedExtents,
-    /// A write of data failed; the next fsync tells.
+    /// The error of a failed write of data. The next fsync reports it.
     pub(crate) write_error: Option<Arc<Error>>,
-    /// Nothing refers to the inode, nor ever will: it is being freed, all at once or in steps.
+    /// Whether nothing refers to the inode, nor ever will: it is being freed, at once or in steps.
     pub(crate) dead: bool,
-    /// Of a directory: names of subvolumes that a commit is about to make here.
+    /// For directories: names of subvolumes that a commit is about to create here.
     #[allow(clippy::box_collection, reason = "nearly no inode has any: it takes a word")]
     pub(crate) new_subvolumes: Option<Box<BTreeSet<Name>>>,
-    /// Where the last extent of the file ended.
+    /// The logical address at which the last extent of the file ended.
     pub(crate) allocation_hint: Logical,
 }
 
@@ -117,7 +118,7 @@ impl InodeState {
         self.pending.orphan = OrphanEdit::Remove;
     }
 
-    /// Whether a directory has no entry. Its size is the sum of its names, twice.
+    /// Whether a directory has no entry. Its size is twice the sum of the lengths of its names.
     pub(crate) fn is_empty_dir(&self) -> bool {
         self.item.size == 0 && self.new_subvolumes.is_none()
     }
@@ -132,7 +133,7 @@ impl InodeState {
         self.new_subvolumes.get_or_insert_default().insert(name);
     }
 
-    /// The commit has made the subvolume, or failed.
+    /// Frees a name once the commit has created the subvolume, or failed.
     pub(crate) fn unreserve_name(&mut self, name: &[u8]) {
         if let Some(names) = &mut self.new_subvolumes {
             names.remove(name);
@@ -150,7 +151,7 @@ impl InodeState {
         self.pending.is_clean() && self.frozen.is_none() && self.dirty.is_empty() && self.ordered.is_empty()
     }
 
-    /// What no durable commit has of the inode, newest first: the batch of the open transaction,
+    /// Changes that no durable commit contains, newest first: the batch of the open transaction,
     /// and that of the commit in flight.
     pub(crate) fn batches(&self) -> impl DoubleEndedIterator<Item = &InodeBatch> {
         let frozen = self.frozen.iter().map(|frozen| &*frozen.batch);
@@ -167,8 +168,8 @@ impl InodeState {
         self.reserved + self.frozen.as_ref().map_or(0, |frozen| frozen.reserved)
     }
 
-    /// Keeps reserved only what the dirty data takes that is left, and returns the bytes that are
-    /// no longer needed.
+    /// Reduces the reserved space to what the remaining dirty data takes, and returns the bytes
+    /// that are no longer needed.
     pub(crate) fn unreserve_clean(&mut self) -> u64 {
         let dirty = self.dirty.ranges().map(|(_, len)| len).sum();
         std::mem::replace(&mut self.reserved, dirty) - dirty
@@ -179,7 +180,7 @@ impl InodeState {
         !self.committed && self.frozen.is_none()
     }
 
-    /// Settles with the transactions what the inode holds in memory.
+    /// Updates the transactions' counts of the memory that the inode takes.
     pub(super) fn settle_memory(&mut self) {
         if !self.pending.is_clean() {
             let (changes, dirty) = (self.pending.bytes() + self.ordered.bytes(), self.dirty.bytes());
@@ -217,12 +218,12 @@ impl InodeState {
         self.attributes_changed(time);
     }
 
-    /// Whether those who write the log will find what changed of the names that it has.
+    /// Whether a writer of the log will find the changes of names that are in the log.
     pub(super) fn is_listed_if_renamed(&self) -> bool {
         self.pending.logged.as_ref().is_none_or(|logged| logged.listed || !logged.names_changed)
     }
 
-    /// Drops what was frozen, of which the trees are durable now. Returns whether the inode is
+    /// Drops the frozen batch, which is durable in the trees now. Returns whether the inode is
     /// gone.
     pub(crate) fn forget_frozen(&mut self, published: &Published) -> bool {
         let gone = self.frozen.take().is_some_and(|frozen| {
@@ -239,7 +240,8 @@ mod tests {
     use super::*;
     use crate::inode::Inode;
 
-    /// What would be lost with invariant 6: what the first batch holds, which no commit has yet.
+    /// Without invariant 6, the content of the first batch would be lost, which is not committed
+    /// yet.
     #[test]
     #[should_panic(expected = "invariant 6")]
     fn a_second_batch_is_not_frozen_before_the_first_is_committed() {
@@ -252,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_idle_inode_takes_little_memory() {
-        // Where the order of locks is checked, each has its place in it.
+        // Where the order of locks is checked, each lock stores its place in it.
         let place = if cfg!(debug_assertions) { 24 } else { 0 };
         assert!(size_of::<Inode>() <= 360 + place, "{} bytes", size_of::<Inode>());
     }

@@ -16,7 +16,7 @@ const SHARDS: usize = 64;
 /// An inode in memory.
 struct Resident {
     inode: Arc<Inode>,
-    /// Used since it was last considered for eviction.
+    /// Whether it was used since it was last considered for eviction.
     used: bool,
 }
 
@@ -39,26 +39,26 @@ impl References {
 
 struct Shard {
     residents: HashMap<InodeId, Resident, SeededHash>,
-    /// References by lookups (FUSE node ids) and open handles. An inode may be evicted though it
-    /// has some: the kernel remembers many more than are in memory, so an entry has only the
-    /// count and a bit.
+    /// References by lookups (FUSE node ids) and open handles. An inode may be evicted although it
+    /// has some: the kernel remembers many more inodes than are in memory, so an entry consists of
+    /// the count and a bit.
     references: HashMap<InodeId, References, SeededHash>,
     /// How many inodes with references there are, by subvolume.
     referenced: HashMap<TreeId, u64, SeededHash>,
-    /// With this many inodes in memory some should be evicted.
+    /// The number of inodes in memory from which on some should be evicted.
     evict_at: usize,
 }
 
-/// What is left after references were taken away.
+/// Whether references remain after some were dropped.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unreferenced {
-    /// The inode has none any more.
+    /// Whether the inode has none any more.
     pub(crate) inode: bool,
-    /// Nor has any inode of its subvolume in the same part of the table.
+    /// Whether no inode of its subvolume in the same shard has any, either.
     pub(crate) part_of_subvolume: bool,
 }
 
-/// The table.
+/// The table of inodes in memory.
 pub(crate) struct InodeTable {
     shards: Vec<CountedMutex<Shard>>,
     hasher: SeededHash,
@@ -66,7 +66,7 @@ pub(crate) struct InodeTable {
 }
 
 impl InodeTable {
-    /// A table that keeps about `limit` clean inodes.
+    /// Creates a table that keeps about `limit` clean inodes.
     pub(crate) fn new(limit: usize) -> Self {
         let limit_per_shard = (limit / SHARDS).max(16);
         let hasher = SeededHash::new();
@@ -86,11 +86,11 @@ impl InodeTable {
     }
 
     fn shard(&self, id: InodeId) -> &CountedMutex<Shard> {
-        // The maps use the low bits and the top seven.
+        // The maps use the low bits and the top seven bits of the hash.
         &self.shards[(self.hasher.hash_one(id) >> 40) as usize % SHARDS]
     }
 
-    /// The inode if it is in memory.
+    /// Returns the inode if it is in memory.
     pub(crate) fn get(&self, id: InodeId) -> Option<Arc<Inode>> {
         let mut shard = self.shard(id).lock();
         let resident = shard.residents.get_mut(&id)?;
@@ -109,7 +109,7 @@ impl InodeTable {
         resident.inode.clone()
     }
 
-    /// Inserts an inode that was just made: the table has none of its number.
+    /// Inserts an inode that was just created: the table has no inode of its number.
     pub(crate) fn insert_new(&self, inode: &Arc<Inode>) {
         let resident = self.insert(Arc::clone(inode));
         assert!(Arc::ptr_eq(&resident, inode), "inode {:?} is made, and there is one already", inode.id);
@@ -132,7 +132,7 @@ impl InodeTable {
         }
     }
 
-    /// Takes `count` references away.
+    /// Drops `count` references.
     pub(crate) fn unreference(&self, id: InodeId, count: u64) -> Unreferenced {
         let mut shard = self.shard(id).lock();
         let shard = &mut *shard;
@@ -154,14 +154,14 @@ impl InodeTable {
         Unreferenced { inode: true, part_of_subvolume }
     }
 
-    /// Whether an inode of a subvolume has references. Those of all inodes are looked at at one
-    /// point in time: a program may find one inode by another and then leave that one.
+    /// Whether an inode of a subvolume has references. All shards are checked at one point in time,
+    /// since a program may find one inode through another and then drop that one.
     pub(crate) fn has_references_in(&self, subvolume: TreeId) -> bool {
         let shards: Vec<_> = self.shards.iter().map(CountedMutex::lock).collect();
         shards.iter().any(|shard| shard.referenced.contains_key(&subvolume))
     }
 
-    /// Inodes of a subvolume that have references, in no order, at most so many.
+    /// Returns inodes of a subvolume that have references, in no order, at most `most`.
     pub(crate) fn referenced_in(&self, subvolume: TreeId, most: usize) -> Vec<InodeId> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -178,15 +178,16 @@ impl InodeTable {
         self.shard(id).lock().references.contains_key(&id)
     }
 
-    /// The kernel may have pages of the inode from now on, as long as there are references to it.
+    /// Records that the kernel may have pages of the inode from now on, as long as it has
+    /// references.
     pub(crate) fn note_pages(&self, id: InodeId) {
         if let Some(references) = self.shard(id).lock().references.get_mut(&id) {
             references.0 |= References::PAGES;
         }
     }
 
-    /// The inodes that the kernel may have pages of, in the order of their numbers, in which they
-    /// are in the trees.
+    /// Returns the inodes that the kernel may have pages of, in the order of their numbers, which
+    /// is their order in the trees.
     pub(crate) fn with_pages(&self) -> Vec<InodeId> {
         let of_shard = |shard: &CountedMutex<Shard>| {
             let shard = shard.lock();
@@ -198,7 +199,7 @@ impl InodeTable {
         found
     }
 
-    /// All inodes that programs hold references to, in no order.
+    /// Returns all inodes that programs hold references to, in no order.
     pub(crate) fn referenced(&self) -> Vec<InodeId> {
         self.shards.iter().flat_map(|shard| shard.lock().references.keys().copied().collect::<Vec<_>>()).collect()
     }
@@ -208,7 +209,7 @@ impl InodeTable {
         self.shards.iter().map(CountedMutex::counters).sum()
     }
 
-    /// All inodes in memory, in no order.
+    /// Returns all inodes in memory, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<Inode>> {
         let of_shard = |shard: &CountedMutex<Shard>| {
             shard.lock().residents.values().map(|resident| resident.inode.clone()).collect::<Vec<_>>()
@@ -216,7 +217,7 @@ impl InodeTable {
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// Inodes in memory.
+    /// Returns the number of inodes in memory.
     pub(crate) fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().residents.len()).sum()
     }
@@ -231,9 +232,9 @@ fn shrink<T>(map: &mut HashMap<InodeId, T, SeededHash>) {
 }
 
 impl Shard {
-    /// Evicts clean, linked inodes that are not in use, the least recently used first. Inodes that
-    /// have to stay raise the threshold for the next time, so that a shard full of dirty inodes
-    /// isn't searched at each insertion.
+    /// Evicts clean, linked inodes that are not in use and were not used since the last call. If
+    /// many inodes have to stay, the threshold for the next call rises, so that a shard full of
+    /// dirty inodes isn't searched at each insertion.
     fn evict(&mut self, limit: usize) {
         let target = limit - limit / 4;
         let mut left = self.residents.len();
@@ -277,7 +278,7 @@ mod tests {
         for number in 0..100 {
             assert!(table.get(InodeId::new(TreeId::FS, Ino(number))).is_some(), "{number}");
         }
-        // References outlive the stay in memory.
+        // References remain when an inode leaves memory.
         assert!((100..20_000).all(|number| table.is_referenced(InodeId::new(TreeId::FS, Ino(number)))));
         drop(held);
     }

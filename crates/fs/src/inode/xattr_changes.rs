@@ -1,4 +1,4 @@
-//! What changed of one inode's xattrs in one transaction.
+//! Changes of one inode's xattrs in one transaction.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use ubtrfs_format::name_hash;
 
 use super::changes::Name;
 
-/// A value; `None` of an xattr that was removed.
+/// The new value of an xattr, or `None` if it was removed.
 pub(crate) type Value = Option<Arc<[u8]>>;
 
-/// The changes, by the hash of the name, as the items are that they become.
+/// The changes by the hash of the name, since xattrs of the same hash share an item.
 #[derive(Default)]
 pub(crate) struct XattrChanges {
     changes: BTreeMap<u64, Vec<(Name, Value)>>,
@@ -24,7 +24,7 @@ fn bytes_of(name: &Name, value: &Value) -> usize {
 }
 
 impl XattrChanges {
-    /// An xattr gets a value or, with none, is removed.
+    /// Records that an xattr gets a value or, with `None`, is removed.
     pub(crate) fn insert(&mut self, name: Name, value: Value) {
         self.bytes += bytes_of(&name, &value);
         let with_hash = self.changes.entry(name_hash(&name)).or_default();
@@ -37,7 +37,7 @@ impl XattrChanges {
         }
     }
 
-    /// What happened to an xattr, if anything.
+    /// Returns the change of an xattr, if there is one.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Value> {
         self.with_hash(name_hash(name)).find(|(other, _)| &***other == name).map(|(_, value)| value)
     }
@@ -47,7 +47,7 @@ impl XattrChanges {
         self.changes.get(&hash).into_iter().flatten().map(|(name, value)| (name, value))
     }
 
-    /// All of them, in the order of the hashes of their names.
+    /// Returns all changes, in the order of the hashes of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, &Value)> {
         self.changes.values().flatten().map(|(name, value)| (name, value))
     }

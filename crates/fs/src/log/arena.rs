@@ -1,25 +1,25 @@
-//! The space of the nodes of one log. A node is taken again only when no durable superblock
-//! refers to it (invariant 17).
+//! The space of the nodes of one log. A node is reused only when no durable superblock refers to it
+//! (invariant 17).
 
 use std::collections::BTreeSet;
 
 use ubtrfs_format::Logical;
 
 /// The space of one log. A write of the log allocates adjacent nodes, so that the device gets one
-/// write and not one for each node. For that the arena is circular and has several times the space
-/// that the log needs, as long as there is enough.
+/// write instead of one for each node. For this the arena is circular and has several times the
+/// space that the log needs, as long as the volume has enough.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     /// All nodes that were ever allocated for this log.
     pub(super) all: Vec<Logical>,
-    /// Those to which no durable superblock refers any more.
+    /// Nodes to which no durable superblock refers any more.
     spare: BTreeSet<Logical>,
     /// The address after the node that was allocated last.
     next: Logical,
 }
 
 impl Arena {
-    /// How many times the nodes in use the arena should have, and how many nodes at the least.
+    /// The arena should have this many times the nodes in use, and at least `MIN` nodes.
     const ROUNDS: usize = 4;
     const MIN: usize = 32;
 
@@ -41,13 +41,13 @@ impl Arena {
         Some(node)
     }
 
-    /// The nearest spare node behind the last, or else the first.
+    /// Takes the next spare node behind the last allocated one, or else the first spare node.
     pub(super) fn take_spare(&mut self) -> Option<Logical> {
         let node = self.spare.range(self.next..).next().or_else(|| self.spare.first()).copied()?;
         self.spare.take(&node)
     }
 
-    /// Nodes can be used again.
+    /// Makes nodes available again.
     pub(super) fn reuse(&mut self, nodes: impl IntoIterator<Item = Logical>) {
         for node in nodes {
             let fresh = self.spare.insert(node);
@@ -55,24 +55,24 @@ impl Arena {
         }
     }
 
-    /// A node is used again before any other.
+    /// Makes a node available again, to be used before any other.
     pub(super) fn reuse_first(&mut self, node: Logical) {
         self.spare.insert(node);
         self.next = node;
     }
 
-    /// All of it.
+    /// Returns all nodes.
     pub(super) fn into_nodes(self) -> Vec<Logical> {
         self.all
     }
 }
 
-/// How badly the log needs space.
+/// How urgently the log needs space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// It can't be written else.
+    /// Without it the log can't be written.
     Necessity,
-    /// A new arena would be less fragmented.
+    /// With it the log's nodes would be less fragmented.
     Convenience,
 }
 
@@ -82,8 +82,8 @@ mod tests {
 
     const NODE: u64 = 16384;
 
-    /// Writes of `width` nodes each that replace the nodes of the write before; how many pieces
-    /// each consists of.
+    /// Simulates writes of `width` nodes each that replace the nodes of the write before. Returns
+    /// how many contiguous pieces each write consists of.
     fn pieces(width: usize, writes: usize, room: usize) -> Vec<usize> {
         let (mut arena, mut old) = (Arena::default(), Vec::new());
         let allocated = std::cell::Cell::new(0);

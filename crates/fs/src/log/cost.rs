@@ -1,10 +1,10 @@
-//! When a commit is cheaper than to go on with the log.
+//! Decides when a commit is cheaper than going on with the log.
 //!
-//! A log that has grown costs an fsync a leaf for nearly each of its items, since they are far from
-//! each other. After a commit the log is empty, and the items of the next fsyncs share a leaf. So
-//! the log counts by how much each write of it exceeds what its items would take in an empty log,
-//! and asks for a commit once that would have paid for the last one. At the worst that is twice
-//! what one would write who knew the future.
+//! In a log that has grown, an fsync writes a leaf for nearly each of its items, since they are far
+//! from each other. After a commit the log is empty, and the items of the next fsyncs share a leaf.
+//! So the log sums up by how much each of its writes exceeds what its items would take in an empty
+//! log, and asks for a commit once the sum would have paid for the last commit. In the worst case
+//! this writes twice as much as an algorithm that knows the future.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use ubtrfs_tree::EditBatch;
 
 /// What the first commit of a mount is assumed to write, in bytes.
 const FIRST_COMMIT: u64 = 4 << 20;
-/// The least that a commit counts as, in bytes, for its barriers.
+/// The fewest bytes that a commit is counted with, since its barriers cost something, too.
 const MIN_COMMIT: u64 = 1 << 20;
 
-/// What the writes of one log have cost too much.
+/// By how much the writes of one log exceeded what their items would take in an empty log.
 #[derive(Debug, Default)]
 pub(super) struct Excess {
     bytes: u64,
@@ -24,9 +24,10 @@ pub(super) struct Excess {
 }
 
 impl Excess {
-    /// Counts a write of the log of `written` bytes, for items that take `least` in an empty log.
-    /// Returns whether a commit is worth it now, for the first time, that writes `dirty` bytes of
-    /// data besides: some of them might be overwritten, or freed, before they have to be written.
+    /// Counts a write of the log of `written` bytes, for items that would take `least` bytes in an
+    /// empty log. Returns whether a commit becomes worth it now, for the first time. The commit
+    /// would also write `dirty` bytes of data, some of which might be overwritten or freed before
+    /// they have to be written.
     pub(super) fn add(&mut self, written: u64, least: u64, last_commit: u64, dirty: u64) -> bool {
         self.bytes += written.saturating_sub(least);
         let commit = if last_commit == 0 { FIRST_COMMIT } else { last_commit.max(MIN_COMMIT) };
@@ -36,7 +37,7 @@ impl Excess {
     }
 }
 
-/// Bytes of nodes that these items of log trees take in an empty log.
+/// Returns the bytes of nodes that these items of log trees would take in an empty log.
 pub(super) fn least_bytes(edits: &BTreeMap<TreeId, EditBatch>, node_size: u64) -> u64 {
     // The tree of log trees has a leaf, and a tree of several leaves has a node above them.
     let of_tree = |edits: &EditBatch| match (edits.bytes() as u64).div_ceil(node_size) {

@@ -5,11 +5,11 @@ use ubtrfs_format::items::{FileType, InodeItem};
 
 use crate::inode::InodeState;
 
-/// The item of an inode that is in the log only so that it exists. If the last commit has the
-/// inode, replay copies nothing from an item of generation 0, and no size if that is 0.
+/// Returns the item of an inode that is in the log only so that it exists. If the last commit has
+/// the inode, replay copies nothing from an item of generation 0, and no size if that is 0.
 pub(super) fn exists_item(state: &InodeState, known: bool, generation: Generation) -> InodeItem {
     let item = InodeItem { transid: generation, ..state.item };
-    // An inode without names would be passed over.
+    // Replay would skip an inode without names.
     let item = InodeItem { nlink: item.nlink.max(1), ..item };
     if known {
         InodeItem { generation: Generation(0), size: 0, nbytes: 0, ..item }

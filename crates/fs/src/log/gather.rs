@@ -1,21 +1,21 @@
 //! Finds the inodes that must be logged together with those that were fsynced.
 //!
-//! Each inode in the log is there with all its names, and those that it lost since the last commit
-//! are logged as deleted. For replay without a loss, other inodes must be logged too:
-//! - directories that are new, up to one that the commit has;
-//! - an inode that had, at the commit, a name that an inode in the log has now: it must not vanish
-//!   with that name;
+//! Each inode in the log is logged with all its names, and the names that it lost since the last
+//! commit are logged as deleted. So that replay loses nothing, other inodes must be logged too:
+//! - new directories, up to one that the commit has;
+//! - an inode that had, at the commit, a name that another inode in the log has now: it must not
+//!   vanish with that name;
 //! - the inode that now has a name that an inode in the log lost, since the name must not vanish;
-//!   or, if there is none, the inode that had it at the commit, since it must not reappear under
-//!   it;
+//!   or, if there is none, the inode that had the name at the commit, since it must not reappear
+//!   under it;
 //! - inodes that left a directory whose deletion is logged.
 //!
 //! Some changes can't be logged; they need a commit instead, for a [reason](Reason).
 //!
-//! Inodes are looked at one by one, each under its own lock. One whose names change after it was
-//! looked at is put on the transaction's list; once the list is found empty, all names in the log
-//! are those of that point in time (invariant 15). Of an extent that has grown, all items are
-//! logged again (invariant 21).
+//! Inodes are examined one by one, each under its own lock. An inode whose names change after it
+//! was examined is put on the transaction's list. Once the list is found empty, all names in the
+//! log are those of that point in time (invariant 15). If an extent has grown, all items that refer
+//! to it are logged again (invariant 21).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -41,9 +41,9 @@ use crate::transaction::Transaction;
 
 pub(super) type Result<T> = std::result::Result<T, Stop>;
 
-/// Inodes beside those asked for that one write of the log may take in.
+/// The most inodes besides the fsynced ones that one write of the log may include.
 const MAX_INODES: usize = 10_000;
-/// Rounds in which names that changed in the meantime are gathered again.
+/// The most rounds in which names that changed in the meantime are gathered again.
 const MAX_ROUNDS: usize = 100;
 
 /// How much of an inode has to be in the log.
@@ -51,15 +51,15 @@ const MAX_ROUNDS: usize = 100;
 enum Want {
     /// Content, attributes, entries.
     Whole,
-    /// That it exists, and its names.
+    /// The existence of the inode, and its names.
     Names,
 }
 
-/// What a write of the log adds to it.
+/// The additions of one write to the log.
 pub(super) struct Gathered {
     /// Edits of the log trees, by subvolume.
     pub(super) edits: BTreeMap<TreeId, EditBatch>,
-    /// Data to which the log refers and that may still be in flight.
+    /// Data that the log refers to and that may still be in flight.
     pub(super) ordered: Vec<Arc<OrderedExtent>>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Gatherer<'a> {
     pub(super) tree_log: &'a mut TreeLog,
     trees: BTreeMap<TreeId, Snapshot>,
     work: VecDeque<(Arc<Inode>, Want)>,
-    /// Inodes whose logged items of an extent have its length from before it grew.
+    /// Inodes whose items in the log have an old length of an extent that has grown since.
     stale: Vec<Arc<Inode>>,
     taken_in: usize,
 }
@@ -86,7 +86,7 @@ struct NameFact {
     removal_logged: bool,
 }
 
-/// What looking at an inode brought up.
+/// Findings about an inode that may require other inodes in the log.
 #[derive(Default)]
 struct Facts {
     names: Vec<NameFact>,
@@ -96,7 +96,7 @@ struct Facts {
     gone: bool,
 }
 
-/// Whether the commit below the open transaction has the inode.
+/// Whether the commit before the open transaction has the inode.
 pub(super) fn is_known(state: &InodeState) -> bool {
     state.committed || state.frozen.as_ref().is_some_and(|frozen| !frozen.batch.gone)
 }
@@ -123,7 +123,7 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    /// Gathers what makes `inodes` durable.
+    /// Gathers the items that make `inodes` durable.
     #[inline(never)]
     pub(super) fn gather(mut self, inodes: &[Arc<Inode>]) -> Result<Gathered> {
         self.work.extend(inodes.iter().map(|inode| (inode.clone(), Want::Whole)));
@@ -133,8 +133,8 @@ impl<'a> Gatherer<'a> {
             }
             let renamed = self.transaction.take_renamed();
             if renamed.is_empty() {
-                // Checked last: it may have happened during the gathering, and be part of the
-                // result.
+                // This is checked last: the change may have happened during the gathering, and may
+                // be part of the result.
                 let is_complete = !self.transaction.forbids_log();
                 assert!(
                     self.stale.iter().all(|inode| self.is_logged_again(inode)),
@@ -147,7 +147,7 @@ impl<'a> Gatherer<'a> {
         Err(Reason::BusyNames.into())
     }
 
-    /// Takes an inode in that the log has with an extent that was shorter then.
+    /// Includes an inode whose items in the log have an old length of an extent.
     pub(super) fn log_again(&mut self, id: InodeId) -> Result<()> {
         let inode = self.log.info.inodes.get(id).ok_or(Reason::Unreadable)?;
         self.stale.push(inode.clone());
@@ -155,10 +155,10 @@ impl<'a> Gatherer<'a> {
         Ok(())
     }
 
-    /// Whether this write of the log includes the newest part of an inode.
+    /// Whether this write of the log includes the newest part of an inode, if the log has it.
     fn is_logged_again(&self, inode: &Inode) -> bool {
         let state = inode.read();
-        // Of one without names the log has no items that refer to an extent.
+        // For an inode without names the log has no items that refer to an extent.
         let is_current = |logged: &Logged| logged.is_nameless() || Arc::ptr_eq(&logged.group, self.group);
         state.pending.logged.as_deref().is_none_or(is_current)
     }
@@ -175,7 +175,7 @@ impl<'a> Gatherer<'a> {
         self.edits(subvolume).put(key, item);
     }
 
-    /// Clears the log of the items in a range, those included that were gathered just now.
+    /// Deletes the log's items in a range, including those that were gathered just now.
     pub(super) fn clear(&mut self, subvolume: TreeId, range: RangeInclusive<Key>) {
         let edits = self.edits(subvolume);
         let gathered: Vec<Key> = edits.range(range.clone()).map(|(key, _)| *key).collect();
@@ -185,7 +185,7 @@ impl<'a> Gatherer<'a> {
         edits.delete_range(range);
     }
 
-    /// The tree that the commit below has for a subvolume.
+    /// Returns the tree that the commit before the open transaction has for a subvolume.
     pub(super) fn tree(&mut self, subvolume: TreeId) -> Result<Snapshot> {
         if let Some(tree) = self.trees.get(&subvolume) {
             return Ok(tree.clone());
@@ -203,11 +203,11 @@ impl<'a> Gatherer<'a> {
         let facts = {
             let mut state = inode.write();
             if state.pending.generation != self.transaction.generation {
-                // Nothing of it changed.
+                // The inode has no change in the transaction.
                 return Ok(());
             }
             if state.pending.verity.is_some() {
-                // Kernels replay the flag and not the items.
+                // Kernels replay the inode flag but not the verity items.
                 return Err(Reason::Verity.into());
             }
             if state.item.nlink == 0 || state.pending.gone {
@@ -258,7 +258,7 @@ impl<'a> Gatherer<'a> {
             self.xattrs(id, state, known, true)?;
             logged.xattrs_changed = false;
         } else if first {
-            // Of an inode that the last commit has nothing else is logged either.
+            // If the last commit has the inode, nothing else of it is logged, either.
             let now = !known || self.gets_wrong(LogFault::AnticipateXattr);
             self.xattrs(id, state, known, now)?;
             logged.xattrs_changed = !now && !state.pending.xattrs.is_empty();
@@ -275,9 +275,9 @@ impl<'a> Gatherer<'a> {
         Ok(facts)
     }
 
-    /// Refuses an inode with names that is an orphan in the last commit: a log can't record that it
-    /// is none any more, so that replay would have to clean up an orphan, for which there may be no
-    /// space.
+    /// Refuses an inode with names that is an orphan in the last commit. A log can't record that it
+    /// is not an orphan any more, so replay would have to clean up an orphan, for which there may
+    /// be no space.
     fn check_no_orphan(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
         if !known || state.pending.orphan != OrphanEdit::Remove || self.gets_wrong(LogFault::KeepOrphan) {
             return Ok(());
@@ -286,7 +286,7 @@ impl<'a> Gatherer<'a> {
         if self.tree(id.subvolume)?.get(&orphan).or_commit()?.is_some() { Err(Reason::Orphan.into()) } else { Ok(()) }
     }
 
-    /// Items of the names that changed since the last commit.
+    /// Gathers the items of the names that changed since the last commit.
     fn names(&mut self, id: InodeId, state: &InodeState, known: bool, first: bool) -> Result<Vec<NameFact>> {
         let refs = &state.pending.refs;
         if known && state.is_dir() {
@@ -326,7 +326,8 @@ impl<'a> Gatherer<'a> {
         Ok(refs.iter().map(fact).collect())
     }
 
-    /// Gathers that an inode exists, and what recovery needs to know to leave the rest of it alone.
+    /// Gathers the existence of an inode, and what replay needs to know to leave the rest of it
+    /// alone.
     fn exists(&mut self, id: InodeId, state: &InodeState, known: bool) -> Result<()> {
         let item = exists_item(state, known, self.transaction.generation);
         self.put(id.subvolume, Key::new(id.ino.0, ItemType::INODE_ITEM, 0), item.to_bytes().to_vec());
@@ -337,7 +338,7 @@ impl<'a> Gatherer<'a> {
         }
     }
 
-    /// Gathers that an inode without names lost those that the commit below has.
+    /// Gathers for an inode without names that it lost the names that the last commit has.
     fn nameless(&mut self, id: InodeId, state: &mut InodeState, want: Want) -> Result<Facts> {
         let known = is_known(state);
         let is_dir = state.is_dir();
@@ -350,7 +351,8 @@ impl<'a> Gatherer<'a> {
         }
         self.take_in()?;
         if before.is_some_and(|logged| !logged.is_nameless()) {
-            // Of a directory that is to be recovered in order to be removed, item and ranges stay.
+            // If a directory has to be replayed in order to be removed, its inode item and its
+            // ranges stay.
             let last = if known && is_dir { ItemType::INODE_EXTREF } else { ItemType(u8::MAX) };
             let first = if known && is_dir { ItemType::INODE_REF } else { ItemType(0) };
             let range = Key::new(id.ino.0, first, 0)..=Key::new(id.ino.0, last, u64::MAX);
@@ -401,7 +403,7 @@ impl<'a> Gatherer<'a> {
         Ok(())
     }
 
-    /// Includes the inodes to which an entry referred and refers.
+    /// Includes the inodes to which an entry referred before, and refers now.
     fn follow_entry(&mut self, subvolume: TreeId, change: EntryChange, gone: bool) {
         let now = change.now.map(|(_, target)| target);
         if let Some(before) = change.base.filter(|before| gone || now.is_none_or(|now| now.location != before.location))
@@ -430,9 +432,9 @@ impl<'a> Gatherer<'a> {
         self.log.info.inodes.get(InodeId::new(subvolume, Ino(target.location.objectid)))
     }
 
-    /// Includes an inode that has or had a name. A deleted one is ignored, unless it is a directory
-    /// that other inodes left before, or has more names in the last commit: it must not continue to
-    /// exist under those.
+    /// Includes an inode that has or had a name. A deleted inode is ignored, unless it is a
+    /// directory that other inodes left before, or it has more names in the last commit, under
+    /// which it must not go on existing.
     fn pull(&mut self, subvolume: TreeId, target: Option<Target>) {
         let Some(inode) = target.and_then(|target| self.inode_of(subvolume, target)) else { return };
         let concerns = {
@@ -455,7 +457,7 @@ impl<'a> Gatherer<'a> {
         let Some((first, last)) = self.tree_log.ranges.entry(id).or_default().insert(index.0) else { return Ok(()) };
         let key = Key::new(id.ino.0, ItemType::DIR_LOG_INDEX, first);
         self.put(id.subvolume, key, last.to_le_bytes().to_vec());
-        // The range counts only if the log has the directory.
+        // Replay uses the range only if the log has the directory.
         let state = dir.read();
         let is_there = state.pending.logged.as_ref().is_some_and(|logged| !logged.is_nameless());
         if !is_there && self.tree_log.holders.insert(id) {

@@ -1,4 +1,4 @@
-//! The items that the log has of one inode.
+//! Gathers the log's items of one inode.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::faults::LogFault;
 use crate::inode::{EntryChange, Inode, InodeId, InodeState, Logged, LoggedAs};
 use crate::writeback::Packed;
 
-/// Checksums of data that is written in place are logged in windows of so many bytes of its extent:
-/// so no two items of a log overlap, and a small write logs few.
+/// Checksums of data that is written in place are logged in windows of this many bytes of the
+/// extent, so that no two items of a log overlap, and a small write logs few checksums.
 const SUM_WINDOW: u64 = 256 << 10;
 
 impl Gatherer<'_> {
-    /// All xattrs, in every case: recovery removes those of a logged inode that the log has not. As
-    /// they are `now`, or else as the commit below has them.
+    /// Gathers all xattrs, even unchanged ones, since replay removes the xattrs of a logged inode
+    /// that the log lacks. `now` selects the present xattrs, otherwise those of the last commit.
     pub(super) fn xattrs(&mut self, id: InodeId, state: &InodeState, known: bool, now: bool) -> Result<()> {
         if state.no_xattrs {
             return Ok(());
@@ -62,9 +62,9 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The kernel's replay deletes xattrs that the log lacks, and then makes their item as large as
-    /// the log's, without checking the free space of the leaf. `before`: names and lengths in the
-    /// last commit.
+    /// Refuses xattrs that can't be replayed. The kernel's replay deletes xattrs that the log
+    /// lacks, and then makes their item as large as the log's, without checking the free space of
+    /// the leaf. `before` contains names and lengths in the last commit.
     fn check_replay_of_xattrs(&self, before: &Lengths, now: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
         let now = lengths(now);
         let bytes = |item: &BTreeMap<Vec<u8>, usize>| {
@@ -78,8 +78,8 @@ impl Gatherer<'_> {
         if now.iter().all(fits) { Ok(()) } else { Err(Reason::CrowdedItem.into()) }
     }
 
-    /// Attributes and content of an inode, as far as the log lacks them; of a directory, its
-    /// changed entries.
+    /// Gathers attributes and content of an inode, as far as the log lacks them. Returns the
+    /// changed entries of a directory.
     pub(super) fn whole(
         &mut self,
         inode: &Arc<Inode>,
@@ -107,11 +107,12 @@ impl Gatherer<'_> {
         Ok(entries)
     }
 
-    /// The content of a regular file, where it changed since the log had it.
+    /// Gathers the content of a regular file that changed since it was logged.
     fn content(&mut self, inode: &Arc<Inode>, state: &mut InodeState, logged: &Logged) -> Result<()> {
         if !state.dirty.is_empty() {
             let transaction = self.log.info.gate.enter();
-            // Not compressed: others wait for the tree log. The file system is read-only by then.
+            // The data is not compressed, since others wait for the tree log. On an error the file
+            // system is read-only already.
             self.log.write_back_for_log(inode, state, &transaction, Packed::default()).map_err(Stop::Abort)?;
         }
         state.ordered.reap();
@@ -119,7 +120,7 @@ impl Gatherer<'_> {
         let sector = u64::from(self.log.info.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);
         if let Some(before) = logged.whole() {
-            // What was behind the end, and so left out, may be before it now.
+            // A part that was behind the end, and so was left out, may be before the end now.
             state.pending.layout.note_changed(before.size - before.size % sector, end);
         }
         let changed = state.pending.layout.take_changed();
@@ -130,8 +131,8 @@ impl Gatherer<'_> {
                 self.clear(id.subvolume, key(*from)..=key(to - 1));
             }
         } else if state.item.flags & InodeFlags::PREALLOC != 0 {
-            // Space that was reserved beyond the end when only the names were logged may be before
-            // it now.
+            // Space that was preallocated beyond the end when only the names were logged may be
+            // before the end now.
             self.clear(id.subvolume, key(0)..=key(u64::MAX));
         }
         self.pieces(id, state, &changed)?;
@@ -142,7 +143,7 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The pieces of the open transaction's layout that start in these ranges.
+    /// Gathers the pieces of the open transaction's layout that start in these ranges.
     pub(super) fn pieces(&mut self, id: InodeId, state: &InodeState, ranges: &[(u64, u64)]) -> Result<()> {
         let sector = u64::from(self.log.info.volume.sector_size());
         let end = state.item.size.next_multiple_of(sector);
@@ -151,8 +152,8 @@ impl Gatherer<'_> {
                 let mapped = match mapped.piece {
                     Piece::Hole if mapped.start >= end => continue,
                     Piece::Hole => Mapped { len: mapped.len.min(end - mapped.start), ..mapped },
-                    // What is reserved behind the end is gathered as a whole, so that no two items
-                    // overlap.
+                    // Preallocated space behind the end is gathered as a whole later, so that no
+                    // two items overlap.
                     Piece::Extent(extent) if extent.prealloc && mapped.start < end => {
                         Mapped { len: mapped.len.min(end - mapped.start), ..mapped }
                     }
@@ -173,7 +174,7 @@ impl Gatherer<'_> {
         self.put(id.subvolume, Key::new(id.ino.0, ItemType::EXTENT_DATA, mapped.start), item);
     }
 
-    /// The checksums of a piece of an extent that no commit knows, unless the log has them.
+    /// Gathers the checksums of a piece of an extent that no commit has, unless the log has them.
     fn extent(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) -> Result<()> {
         if self.log.info.space.is_in_new_chunk(extent.disk_bytenr) {
             return Err(Reason::NewChunk.into());
@@ -185,13 +186,14 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The checksums of a new extent. If it has grown since it was logged, so that another file
-    /// refers to more of it than the log has, the file by which it grew is logged again: all items
-    /// of a log that refer to an extent have its length (invariant 21).
+    /// Gathers the checksums of a new extent. If the extent has grown since it was logged, so that
+    /// another file refers to more of it than the log has, the file by which it grew is logged
+    /// again: all items of a log that refer to an extent must have the same length of it
+    /// (invariant 21).
     fn new_extent_sums(&mut self, id: InodeId, extent: &ExtentPiece) -> Result<()> {
         let sum_size = self.log.info.volume.checksum().size();
-        // As large as they may be so that two items fit a leaf. They always start at the same
-        // addresses, so that no two overlap.
+        // Items are as large as possible while two of them fit in a leaf. They always start at the
+        // same addresses, so that no two overlap.
         let most = leaf_data_size(self.log.info.volume.node_size() as usize) / 2 - ubtrfs_format::ITEM_HEADER_SIZE;
         let most = most / sum_size * sum_size;
         let mut extents = self.transaction.extents();
@@ -200,7 +202,7 @@ impl Gatherer<'_> {
         };
         let stale = new.grown_by.filter(|owner| new.logged > 0 && *owner != id);
         let covered = (most / sum_size) as u64 * u64::from(self.log.info.volume.sector_size());
-        // The last item that the log has may be short, if the extent has grown since.
+        // The last logged item may be short, if the extent has grown since.
         let first = std::mem::replace(&mut new.logged, new.length) / covered;
         let sums = new.sums.as_ref().map_or_else(Vec::new, |sums| sums[first as usize * most..].to_vec());
         drop(extents);
@@ -214,9 +216,9 @@ impl Gatherer<'_> {
         }
     }
 
-    /// The checksums of a piece that was written in place, and no others, since other files that
-    /// share the extent may not be in the log. They are laid out in windows of the extent, each of
-    /// which is logged again when a part of it changes.
+    /// Gathers the checksums of a piece that was written in place, and no others, since other files
+    /// that share the extent may not be in the log. They are arranged in windows of the extent. A
+    /// window is logged again when a part of it changes.
     fn placed_sums(&mut self, id: InodeId, extent: &ExtentPiece, len: u64) {
         let (at, len) = if self.gets_wrong(LogFault::MistakePackedLength) {
             (extent.disk_bytenr.plus(extent.offset), len)
@@ -248,8 +250,8 @@ impl Gatherer<'_> {
         }
     }
 
-    /// Reserved space beyond the end of a file in the last commit, since replay drops extents that
-    /// the log lacks.
+    /// Gathers space that the last commit has preallocated beyond the end of a file, since replay
+    /// drops extents that the log lacks.
     pub(super) fn committed_prealloc(&mut self, id: InodeId, state: &InodeState) -> Result<()> {
         if state.item.flags & InodeFlags::PREALLOC == 0 {
             return Ok(());
@@ -264,7 +266,7 @@ impl Gatherer<'_> {
         self.prealloc(id, state, end, false)
     }
 
-    /// Reserved space from `end` on: as it is now, or as in the last commit.
+    /// Gathers preallocated space from `end` on: as it is now, or as in the last commit.
     fn prealloc(&mut self, id: InodeId, state: &InodeState, end: u64, now: bool) -> Result<()> {
         self.count_searches(1);
         let pieces = CommittedExtents::new(self.tree(id.subvolume)?, id.ino, self.log.info.volume.sector_size());
@@ -279,7 +281,7 @@ impl Gatherer<'_> {
     }
 }
 
-/// Lengths of values by names, for each hash of names.
+/// Lengths of values by name, for each hash of a name.
 type Lengths = BTreeMap<u64, BTreeMap<Vec<u8>, usize>>;
 
 fn lengths(xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) -> Lengths {

@@ -1,10 +1,11 @@
-//! Leading a group of fsyncs in two parts: what takes memory only, and what waits for devices.
+//! Leads a group of fsyncs in two parts: one that only works in memory, and one that waits for
+//! devices.
 //!
 //! A thread that must not wait does the first part of a small group at once: it gathers and merges
 //! the log, and submits its nodes. The log stays *in flight*, beside the tree log, without a lock
-//! (invariant 49). Another thread is woken to publish it while the devices work. A thread that
-//! takes the tree log earlier publishes it first: so no log is written beside it (invariant 16),
-//! and nobody depends on a thread that has yet to be scheduled.
+//! (invariant 49). Another thread is woken to publish it while the devices work. If a thread takes
+//! the tree log before that, it publishes the log in flight first. So no log is written beside it
+//! (invariant 16), and no fsync depends on a thread that has yet to be scheduled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,16 +19,17 @@ use crate::faults::LogFault;
 use crate::fsync_group::FsyncGroup;
 use crate::inode::Inode;
 
-/// Inodes whose names changed that a thread which must not wait takes in.
+/// The most inodes with changed names that a thread which must not wait includes.
 const FEW: usize = 16;
 
-/// What is left to do for a group.
+/// The part of leading a group that is left.
 pub(crate) enum Lead {
-    /// All of it.
+    /// The whole group.
     Whole(Arc<FsyncGroup>),
-    /// To wait for the writes of the log in flight, and to publish them, unless somebody has.
+    /// Waiting for the writes of the log in flight, and publishing it, unless another thread has
+    /// done so.
     Publish,
-    /// To commit, since the log can't express the changes.
+    /// A commit, since the log can't express the changes.
     Commit(ClosedGroup),
 }
 
@@ -48,8 +50,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Log {
-    /// Begins to lead a group, if that takes little time and no waiting; returns what is left.
-    /// `None`: nothing is.
+    /// Begins to lead a group, if this takes little time and no waiting. Returns the part that is
+    /// left, or `None` if the group is done.
     pub(crate) fn begin_to_lead(&self, group: Arc<FsyncGroup>) -> Option<Lead> {
         let tree_log = self.try_tree_log().filter(|_| self.info.aborted().is_none());
         let Some(mut tree_log) = tree_log else { return Some(Lead::Whole(group)) };
@@ -69,14 +71,14 @@ impl Log {
         closed.needs_commit().then(|| Lead::Commit(closed))
     }
 
-    /// Has the log in flight published. Returns the groups that only a commit can make durable.
+    /// Publishes the log in flight. Returns the groups that only a commit can make durable.
     pub(crate) fn publish_in_flight(&self) -> Vec<ClosedGroup> {
         self.publish(self.state.lock());
         std::mem::take(&mut *self.need_commit.lock())
     }
 
-    /// The right to write the superblock. Waits for the log write in progress, and publishes the
-    /// log in flight.
+    /// Takes the tree log, which is the right to write the superblock. Waits for the log write in
+    /// progress, and publishes the log in flight.
     pub(crate) fn tree_log(&self) -> MutexGuard<'_, TreeLog> {
         let _waiting = Waiting::among(&self.waiting);
         let mut tree_log = self.state.lock();
@@ -90,17 +92,19 @@ impl Log {
         tree_log
     }
 
-    /// The tree log without waiting; not during a commit, nor while a log is in flight, nor while
-    /// others wait for it: by a thread that begins one log after the other they would wait long.
+    /// Takes the tree log without waiting. Returns `None` during a commit, while a log is in
+    /// flight, and while others wait for the tree log: a thread that begins one log after the other
+    /// would make them wait for long.
     fn try_tree_log(&self) -> Option<MutexGuard<'_, TreeLog>> {
         let tree_log = self.state.try_lock().filter(|_| self.waiting.load(Ordering::Relaxed) == 0);
         tree_log.filter(|tree_log| !tree_log.commit_in_flight && self.in_flight.lock().is_none())
     }
 
-    /// Publishes the log in flight, if there is one. Its members are answered without the lock.
+    /// Publishes the log in flight, if there is one. Its members are notified after the lock is
+    /// released.
     fn publish(&self, mut tree_log: MutexGuard<'_, TreeLog>) {
         let Some(LogInFlight { mut closed, writes }) = self.in_flight.lock().take() else { return };
-        // As long as nobody knows what became of its nodes, nothing may refer to them.
+        // Until it is known whether its nodes were written, nothing may refer to them.
         let was_abandoned = std::mem::replace(&mut tree_log.abandoned, true);
         let result = self.finish_write(&mut tree_log, writes);
         tree_log.abandoned = was_abandoned;
@@ -116,7 +120,7 @@ impl Log {
         drop(closed);
     }
 
-    /// Whether it takes little time to gather what makes these inodes durable.
+    /// Whether gathering the items that make these inodes durable takes little time.
     fn are_few(&self, inodes: &[Arc<Inode>]) -> bool {
         let is_file = |inode: &Arc<Inode>| inode.try_read().is_some_and(|state| state.file_type() == FileType::Regular);
         inodes.len() == 1 && inodes.iter().all(is_file) && self.info.gate.current().count_renamed() <= FEW

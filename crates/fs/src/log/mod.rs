@@ -1,10 +1,10 @@
 //! The tree log, which makes fsyncs durable between two commits.
 //!
-//! An fsync joins the open *group*. Its first member leads: it waits for its turn, closes the
-//! group, turns the changes of the inodes (and of those without which they could not be replayed)
-//! into items of log trees, and writes these together with data in flight; then a flush, the
-//! primary superblock, a flush. During the write the next group is open. During a commit groups
-//! wait: the committer writes their log with its own superblock.
+//! An fsync joins the open *group*. The first member of a group leads it: it waits for its turn,
+//! closes the group, turns the changes of the inodes (and of others without which they could not be
+//! replayed) into items of log trees, and writes these together with data in flight; then it
+//! flushes, writes the primary superblock, and flushes again. During the write the next group is
+//! open. During a commit groups wait: the committer writes their log with its own superblock.
 //!
 //! ```text
 //! gathering ── Log::close_group, by its leader, or Log::close_waiting, by a commit ──▶ closed
@@ -22,11 +22,11 @@
 //! the log itself:  empty ── Log::write_group ──▶ durable ── TreeLog::end ──▶ a commit frees its nodes
 //! ```
 //!
-//! What is kept here: a superblock that refers to a log follows its nodes and its data
-//! (invariant 1). After each write the log has names that agree with each other (invariant 15), and
-//! of each extent one length (invariant 21). It follows the commit whose superblock refers to it
-//! (invariant 16), and none of its nodes is used again before another log is durable
-//! (invariant 17). Success takes a proof (invariant 22).
+//! The log keeps these invariants. A superblock that refers to a log is written after its nodes and
+//! its data (invariant 1). After each write the names in the log agree with each other
+//! (invariant 15), and all its items have the same length of an extent (invariant 21). The log
+//! follows the commit whose superblock refers to it (invariant 16), and none of its nodes is used
+//! again before another log is durable (invariant 17). Success takes a proof (invariant 22).
 //!
 //! | file | what it does |
 //! |---|---|

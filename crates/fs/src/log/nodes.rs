@@ -1,4 +1,4 @@
-//! Space for the nodes of a log.
+//! Allocates space for the nodes of a log.
 
 use ubtrfs_format::{Logical, TreeId};
 use ubtrfs_tree::{FreedNode, NodeAllocator};
@@ -12,9 +12,9 @@ use crate::faults::LogFault;
 pub(super) struct LogNodes<'a> {
     log: &'a Log,
     tree_log: &'a mut TreeLog,
-    /// Nodes of earlier writes that this one replaces: to be used again once it is durable.
+    /// Nodes of earlier writes that this one replaces. They are reused once this write is durable.
     pub(super) replaced: Vec<Logical>,
-    /// There was no space.
+    /// Whether there was too little space.
     pub(super) short: bool,
 }
 
@@ -32,7 +32,7 @@ impl NodeAllocator for LogNodes<'_> {
         let arena = &mut self.tree_log.arena;
         let node_size = space.node_size();
         let plenty = PLENTY * arena.all.len() as u64 * node_size;
-        // A fault by too early reuse is detected only if the space is reused soon.
+        // The fault of reusing a node too early is detected only if the node is reused soon.
         let early =
             if self.log.info.options.faults().in_log(LogFault::ReusePinned) { arena.take_spare() } else { None };
         let node = early.or_else(|| {

@@ -1,5 +1,5 @@
-//! A log that has been merged, until a superblock refers to it. Nodes that it replaces are used
-//! again only then (invariant 17).
+//! A log that has been merged, until a superblock refers to it. Only then the nodes that it
+//! replaces are reused (invariant 17).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,15 +19,15 @@ pub(crate) struct PreparedLog {
     pub(super) root: Root,
     /// Nodes that are free once a superblock with this log is durable.
     pub(super) replaced: Vec<Logical>,
-    /// Data to which the log refers.
+    /// Data that the log refers to.
     pub(crate) ordered: Vec<Arc<OrderedExtent>>,
     pub(super) generation: Generation,
     /// Bytes that its items would take in an empty log.
     pub(super) least: u64,
 }
 
-/// The writes of a log's nodes, under way. What is left is to wait for them and for the data to
-/// which they refer, and to have the superblock refer to the log.
+/// The writes of a log's nodes, which are in flight. They and the data to which they refer have to
+/// complete, and then the superblock has to refer to the log.
 pub(super) struct LogWrites {
     /// The commit that the log follows.
     pub(super) base: Arc<Committed>,
@@ -36,7 +36,7 @@ pub(super) struct LogWrites {
 }
 
 impl PreparedLog {
-    /// The writes of its nodes.
+    /// Returns the writes of its nodes.
     pub(crate) fn writes(&self) -> impl Iterator<Item = Write> + '_ {
         self.blocks.iter().map(|(at, block)| Write { at: *at, data: block.share() })
     }
@@ -47,7 +47,7 @@ impl PreparedLog {
         superblock.log_root_level = self.root.level;
     }
 
-    /// The superblock with this log is durable.
+    /// Completes the log after the superblock with it is durable.
     pub(crate) fn published(self, published: &Published, info: &FsInfo, tree_log: &mut TreeLog) {
         assert!(published.has_log(self.root.bytenr), "invariant 17: another log's superblock frees no node of this");
         info.counters.log_writes.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Groups of fsyncs, who leads them, and whose turn it is. No group has its turn during a commit
-//! (invariant 16), and a group that ends without a proof has failed (invariant 22).
+//! Groups of fsyncs: who leads them, and when their log is written. No group's log is written
+//! during a commit (invariant 16), and a group that ends without a proof has failed (invariant 22).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -20,7 +20,7 @@ use crate::transaction::Transaction;
 use crate::writeback::{Cause, Packed, Writeback};
 
 /// A group that takes no more members, and is about to be written. Its members are notified when it
-/// is dropped: of a failure, unless there is a proof that it is durable (invariant 22).
+/// is dropped: they get an error unless there is a proof that it is durable (invariant 22).
 pub(crate) struct ClosedGroup {
     pub(super) group: Arc<FsyncGroup>,
     pub(super) inodes: Vec<Arc<Inode>>,
@@ -33,23 +33,24 @@ impl ClosedGroup {
         self.outcome = outcome;
     }
 
-    /// Whether a commit has to do what the log could not.
+    /// Whether only a commit can make the group durable.
     pub(crate) fn needs_commit(&self) -> bool {
         matches!(self.outcome, Outcome::NeedsCommit)
     }
 
-    /// A superblock has been published that refers to the group's log.
+    /// Ends the group, since a superblock that refers to its log has been published.
     pub(crate) fn logged(mut self, published: &Published) {
         self.outcome = Outcome::Durable(Durable::by(published));
     }
 
-    /// The commit that had to do what the log could not is done, or has failed.
+    /// Ends the group after the commit that had to replace its log, which is done or has failed.
     pub(crate) fn committed(mut self, info: &FsInfo, result: std::result::Result<(), Arc<Error>>) {
         let durable = result.and_then(|()| info.already_durable());
         self.outcome = durable.map_or_else(Outcome::Failed, Outcome::Durable);
     }
 
-    /// The superblock that was to refer to the group's log could not be written.
+    /// Ends the group with an error, since the superblock that was to refer to its log could not be
+    /// written.
     pub(crate) fn failed(mut self, error: Arc<Error>) {
         // With `CommitFault::AnswerEarly` its members have their answer already.
         if !matches!(self.outcome, Outcome::Durable(_)) {
@@ -64,7 +65,7 @@ impl Drop for ClosedGroup {
     }
 }
 
-/// A group whose log's nodes are under way.
+/// A group whose log's nodes are in flight.
 pub(super) struct LogInFlight {
     pub(super) closed: ClosedGroup,
     pub(super) writes: LogWrites,
@@ -92,12 +93,13 @@ pub(crate) struct Log {
     pub(super) state: CountedMutex<TreeLog>,
     /// Signalled when a commit releases the log.
     pub(super) tree_log_free: Condvar,
-    /// Set and taken by the thread that has the tree log, which publishes it before anything else
-    /// is done with that (invariant 49).
+    /// Set and taken by the thread that has the tree log. This thread publishes it before it does
+    /// anything else with the tree log (invariant 49).
     pub(super) in_flight: Mutex<Option<LogInFlight>>,
     /// Threads that wait for the tree log.
     pub(super) waiting: AtomicUsize,
-    /// Groups whose log was published by another than their leader, which commits for them.
+    /// Groups whose log was published by another thread than their leader. The leader commits for
+    /// them.
     pub(super) need_commit: Mutex<Vec<ClosedGroup>>,
     followers: Mutex<Followers>,
     pub(crate) fallbacks: Fallbacks,
@@ -120,12 +122,13 @@ impl Log {
         }
     }
 
-    /// How often its locks were taken: by fsyncs that join a group, and by who writes the log.
+    /// Counts how often its locks were taken: by fsyncs that join a group, and by writers of the
+    /// log.
     pub(crate) fn lock_counters(&self) -> [(&'static str, LockCounters); 2] {
         [("fsync group", self.gathering.counters()), ("tree log", self.state.counters())]
     }
 
-    /// The tree log when no commit has it.
+    /// Takes the tree log while no commit is in progress.
     fn tree_log_between_commits(&self) -> MutexGuard<'_, TreeLog> {
         loop {
             let mut tree_log = self.tree_log();
@@ -137,18 +140,18 @@ impl Log {
         }
     }
 
-    /// A commit closes the open transaction. No operation is inside the gate.
+    /// Begins a commit, which closes the open transaction. No operation is inside the gate.
     pub(crate) fn commit_begins(&self) {
         self.followers.lock().commit_in_flight = true;
     }
 
-    /// The commit has ended, with success or failure.
+    /// Ends a commit, which has succeeded or failed.
     pub(crate) fn commit_ended(&self, tree_log: &mut TreeLog) {
         tree_log.commit_in_flight = false;
         self.tree_log_free.notify_all();
     }
 
-    /// Tells those who waited for nothing but the commit.
+    /// Tells the result to the fsyncs that only waited for the commit.
     pub(crate) fn tell_followers(&self, result: &std::result::Result<(), Arc<Error>>) {
         let waiting = {
             let mut followers = self.followers.lock();
@@ -160,7 +163,8 @@ impl Log {
         }
     }
 
-    /// Has `done` called at the end of the commit in progress; returns it if there is none.
+    /// Registers `done` to be called at the end of the commit in progress. Returns it if there is
+    /// none.
     pub(crate) fn follow_commit(&self, done: Done) -> Option<Done> {
         let mut followers = self.followers.lock();
         if !followers.commit_in_flight {
@@ -170,7 +174,7 @@ impl Log {
         None
     }
 
-    /// Joins the open group; the group is returned to its first member, which must have it written.
+    /// Joins the open group. Returns the group to its first member, which must have it written.
     pub(crate) fn join(&self, inode: Arc<Inode>, done: Done) -> Option<Arc<FsyncGroup>> {
         let mut gathering = self.gathering.lock();
         gathering.inodes.push(inode);
@@ -179,7 +183,7 @@ impl Log {
         (gathering.inodes.len() == 1).then(|| gathering.group.clone())
     }
 
-    /// Closes the group that gathers, if it is this one, and its inodes are `suitable`.
+    /// Closes the open group if it is `group`, and its inodes are `suitable`.
     pub(super) fn close_if(
         &self,
         group: &Arc<FsyncGroup>,
@@ -190,7 +194,7 @@ impl Log {
         is_closed.then(|| Self::close(&mut gathering))
     }
 
-    /// Closes the open group; `None` if it has no members.
+    /// Closes the open group, or returns `None` if it has no members.
     fn close_waiting(&self) -> Option<ClosedGroup> {
         let mut gathering = self.gathering.lock();
         (!gathering.inodes.is_empty()).then(|| Self::close(&mut gathering))
@@ -204,7 +208,7 @@ impl Log {
     /// Writes a group's log. Returns the group if only a commit can make it durable.
     pub(crate) fn write_for(&self, group: &Arc<FsyncGroup>) -> Option<ClosedGroup> {
         let mut tree_log = self.tree_log_between_commits();
-        // The committer may have taken it.
+        // A commit may have taken the group.
         let mut closed = self.close_if(group, |_| true)?;
         let outcome = if let Some(error) = self.info.aborted() {
             Outcome::Failed(error)
@@ -226,11 +230,11 @@ impl Log {
         packed: Packed,
     ) -> Result<()> {
         let written = self.writeback.write_back_pending(inode, state, transaction, Cause::Fsync, packed);
-        // Data that was taken out of memory is lost: nothing after it may become durable.
+        // Data that was taken out of memory is lost, so no later change may become durable.
         written.map_err(|error| Error::Shared(self.info.abort(error)))
     }
 
-    /// What becomes of a group by this result of writing its log.
+    /// Returns the outcome of a group for this result of writing its log.
     pub(super) fn outcome(&self, tree_log: &mut TreeLog, result: std::result::Result<Durable, Stop>) -> Outcome {
         match result {
             Ok(durable) => Outcome::Durable(durable),
@@ -240,9 +244,9 @@ impl Log {
         }
     }
 
-    /// Gathers the log of the fsyncs that wait for the commit that is about to be written, `next`:
-    /// the group, which is [`ClosedGroup::logged`] once that is durable unless it needs another
-    /// commit, and its log.
+    /// Gathers the log of the fsyncs that wait for the commit `next`, which is about to be written.
+    /// Returns their group and its log. The group becomes [`ClosedGroup::logged`] once the commit
+    /// is durable, unless it needs another commit.
     pub(crate) fn prepare_waiting_log(
         &self,
         tree_log: &mut TreeLog,
@@ -274,13 +278,13 @@ impl Log {
         Ok(Some((closed, log)))
     }
 
-    /// Gives the log up since something could not be read that belongs into it.
+    /// Abandons the log, since something that belongs to it could not be read.
     fn fall_back_after(&self, tree_log: &mut TreeLog, error: Error) -> Outcome {
         self.info.writability.note_error(&error.at(Step::Log(tree_log.generation)));
         self.fall_back(tree_log, Reason::Unreadable)
     }
 
-    /// Gives the log of the open transaction up: from here on only a commit makes anything of it
+    /// Abandons the log of the open transaction: from here on only a commit makes its changes
     /// durable.
     pub(crate) fn fall_back(&self, tree_log: &mut TreeLog, reason: Reason) -> Outcome {
         tracing::debug!(reason = reason.name(), "an fsync becomes a commit");

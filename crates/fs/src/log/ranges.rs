@@ -1,13 +1,14 @@
-//! Sets of entry numbers over which the log speaks for a directory.
+//! Sets of directory entry indices for which the log is authoritative.
 
 use std::collections::BTreeMap;
 
-/// Ranges of entry numbers, first and last, apart from each other by one number at least.
+/// Ranges of indices, first to last. At least one index lies between two ranges.
 #[derive(Debug, Default)]
 pub(super) struct NumberRanges(BTreeMap<u64, u64>);
 
 impl NumberRanges {
-    /// Adds a number. Returns the range that it became part of, if it was not in the set.
+    /// Adds an index. Returns the range that it became part of, or `None` if it was in the set
+    /// already.
     pub(super) fn insert(&mut self, number: u64) -> Option<(u64, u64)> {
         let (mut first, mut last) = (number, number);
         if let Some((&from, &to)) = self.0.range(..=number).next_back() {

@@ -1,10 +1,10 @@
-//! Why an fsync became a commit.
+//! Reasons why an fsync becomes a commit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Step};
 
-/// Why an fsync became a commit.
+/// The reason why an fsync became a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Space that would be logged is in a chunk that the last commit does not have.
@@ -21,22 +21,22 @@ pub enum Reason {
     ManyInodes,
     /// Names changed faster than they could be gathered.
     BusyNames,
-    /// A log would not follow the last superblock's generation.
+    /// The log would not follow the generation of the last superblock.
     Generation,
-    /// Something could not be read.
+    /// Something that the log needs could not be read.
     Unreadable,
     /// An earlier log write of the transaction was abandoned.
     Abandoned,
-    /// The mount is to write no logs.
+    /// The mount options forbid logs.
     NoTreeLog,
-    /// A replay could not be sure to find room for an item that names or xattrs share.
+    /// Replay might find no room for an item that names or xattrs share.
     CrowdedItem,
-    /// The last superblock does not name the algorithm that data is compressed with: once for a
-    /// volume.
+    /// The last superblock lacks the feature flag of the compression algorithm. This happens once
+    /// in a volume.
     NewFeature,
     /// A device has failed that the volume can do without: its superblock has to stay behind.
     DeviceFailed,
-    /// A file has come under the protection of fs-verity, which a log does not express.
+    /// A file came under the protection of fs-verity, which a log can't express.
     Verity,
 }
 
@@ -82,21 +82,23 @@ impl Reason {
     }
 }
 
-/// Why a log can't be written. Each place at which something fails says which of these it is: no
-/// error becomes one by itself.
+/// The reason why a log can't be written. Each place at which something fails chooses one
+/// explicitly: no error is converted automatically.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// A commit has to do.
+    /// A commit has to replace the log.
     Commit(Reason),
-    /// A commit has to do, since what the log needs can't be read: [`Reason::Unreadable`].
+    /// A commit has to replace the log, since what the log needs can't be read:
+    /// [`Reason::Unreadable`].
     Unreadable(Error),
-    /// Nothing can be written any more.
+    /// Nothing can be written any more; the file system is aborted.
     Abort(Error),
 }
 
-/// What a failure means for a write of the log.
+/// Says what a failure means for a write of the log.
 pub(super) trait OrElse<T> {
-    /// A commit has to do: nothing is lost by that, and it fails by itself if it has to.
+    /// A commit has to replace the log. Nothing is lost by that, and the commit itself fails if it
+    /// must.
     fn or_commit(self) -> Result<T, Stop>;
     /// Nothing can be written any more, since this step failed.
     fn or_abort(self, step: Step) -> Result<T, Stop>;
@@ -127,7 +129,7 @@ impl Fallbacks {
         self.0[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Each reason with its count.
+    /// Returns each reason with its count.
     pub fn counts(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.iter().map(|reason| (*reason, self.0[*reason as usize].load(Ordering::Relaxed)))
     }

@@ -1,4 +1,4 @@
-//! The log of the open transaction as it stands on the devices (invariant 16, invariant 17).
+//! The log of the open transaction as it is on the devices (invariant 16, invariant 17).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,9 +15,9 @@ use crate::inode::InodeId;
 pub(crate) struct TreeLog {
     /// The transaction whose log this is.
     pub(super) generation: Generation,
-    /// A commit is in progress: the log of the open transaction can only follow it.
+    /// Whether a commit is in progress. The log of the open transaction can only follow it.
     pub(super) commit_in_flight: bool,
-    /// The log can't be added to: only a commit makes anything durable from here on.
+    /// Whether nothing can be added to the log. From here on only a commit makes changes durable.
     pub(super) abandoned: bool,
     /// The tree of log trees.
     pub(super) root: Option<Root>,
@@ -25,13 +25,13 @@ pub(crate) struct TreeLog {
     pub(super) trees: BTreeMap<TreeId, Root>,
     /// The space of its nodes.
     pub(super) arena: Arena,
-    /// Entry numbers over which the log speaks, by directory.
+    /// Entry indices for which the log is authoritative, by directory.
     pub(super) ranges: HashMap<InodeId, NumberRanges>,
-    /// Directories that are in the log only so that ranges of theirs count.
+    /// Directories that are in the log only because it has ranges of theirs.
     pub(super) holders: HashSet<InodeId>,
-    /// The checksums that it has of data that was written in place.
+    /// The checksums in the log of data that was written in place.
     pub(super) placed_sums: Option<SumMap>,
-    /// What its writes have cost more than a commit would have saved.
+    /// By how many bytes its writes exceeded what their items would take in an empty log.
     pub(super) excess: Excess,
 }
 
@@ -51,8 +51,8 @@ impl TreeLog {
         }
     }
 
-    /// Ends the log: its transaction is closed and will be committed. Returns the log's nodes,
-    /// which stay in use until that is durable.
+    /// Ends the log, since its transaction is closed and will be committed. Returns the log's
+    /// nodes, which stay in use until the commit is durable.
     pub(crate) fn end(&mut self, next: Generation) -> Vec<Logical> {
         let ended = std::mem::replace(self, Self { commit_in_flight: true, ..Self::new(next) });
         ended.arena.into_nodes()

@@ -1,4 +1,4 @@
-//! Writing a group's log: gather, merge, write, publish.
+//! Writes a group's log: gathers, merges, writes and publishes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::fsync_group::Durable;
 use crate::transaction::Transaction;
 
 impl Log {
-    /// Writes the log of a group. It is durable then, or was already.
+    /// Writes the log of a group. The group is durable when this returns, or was durable already.
     #[inline(never)]
     pub(super) fn write_group(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Durable, Stop> {
         match self.begin_write(tree_log, closed)? {
@@ -31,13 +31,13 @@ impl Log {
         }
     }
 
-    /// Of a group of which the log has everything.
+    /// Returns the proof for a group of which the log contains everything already.
     pub(super) fn already_logged(&self) -> Result<Durable, Stop> {
         self.require_no_secret_lag()?;
         self.info.already_durable().map_err(|error| Stop::Abort(Error::not_durable(error)))
     }
 
-    /// Submits the nodes of a group's log; `None` if the log has all of it already.
+    /// Submits the nodes of a group's log. `None` if the log contains everything of it already.
     pub(super) fn begin_write(&self, tree_log: &mut TreeLog, closed: &ClosedGroup) -> Result<Option<LogWrites>, Stop> {
         let _watch = self.info.panics.watch();
         assert!(!tree_log.commit_in_flight, "invariant 16: no log is written beside a commit");
@@ -49,7 +49,7 @@ impl Log {
         Ok(Some(LogWrites { base, log, nodes }))
     }
 
-    /// Makes a log durable whose nodes are under way.
+    /// Makes a log durable whose nodes are in flight.
     pub(super) fn finish_write(&self, tree_log: &mut TreeLog, writes: LogWrites) -> Result<Durable, Stop> {
         let LogWrites { base, log, nodes } = writes;
         let _watch = self.info.panics.watch();
@@ -69,14 +69,15 @@ impl Log {
         Ok(Durable::by(&published))
     }
 
-    /// By invariant 34 a device that has just failed gets no superblock of the generation at which
-    /// the others are durable: a log has that of the commit before it.
+    /// By invariant 34 a device that has just failed must not get a superblock of the generation
+    /// with which the others are durable, but the superblock of a log has the generation of the
+    /// commit before it.
     fn require_no_secret_lag(&self) -> Result<(), Stop> {
         if self.info.volume.has_secret_lag() { Err(Reason::DeviceFailed.into()) } else { Ok(()) }
     }
 
-    /// Gathers and merges the log of a group; `None` if the log has all of it already. `base` is
-    /// the commit that the log follows, and `transaction` the one after it.
+    /// Gathers and merges the log of a group. `None` if the log contains everything of it already.
+    /// `base` is the commit that the log follows, and `transaction` the one after it.
     pub(crate) fn prepare_log(
         &self,
         tree_log: &mut TreeLog,
@@ -98,12 +99,12 @@ impl Log {
         self.info.counters.log_requests.fetch_add(inodes.len() as u64, Ordering::Relaxed);
         let gathered = Gatherer::new(self, base, transaction, group, tree_log).gather(inodes)?;
         if !base.superblock.incompat.contains(self.info.features.compression()) {
-            // By invariant 30; and a log's superblock has no copies that could name it, too.
+            // By invariant 30 the superblock must name the algorithm. A log writes only the primary
+            // superblock, so the copies could not name it.
             return Err(Reason::NewFeature.into());
         }
         if gathered.edits.is_empty() {
-            // The inodes were logged with another group, which can be non-durable only if it
-            // failed.
+            // The inodes were logged with another group. They are durable unless that group failed.
             return Ok(None);
         }
         self.merge_log(tree_log, base, gathered).map(Some)
@@ -149,7 +150,7 @@ impl Log {
     }
 }
 
-/// The root item of a subvolume's log tree: replay reads few of its fields.
+/// Returns the root item of a subvolume's log tree. Replay reads few of its fields.
 fn root_item(root: &Root) -> RootItem {
     RootItem {
         generation: root.generation,

@@ -10,19 +10,19 @@ use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, InodeState, Target};
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// Its number: a listing continues after it.
+    /// The index of the entry: a listing continues after it.
     pub index: DirIndex,
     /// The name.
     pub name: Vec<u8>,
-    /// What it refers to.
+    /// The inode that it refers to.
     pub inode: InodeId,
-    /// The type of that.
+    /// The type of that inode.
     pub file_type: FileType,
 }
 
-/// Two layers of changes to a directory in the order of their numbers; for each number the newer
-/// one takes precedence. Nothing is copied: a listing reads a few entries at a time, and the layers
-/// may hold many.
+/// Merges two layers of changes to a directory in the order of their indices. For the same index
+/// the newer change takes precedence. Nothing is copied: a listing reads a few entries at a time,
+/// and the layers may contain many.
 fn newest_of<'a, T>(
     older: impl Iterator<Item = (&'a DirIndex, T)>,
     newer: impl Iterator<Item = (&'a DirIndex, T)>,
@@ -42,8 +42,8 @@ fn newest_of<'a, T>(
 }
 
 impl Names {
-    /// Entries numbered above `after` and up to `last` of a directory, locked, at most `limit` of
-    /// them, in the order of their numbers.
+    /// Returns the entries of a locked directory whose index is above `after` and at most `last`,
+    /// at most `limit` of them, in the order of their indices.
     pub(crate) fn entries(
         &self,
         dir: InodeId,
@@ -61,8 +61,8 @@ impl Names {
         if from > last || dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(Vec::new());
         }
-        // Newer layers over older ones; each is cut at the limit only after what it removes has
-        // been taken into account.
+        // Newer layers go above older ones. The limit is applied only after removals by newer
+        // layers have been taken into account.
         let mut layers = state.batches().map(|batch| batch.entries.by_number.range(from..=last));
         let (newer, older) = (layers.next(), layers.next());
         let mut overlay = newest_of(older.into_iter().flatten(), newer.into_iter().flatten()).peekable();

@@ -1,4 +1,4 @@
-//! Finding a name in a directory, and what an entry refers to.
+//! Finds a name in a directory, and the inode that an entry refers to.
 
 use ubtrfs_format::{DirIndex, Generation, Ino, ItemType, Key, TreeId};
 
@@ -10,24 +10,24 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId, InodeState, Target};
 use crate::subvolume_entries::EntryLocation;
 
-/// An entry that was found, and its number where that is known without a search.
+/// An entry that was found, with its index if that is known without a search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) index: Option<DirIndex>,
     pub(crate) target: Target,
 }
 
-/// What a directory has of a name.
+/// The result of looking up a name in a directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookupResult {
     pub(crate) found: Option<Found>,
-    /// Bytes of the committed item that all names of this one's hash share, if that was read.
+    /// Bytes of the committed item that all names with the same hash share, if that item was read.
     committed_bytes: Option<usize>,
     seen: DirVersion,
 }
 
-/// The version of a [`LookupResult`]: the number of changes to the directory's names, whether they
-/// were committed, and the commit that was read.
+/// The version of a directory that a [`LookupResult`] has seen: the number of changes to the
+/// directory's names, whether they were committed, and the commit that was read.
 type DirVersion = (u64, bool, Generation);
 
 fn seen(state: &InodeState, committed: &Committed) -> DirVersion {
@@ -40,7 +40,7 @@ impl Names {
         Ok(self.seek_entry(dir, state, name)?.found)
     }
 
-    /// Looks a name up in a directory whose lock the caller holds.
+    /// Looks up a name in a directory whose lock the caller holds.
     pub(crate) fn seek_entry(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<LookupResult> {
         let committed = self.info.committed();
         let mut lookup = LookupResult { found: None, committed_bytes: None, seen: seen(state, &committed) };
@@ -57,8 +57,8 @@ impl Names {
         Ok(lookup)
     }
 
-    /// The entry of a name that was looked up before, in a directory that has been locked again:
-    /// looks it up only if its version has changed.
+    /// Returns the entry of a name that was looked up before, in a directory that has been locked
+    /// again. Looks it up again only if the directory's version has changed.
     pub(crate) fn seek_entry_again(
         &self,
         dir: InodeId,
@@ -69,8 +69,9 @@ impl Names {
         if before.seen == seen(state, &self.info.committed()) { Ok(before) } else { self.seek_entry(dir, state, name) }
     }
 
-    /// Bytes of the committed item that all names of this one's hash share. `lookup` must stem from
-    /// this directory under the same hold of its lock, or from [`Self::seek_entry_again`].
+    /// Returns the bytes of the committed item that all names with the same hash share. `lookup`
+    /// must be from this directory under the same hold of its lock, or from
+    /// [`Self::seek_entry_again`].
     pub(crate) fn committed_bytes(
         &self,
         dir: InodeId,
@@ -85,7 +86,7 @@ impl Names {
         }
     }
 
-    /// What an entry refers to. The caller holds the lock of the directory.
+    /// Returns the inode that an entry refers to. The caller holds the lock of the directory.
     pub(crate) fn resolve(&self, committed: &Committed, dir: InodeId, name: &[u8], target: Target) -> Result<InodeId> {
         let child = TreeId(target.location.objectid);
         match target.subvolume().and_then(|child| self.moved.get(child)) {
@@ -95,15 +96,15 @@ impl Names {
         }
     }
 
-    /// The number of an entry that was found. `found` must stem from this directory under the same
-    /// hold of its lock.
+    /// Returns the index of an entry that was found. `found` must be from this directory under the
+    /// same hold of its lock.
     pub(crate) fn entry_index(&self, dir: InodeId, state: &InodeState, name: &[u8], found: &Found) -> Result<DirIndex> {
         if let Some(index) = found.index {
             return Ok(index);
         }
         if let Some(child) = found.target.subvolume() {
-            // For an inode the reference of its name has it, for a subvolume the root tree, for a
-            // snapshot's empty directory no item.
+            // For an inode, the reference of its name contains the index; for a subvolume, the root
+            // tree does; for a snapshot's empty directory, no item does.
             let place = self.subvolume_entry(child)?.filter(|place| place.is_at(dir, name));
             let after = place.and_then(|place| place.index.0.checked_sub(1)).map(DirIndex);
             let there = after.map(|after| self.entries(dir, state, after, DirIndex(after.0 + 1), 1)).transpose()?;
@@ -122,7 +123,7 @@ impl Names {
         )
     }
 
-    /// The number of an entry of a directory, by a search through all of them.
+    /// Returns the index of an entry of a directory, by a search through all entries.
     fn number_of(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<DirIndex> {
         const AT_ONCE: usize = 1000;
         let mut after = DirIndex(0);
@@ -135,8 +136,8 @@ impl Names {
         }
     }
 
-    /// The number that the next entry of a directory gets; the caller holds its lock and records
-    /// it.
+    /// Returns the index that the next entry of a directory gets, and records it as used. The
+    /// caller holds the directory's lock.
     pub(crate) fn next_index(&self, dir: InodeId, state: &mut InodeState) -> Result<DirIndex> {
         let index = match state.next_index {
             Some(index) => index,
@@ -158,8 +159,9 @@ impl Names {
         Ok(index)
     }
 
-    /// The parent of a directory: the inode that `..` refers to. That of a subvolume's root is the
-    /// directory with the subvolume's entry; the top level is its own parent.
+    /// Returns the parent of a directory: the inode that `..` refers to. The parent of a
+    /// subvolume's root is the directory with the subvolume's entry; the top level is its own
+    /// parent.
     pub(crate) fn parent(&self, dir: InodeId) -> Result<InodeId> {
         if dir.ino == EMPTY_SUBVOLUME_INO {
             return Ok(dir);
@@ -173,7 +175,7 @@ impl Names {
         parent.map(|parent| InodeId::new(dir.subvolume, parent)).ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// Where the entry of a subvolume is; `None` of the top level.
+    /// Returns the location of a subvolume's entry; `None` for the top level.
     pub(crate) fn subvolume_entry(&self, id: TreeId) -> Result<Option<EntryLocation>> {
         match self.moved.get(id) {
             Some(entry) => Ok(Some(entry)),

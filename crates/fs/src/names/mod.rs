@@ -1,5 +1,6 @@
-//! The names of inodes: entries of directories, and what they refer to. A name is looked up in the
-//! open transaction, then in the one that is being committed, then in the committed trees.
+//! The names of inodes: entries of directories, and the inodes that they refer to. A name is looked
+//! up in the open transaction, then in the one that is being committed, then in the committed
+//! trees.
 
 mod listing;
 mod lookup;

@@ -12,15 +12,16 @@ use crate::item_sizes::INODE_ITEM;
 use crate::reserve::Reserver;
 use ubtrfs_space::Demand;
 
-/// Records when inodes were read last.
+/// Records when inodes were last read.
 pub(crate) struct AccessTimes {
     pub(super) info: Arc<FsInfo>,
     pub(super) reserver: Arc<Reserver>,
 }
 
 impl AccessTimes {
-    /// Records an access, as `relatime` does: when the last one is before the last change or a day
-    /// ago. In non-blocking mode it fails, and has changed nothing, where others hold the inode.
+    /// Records an access as `relatime` does: if the recorded access is not later than the last
+    /// change, or a day old. In non-blocking mode this fails, and has changed nothing, if others
+    /// hold the lock of the inode.
     pub(crate) fn touch(&self, inode: &Arc<Inode>) -> Result<()> {
         if self.info.options.no_atime || self.info.check_writable(inode.id.subvolume).is_err() {
             return Ok(());
@@ -41,7 +42,7 @@ impl AccessTimes {
             return Ok(());
         }
         let demand = Demand { edits: 1, item_bytes: INODE_ITEM, ..Demand::default() };
-        // A reader waits for no commit: where there is no space, the access is not recorded.
+        // A read must not wait for a commit: if there is no space, the access is not recorded.
         let reservation = self.reserver.reserve_at_once(demand);
         let mut state = if let Some(state) = inode.try_write() {
             state

@@ -10,7 +10,7 @@ use super::operations::InodeOperations;
 use crate::error::{Errno, Result};
 use crate::inode::{InodeId, InodeState};
 
-/// What stat shows.
+/// The result of stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// The inode.
@@ -19,7 +19,7 @@ pub struct Attributes {
     pub file_type: FileType,
     /// Type and permissions.
     pub mode: u32,
-    /// Names.
+    /// Number of names.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -41,41 +41,42 @@ pub struct Attributes {
     pub ctime: Timespec,
     /// Creation.
     pub btime: Timespec,
-    /// The transaction in which the inode was made: distinguishes it from others that had its
-    /// number before.
+    /// The transaction in which the inode was created. It distinguishes the inode from others that
+    /// had the same number before.
     pub generation: Generation,
 }
 
 enum Attempt {
     Done(Attributes),
-    /// Nothing was changed: so many bytes have to be reserved first.
+    /// Nothing was changed: this many bytes have to be reserved first.
     Takes(u64),
 }
 
 impl InodeOperations {
-    /// What stat shows of an inode.
+    /// Returns what stat shows of an inode.
     pub fn attributes(&self, id: InodeId) -> Result<Attributes> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         Ok(self.attributes_of(id, &state))
     }
 
-    /// Type and permissions of an inode: less work than [`attributes`](Self::attributes).
+    /// Returns type and permissions of an inode, with less work than
+    /// [`attributes`](Self::attributes).
     pub fn mode(&self, id: InodeId) -> Result<u32> {
         Ok(self.info.inode(id)?.read().item.mode)
     }
 
-    /// Bytes of an inode: less work than [`attributes`](Self::attributes).
+    /// Returns the size of an inode in bytes, with less work than [`attributes`](Self::attributes).
     pub fn size(&self, id: InodeId) -> Result<u64> {
         Ok(self.info.inode(id)?.read().item.size)
     }
 
-    /// Flags of an inode, as the format has them: less work than [`attributes`](Self::attributes).
+    /// Returns the on-disk flags of an inode, with less work than [`attributes`](Self::attributes).
     pub fn flags(&self, id: InodeId) -> Result<u64> {
         Ok(self.info.inode(id)?.read().item.flags)
     }
 
-    /// Changes attributes, and no ACL.
+    /// Changes attributes, but no ACL.
     pub fn set_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         self.change_attributes(id, changes, None)
     }
@@ -91,7 +92,7 @@ impl InodeOperations {
         self.change_attributes(id, changes, Some(with))
     }
 
-    /// An error if the size of a file may not be changed, be it to what it is.
+    /// Fails if the size of a file may not be changed, even if the new size is the current one.
     pub fn check_resizable(&self, id: InodeId) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
@@ -109,15 +110,15 @@ impl InodeOperations {
     ) -> Result<Attributes> {
         self.info.check_writable(id.subvolume)?;
         if id.is_placeholder() && changes.size.is_none() {
-            // As by the kernel's driver, this succeeds and leaves nothing.
+            // As in the kernel's driver, this succeeds and changes nothing.
             return self.attributes(id);
         }
         check_real(id)?;
-        // To set both to the present is what everybody may who may write; to set one is not.
+        // A caller that may write may set both times to the present, but not one of them alone.
         let times = [changes.atime, changes.mtime];
         let sets_one = changes.size.is_none() && times.iter().flatten().count() == 1;
         let sets_times = sets_one || times.iter().flatten().any(|time| *time != TimeChange::Now);
-        // An ACL is as much of the permissions as the mode is.
+        // An ACL belongs to the permissions as the mode does.
         let restricted =
             with.is_some() || changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() || sets_times;
         if changes.size.is_some() {
@@ -166,7 +167,7 @@ impl InodeOperations {
         Ok(Attempt::Done(self.attributes_of(id, &state)))
     }
 
-    /// What stat shows of an inode in this state.
+    /// Returns what stat shows of an inode in this state.
     fn attributes_of(&self, id: InodeId, state: &InodeState) -> Attributes {
         let item = &state.item;
         let sector = state.dirty.sector();
@@ -179,8 +180,8 @@ impl InodeOperations {
             // Data that will replace data on disk must not count twice: the kernel may cache the
             // answer for a day.
             let most = written.max(item.size.checked_next_multiple_of(sector).unwrap_or(item.size));
-            // That takes no more than nodes of the file's own tree, and what calls this may have
-            // changed something already.
+            // This reads only nodes of the file's own tree, and the caller may have changed
+            // something already, so it may block.
             let added = ubtrfs_tree::blocking(|| self.added_bytes(id, state)).unwrap_or(unwritten);
             let added = item.nbytes.saturating_add(added);
             added.checked_next_multiple_of(sector).unwrap_or(added).min(most)
@@ -204,8 +205,8 @@ impl InodeOperations {
         }
     }
 
-    /// Bytes by which a file will grow on disk when its dirty data is written back. `None` if that
-    /// takes too long to compute, or can't be computed.
+    /// Returns the bytes by which a file will grow on disk when its dirty data is written back.
+    /// `None` if this takes too long to compute, or can't be computed.
     fn added_bytes(&self, id: InodeId, state: &InodeState) -> Option<u64> {
         /// More dirty ranges than this are not examined.
         const MAX_RANGES: usize = 16;

@@ -1,5 +1,5 @@
-//! Changes of attributes: computed with the inode locked, before the transaction is entered, and
-//! carried out within it.
+//! Changes of attributes. They are computed with the inode locked before the transaction is
+//! entered, and carried out within it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub enum TimeChange {
     To(Timespec),
 }
 
-/// Attributes to change; `None` stays.
+/// Attributes to change. An attribute that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permissions (the type bits are ignored).
@@ -39,15 +39,15 @@ pub struct SetAttributes {
     pub atime: Option<TimeChange>,
     /// Last change of the content.
     pub mtime: Option<TimeChange>,
-    /// Last change of the attributes; the current time without it.
+    /// Last change of the attributes; the current time if `None`.
     pub ctime: Option<Timespec>,
     /// Creation.
     pub btime: Option<Timespec>,
-    /// Set-id bits and capabilities are cleared, as after a write by a process without privileges
-    /// or a change of owner.
+    /// Whether to clear the set-id bits and the capabilities, as after a write by a process without
+    /// privileges or a change of owner.
     pub kill_privileges: bool,
-    /// Set-group-id is cleared of a file that its group may not execute: the process that changes
-    /// it is not in the group.
+    /// Whether to clear set-group-id of a file that its group may not execute, since the process
+    /// that changes it is not in the group.
     pub kill_group_id: bool,
 }
 
@@ -58,8 +58,8 @@ pub type ModeAndXattrPlan<'a> = dyn Fn(u32, Option<&[u8]>) -> Result<(u32, Optio
 pub struct ModeAndXattr<'a> {
     /// The xattr's name.
     pub name: &'a [u8],
-    /// Returns the new mode and the new value of the xattr for the current ones; `None` is no
-    /// xattr. It may be called several times.
+    /// Returns the new mode and the new value of the xattr, given the current ones; `None` means
+    /// that there is no xattr. It may be called several times.
     pub plan: &'a ModeAndXattrPlan<'a>,
 }
 
@@ -76,7 +76,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// Bytes of items that the xattr takes at the most.
+    /// Upper bound of the bytes of items that the xattr takes.
     fn room(&self) -> u64 {
         match &self.xattr {
             XattrChange::Set(value) => (XATTR_ROOM + value.len()) as u64,
@@ -85,7 +85,8 @@ impl Planned {
     }
 }
 
-/// Attributes that change together, in one transaction, and with them a size.
+/// Changes of attributes, and perhaps of an xattr, that are made in one transaction. They may
+/// accompany a change of the size.
 pub(crate) struct AttributeChange<'a> {
     pub(super) changes: &'a SetAttributes,
     pub(super) with: Option<&'a ModeAndXattr<'a>>,
@@ -105,7 +106,7 @@ impl AttributePlan {
 }
 
 impl AttributeChange<'_> {
-    /// Its reservation, with so many bytes for the xattr.
+    /// Returns its reservation, with `room` bytes for the xattr.
     pub(super) fn demand(room: u64) -> Demand {
         Demand { edits: 3, item_bytes: INODE_ITEM + room, global_reserve: UseOfGlobalReserve::All, ..Demand::default() }
     }
@@ -153,25 +154,26 @@ impl AttributeChange<'_> {
     }
 }
 
-/// Bytes of an xattr's item beside the value, at the most.
+/// Upper bound of the bytes of an xattr's item without its value.
 const XATTR_ROOM: usize = ITEM_HEADER_SIZE + DIR_ENTRY_HEADER + MAX_NAME_LEN;
 
-/// A mode without the bits that an unprivileged write or a change of owner clears: set-user-id
-/// always, set-group-id where the group may execute (without that it means mandatory locking).
+/// Returns a mode without the bits that an unprivileged write or a change of owner clears:
+/// set-user-id always, set-group-id if the group may execute (otherwise that bit means mandatory
+/// locking).
 pub(crate) fn without_set_id(mode: u32) -> u32 {
     let mode = mode & !S_ISUID;
     if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
 }
 
-/// Computes what changes of attributes do to an inode.
+/// Computes the effect of changes of attributes on an inode.
 pub(crate) struct AttributePlanner {
     pub(super) info: Arc<FsInfo>,
     pub(super) room: Arc<ItemRoom>,
 }
 
 impl AttributePlanner {
-    /// Bytes of items that a change will take besides the inode item, if the inode does not change
-    /// before.
+    /// Returns the bytes of items that a change takes besides the inode item, as long as the inode
+    /// does not change.
     pub(super) fn room_of_change(&self, id: InodeId, change: &AttributeChange<'_>) -> Result<u64> {
         match change.with {
             Some(with) => Ok(self.plan_xattr(id, &self.info.inode(id)?.read(), with)?.room()),

@@ -6,13 +6,13 @@ use super::write_at::WriteAt;
 use crate::error::{Errno, Result};
 use crate::inode::{EMPTY_SUBVOLUME_INO, Inode, InodeId, InodeState};
 
-/// An error if the inode is only the placeholder of a subvolume that is elsewhere: it has no items
-/// that could change.
+/// Fails with `EPERM` if the inode is only the placeholder of a subvolume that is elsewhere: it has
+/// no items that could change.
 pub(crate) fn check_real(id: InodeId) -> Result<()> {
     if id.ino == EMPTY_SUBVOLUME_INO { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-/// An error unless `name` can be a new entry's.
+/// Fails if `name` can't be the name of a new entry.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name == b"." || name == b".." {
         return Err(Errno::EXIST.into());
@@ -26,18 +26,18 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// An error if the inode may not be changed at all.
+/// Fails if the inode is immutable.
 pub(crate) fn check_mutable(state: &InodeState) -> Result<()> {
     if state.item.flags & InodeFlags::IMMUTABLE != 0 { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-/// An error if the inode may not be changed but by what it grows by.
+/// Fails if the inode is immutable or append-only.
 pub(crate) fn check_unrestricted(state: &InodeState) -> Result<()> {
     let restricted = state.item.flags & InodeFlags::PROTECTING != 0;
     if restricted { Err(Errno::PERM.into()) } else { Ok(()) }
 }
 
-/// An error if the content may not be changed, since fs-verity protects it (invariant 57).
+/// Fails if the content may not be changed, since fs-verity protects it (invariant 57).
 pub(crate) fn check_no_verity(state: &InodeState) -> Result<()> {
     if has_verity(state) { Err(Errno::PERM.into()) } else { Ok(()) }
 }
@@ -47,7 +47,7 @@ pub(crate) fn has_verity(state: &InodeState) -> bool {
     state.item.flags & InodeFlags::RO_VERITY != 0
 }
 
-/// An error if flags forbid a write.
+/// Fails if flags of the inode forbid a write.
 pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
     check_no_verity(state)?;
     match at {
@@ -57,7 +57,7 @@ pub(crate) fn check_may_write(state: &InodeState, at: WriteAt) -> Result<()> {
     }
 }
 
-/// An error if a directory may not lose this inode's name.
+/// Fails if the flags of the directory or of the inode forbid to remove this inode's name.
 pub(crate) fn check_removable_from(dir: &Inode, inode: &Inode) -> Result<()> {
     check_unrestricted(&dir.read())?;
     check_unrestricted(&inode.read())

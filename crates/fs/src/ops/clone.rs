@@ -1,7 +1,7 @@
-//! Reflinks: a range of a file shares the extents of another.
+//! Reflinks: a range of a file gets to share the extents of another file.
 //!
-//! Inline content is copied, since only extents can be shared. Reserved space becomes a hole: if it
-//! were shared, it could not be overwritten in place, which is its only purpose.
+//! Inline content is copied, since only extents can be shared. Preallocated space becomes a hole:
+//! shared space could not be overwritten in place, which is its only purpose.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -26,58 +26,59 @@ use ubtrfs_space::Demand;
 const AT_ONCE: usize = 64;
 /// Pieces of the destination that one step may displace.
 const MAX_DISPLACED: usize = 2048;
-/// Bytes of files of which each may be shared whole without taking long.
+/// The most bytes of a file that can be shared as a whole without taking long.
 const SHORT: u64 = 128 << 10;
-/// Bytes of a file extent item, of one that it may be split from, and of the reference to its
-/// extent.
+/// Bytes of a file extent item, of the second one if a file extent item is split, and of the
+/// reference to its extent.
 const PIECE_BYTES: u64 = 2 * FILE_EXTENT_ITEM + DATA_REF_BYTES;
 /// Bytes of an `EXTENT_DATA_REF` that an extent gets.
 const DATA_REF_BYTES: u64 = 53;
 
-/// A step, found before the transaction is entered.
+/// The plan of a step, made before the transaction is entered.
 struct ClonePlan {
-    /// Pieces of the source, or nothing if it is to be copied.
+    /// Pieces of the source; empty if the content is copied.
     pieces: Vec<Mapped>,
-    /// Bytes of the destination that the step ends after.
+    /// Bytes of the destination that the step covers.
     len: u64,
-    /// The content, if it can't be shared.
+    /// The content to copy if it can't be shared.
     copied: Option<Vec<u8>>,
     growth: Option<GrowthPlan>,
-    /// Content of the destination that has to leave its inode.
+    /// Inline content of the destination that has to move to an extent.
     inline: Option<Vec<u8>>,
     /// Bytes that the destination frees.
     freed: u64,
-    /// Extents that it frees.
+    /// Number of extents that the destination frees.
     displaced: usize,
-    /// Data on its way to the device that comes to be shared.
+    /// Ordered extents of the source that the destination gets to share.
     in_flight: Vec<Arc<OrderedExtent>>,
 }
 
 /// The result of a step.
 enum CloneStep {
     Done(u64),
-    /// What is to be shared must be committed before.
+    /// The extents to share must be committed first.
     NeedsCommit,
 }
 
-/// Ranges of two files, or of one.
+/// The source range and the destination range, in two files or in one.
 struct Ends<'a> {
     source: &'a Arc<Inode>,
     from: u64,
-    /// Where the source ended before the first step, which may be what has extended it.
+    /// The size of the source before the first step. Steps may have extended the source if it is
+    /// the destination, too.
     source_end: u64,
     target: &'a Arc<Inode>,
     to: u64,
 }
 
 impl FileOperations {
-    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
-    /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
-    /// fewer where the source ends, where the range does not end with a sector, and after an error
-    /// in between.
+    /// Makes the `len` bytes of `target` from `to_offset` on equal to those of `source` from
+    /// `from_offset` on, by sharing extents. Returns the number of bytes that it shared. These are
+    /// fewer than `len` if the source ends, if the range does not end with a sector, and if an
+    /// error occurs after the first step.
     ///
-    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
-    /// checksums and the other has not. `EINVAL` if the ranges overlap.
+    /// `EOPNOTSUPP` if the ranges can't share: an offset is not a multiple of the sector size, or
+    /// only one of the files has checksums. `EINVAL` if the ranges overlap.
     pub fn clone_range(
         &self,
         source: InodeId,
@@ -89,8 +90,8 @@ impl FileOperations {
         self.clone_steps(source, from_offset, target, to_offset, len, usize::MAX)
     }
 
-    /// The same of the first extents of the range, as many as take no long time. Zero only where
-    /// nothing is to be shared.
+    /// Does the same for the first extents of the range, as many as can be shared in a short time.
+    /// Returns zero only if there is nothing to share.
     pub fn clone_some(
         &self,
         source: InodeId,
@@ -99,18 +100,18 @@ impl FileOperations {
         to_offset: u64,
         len: u64,
     ) -> Result<u64> {
-        /// Each of these takes up to 64 extents, and at most three are commits.
+        /// Each step takes up to 64 extents, and there are at most three commits.
         const STEPS: usize = 20;
         self.clone_steps(source, from_offset, target, to_offset, len, STEPS)
     }
 
-    /// Makes `len` bytes of a file from `to_offset` on the same as those of another from
-    /// `from_offset` on, by sharing their extents. Returns the number of bytes that it shared:
-    /// fewer where the source ends, where the range does not end with a sector, after `most_steps`
-    /// transactions' worth of extents, and after an error in between.
+    /// Makes the `len` bytes of `target` from `to_offset` on equal to those of `source` from
+    /// `from_offset` on, by sharing extents. Returns the number of bytes that it shared. These are
+    /// fewer than `len` if the source ends, if the range does not end with a sector, after
+    /// `most_steps` steps (each a transaction), and if an error occurs after the first step.
     ///
-    /// `EOPNOTSUPP` if these can't share: the offsets are not those of sectors, or one file has
-    /// checksums and the other has not. `EINVAL` if the ranges overlap.
+    /// `EOPNOTSUPP` if the ranges can't share: an offset is not a multiple of the sector size, or
+    /// only one of the files has checksums. `EINVAL` if the ranges overlap.
     fn clone_steps(
         &self,
         source: InodeId,
@@ -133,8 +134,8 @@ impl FileOperations {
             match self.clone_step(&ends, len - done) {
                 Ok(CloneStep::Done(0)) => break,
                 Ok(CloneStep::Done(bytes)) => done += bytes,
-                // A concurrent writer must not make this loop forever: what was shared stays so,
-                // and the rest is copied.
+                // A concurrent writer must not make this loop forever. The part that is shared
+                // stays shared, and the caller copies the rest.
                 Ok(CloneStep::NeedsCommit) if commits < 3 && (done == 0 || ubtrfs_tree::may_block()) => {
                     ubtrfs_tree::ensure_may_block()?;
                     commits += 1;
@@ -149,7 +150,8 @@ impl FileOperations {
         Ok(done)
     }
 
-    /// Whether files are unlocked and so small that to share one with the other takes no time.
+    /// Returns whether both files are unlocked and so small that sharing one with the other takes
+    /// no time.
     pub fn is_clone_short(&self, source: InodeId, target: InodeId) -> bool {
         let is_small = |inode: &Inode| inode.try_read().is_some_and(|state| state.item.size <= SHORT);
         [source, target].into_iter().all(|id| self.info.inodes.get(id).is_some_and(|inode| is_small(&inode)))
@@ -165,14 +167,15 @@ impl FileOperations {
         }
     }
 
-    /// How many of the requested bytes can be shared.
+    /// Returns how many of the requested bytes can be shared.
     fn bytes_to_clone(&self, source: &Arc<Inode>, from: u64, target: &Arc<Inode>, to: u64, len: u64) -> Result<u64> {
         let sector = u64::from(self.info.volume.sector_size());
         let fits = |offset: u64| offset.checked_add(len).is_some_and(|end| end <= MAX_FILE_SIZE);
         if !fits(from) || !fits(to) {
             return Err(Errno::INVAL.into());
         }
-        // Not both at a time: they may be the same file, and a writer may wait between two readers.
+        // The locks are not held together: both may be of one file, and a writer may wait between
+        // two readers of it.
         let size = source.read().item.size;
         let target_size = target.read().item.size;
         let len = len.min(size.saturating_sub(from));
@@ -188,8 +191,8 @@ impl FileOperations {
         self.whole_sectors(len, from + len == size && to + len >= target_size)
     }
 
-    /// As much of `len` bytes as can be shared: all of them only where both files end there, since
-    /// the last sector is shared whole.
+    /// Returns how many of `len` bytes can be shared: all of them only if both files end there,
+    /// since the last sector is shared as a whole; otherwise the whole sectors.
     fn whole_sectors(&self, len: u64, ends_both: bool) -> Result<u64> {
         let len = if ends_both { len } else { len - len % u64::from(self.info.volume.sector_size()) };
         if len == 0 { Err(Errno::OPNOTSUPP.into()) } else { Ok(len) }
@@ -212,8 +215,8 @@ impl FileOperations {
         result
     }
 
-    /// How many pieces a range may have when its dirty data is written back; `most` if there are
-    /// more.
+    /// Returns how many pieces a range may have when its dirty data is written back, at most
+    /// `most`.
     fn pieces_at_most(&self, id: InodeId, state: &InodeState, range: Range<u64>, most: usize) -> Result<usize> {
         let map = self.info.view(id, state).map()?;
         let mapped = map.with_stack(state, |stack| -> Result<usize> {
@@ -234,8 +237,8 @@ impl FileOperations {
         if locked.get(source).dead || locked.get(target).dead {
             return Err(Errno::NOENT.into());
         }
-        // Checked under the locks: a file that was emptied in between may have another flag and new
-        // data.
+        // This is checked under the locks: a file that was emptied in between may have another flag
+        // and new data.
         if locked.get(source).has_checksums() != locked.get(target).has_checksums() {
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -252,7 +255,7 @@ impl FileOperations {
         )
     }
 
-    /// The next step.
+    /// Plans the next step, or returns the result that ends the operation.
     fn plan_step(
         &self,
         ends: &Ends<'_>,
@@ -261,8 +264,9 @@ impl FileOperations {
         most: usize,
     ) -> Result<ControlFlow<CloneStep, ClonePlan>> {
         let (source, target) = (ends.source.id, ends.target.id);
-        // Of a subvolume that goes later than this, the commit of the transaction drops nothing
-        // before it adds references to its data.
+        // If one of the subvolumes is released only after this check, the commit of this
+        // transaction adds the references of this step before it drops any of the data of the
+        // subvolume.
         if [source, target].iter().any(|id| self.info.deleted.is_released(id.subvolume)) {
             return Err(Errno::STALE.into());
         }
@@ -272,7 +276,7 @@ impl FileOperations {
         }
         check_unrestricted(locked.get(target))?;
         check_no_verity(locked.get(target))?;
-        // Others may have truncated or extended them meanwhile.
+        // Other operations may have truncated or extended the files meanwhile.
         let mut sizes = (locked.get(source).item.size, locked.get(target).item.size);
         if source == target {
             sizes.0 = sizes.0.min(ends.source_end);
@@ -295,7 +299,7 @@ impl FileOperations {
             return Ok(());
         }
         let packed = self.writeback.pack_pending(inode.id, state, Cause::Pressure)?;
-        // Where a commit began just now, the caller will notice.
+        // If a commit began just now, the caller will notice.
         self.start_writeback(inode, state, Cause::Pressure, packed).map(|_| ())
     }
 
@@ -329,7 +333,8 @@ impl FileOperations {
             len.min(pieces.last().map_or(0, |last| last.end() - ends.from))
         };
         if source.subvolume != target.subvolume && self.has_uncommitted(&pieces) {
-            // The log of one subvolume does not know what the log of the other has of the extents.
+            // The log of one subvolume does not know which of these extents the log of the other
+            // contains.
             return Ok(None);
         }
         let state = locked.get(target);
@@ -338,7 +343,7 @@ impl FileOperations {
         let displaced = map.with_stack(state, |stack| {
             stack.pieces(range.clone()).take(MAX_DISPLACED).collect::<std::result::Result<Vec<_>, _>>()
         })?;
-        // The extents that one step frees are bounded, too (invariant 26).
+        // The number of extents that one step frees is bounded, too (invariant 26).
         let len = match displaced.last().map(Mapped::end).filter(|end| *end < range.end) {
             Some(end) => end - ends.to,
             None => len,
@@ -348,7 +353,7 @@ impl FileOperations {
         let in_flight = if self.info.options.faults().repeats_in_flight() {
             locked.get(source).ordered.iter().cloned().collect()
         } else if source == target {
-            // It has them already.
+            // The file has these ordered extents already.
             Vec::new()
         } else {
             in_flight(locked.get(source), &pieces)
@@ -364,7 +369,8 @@ impl FileOperations {
         Ok(Some(ClonePlan { pieces, len, copied, growth, inline, freed, displaced: extents_of(&displaced), in_flight }))
     }
 
-    /// Whether no commit has all of the extents or the checksums of their data.
+    /// Whether an extent of the pieces, or the checksums of its data, are of an open transaction,
+    /// so that no commit has them yet.
     fn has_uncommitted(&self, pieces: &[Mapped]) -> bool {
         let transactions = self.info.open_transactions();
         pieces.iter().any(|mapped| match &mapped.piece {
@@ -398,7 +404,7 @@ impl FileOperations {
             state.reserved += added;
             state.dirty.write(ends.to, &content);
             if ends.to == 0 {
-                // Two sectors of metadata are reserved.
+                // The reservation includes two sectors of metadata.
                 state.dirty.add_inline_room(self.info.largest_inline());
             }
         } else {
@@ -431,7 +437,7 @@ impl FileOperations {
     }
 }
 
-/// Data in flight of the pieces, which reads and fsyncs of the destination need.
+/// Returns the ordered extents of the pieces, which reads and fsyncs of the destination need.
 fn in_flight(state: &InodeState, pieces: &[Mapped]) -> Vec<Arc<OrderedExtent>> {
     let places = pieces.iter().filter_map(|mapped| match &mapped.piece {
         Piece::Extent(extent) => {
@@ -464,8 +470,8 @@ mod tests {
         (image, fs.unwrap())
     }
 
-    /// A reflink proceeds in steps, and a step waits for space and for locks: the state of a file
-    /// may have changed by then.
+    /// A reflink proceeds in steps, and a step waits for space and for locks, so the state of a
+    /// file may have changed when the step gets them.
     #[test]
     fn a_file_that_lost_its_checksums_meanwhile_shares_nothing() {
         let (_image, fs) = mounted();
@@ -485,7 +491,8 @@ mod tests {
         }
     }
 
-    /// The first step extends the file, of which the rest of the range then is no end any more.
+    /// The first step extends the file, so the rest of the range does not end at the end of the
+    /// file any more.
     #[test]
     fn the_end_of_a_file_is_shared_with_itself_though_that_has_grown() {
         let (_image, fs) = mounted();

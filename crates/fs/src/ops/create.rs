@@ -16,14 +16,15 @@ use crate::item_sizes::{INLINE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM, name_items,
 use crate::transaction::Transaction;
 use ubtrfs_space::Demand;
 
-/// What a new inode is to be.
+/// The attributes of an inode to be created.
 #[derive(Clone, Debug, Default)]
 pub struct NewInode {
     /// Type and permissions.
     pub mode: u32,
     /// Owner.
     pub uid: u32,
-    /// Group; a directory with the set-group-id bit gives its own instead.
+    /// Group. It is ignored if the directory has the set-group-id bit: the inode gets the
+    /// directory's group.
     pub gid: u32,
     /// Device number of device nodes.
     pub rdev: u64,
@@ -31,8 +32,8 @@ pub struct NewInode {
     pub symlink_target: Vec<u8>,
     /// Its first xattrs, such as an inherited ACL.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The flags of a regular file or directory, in place of those that it gets from its directory
-    /// and the mount: of [`SETTABLE_FLAGS`] and `NODATASUM`.
+    /// The flags of a regular file or directory, instead of those that it would get from its
+    /// directory and the mount. Allowed are the [`SETTABLE_FLAGS`] and `NODATASUM`.
     pub flags: Option<u64>,
 }
 
@@ -40,7 +41,7 @@ pub struct NewInode {
 const INHERITED: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
 impl DirectoryOperations {
-    /// Makes an inode and its first name. The caller gets a reference to it, as from a lookup.
+    /// Creates an inode with its first name. The caller gets a reference to it, as from a lookup.
     pub fn create(&self, dir: InodeId, name: &[u8], new: &NewInode) -> Result<InodeId> {
         check_name(name)?;
         let is_regular = FileType::from_mode(new.mode) == FileType::Regular;
@@ -60,7 +61,8 @@ impl DirectoryOperations {
         let child = Arc::new(Inode::new(id, child_state));
         {
             let mut child_state = child.write();
-            // As soon as a commit has its item, who asks for its number finds it there.
+            // The inode is in the table before a commit has its item, so that a lookup by number
+            // finds it there.
             self.info.inodes.reference(id);
             self.info.inodes.insert_new(&child);
             let transaction = self.info.gate.enter();
@@ -73,8 +75,8 @@ impl DirectoryOperations {
         Ok(id)
     }
 
-    /// Makes a file without a name (`O_TMPFILE`). The caller gets a reference to it; without a
-    /// link, the file is deleted with the last reference.
+    /// Creates a file without a name (`O_TMPFILE`). The caller gets a reference to it. Unless the
+    /// file gets a link, it is deleted with the last reference.
     pub fn create_unnamed(&self, dir: InodeId, new: &NewInode) -> Result<InodeId> {
         check_real(dir).map_err(|_| Errno::OPNOTSUPP)?;
         let subvolume = self.info.check_writable(dir.subvolume)?;
@@ -92,8 +94,8 @@ impl DirectoryOperations {
         state.item.nlink = 0;
         let child = Arc::new(Inode::new(id, state));
         let mut child_state = child.write();
-        // Who frees orphans that a crash has left finds by the table that this one is none of them,
-        // as soon as a commit has its item.
+        // The inode is in the table before a commit has its item. The code that frees the orphans
+        // that a crash left finds it there, and so knows that it is not one of them.
         self.info.inodes.reference(id);
         self.info.inodes.insert_new(&child);
         let transaction = self.info.gate.enter();
@@ -145,7 +147,7 @@ impl DirectoryOperations {
         InodeState::new(item, false, true, self.info.volume.sector_size())
     }
 
-    /// A new inode becomes part of the transaction.
+    /// Makes a new inode part of the transaction.
     fn be_born(&self, child: &Arc<Inode>, state: &mut InodeState, new: &NewInode, transaction: &Transaction) {
         state.join(child, transaction);
         state.item.generation = transaction.generation;
@@ -161,9 +163,10 @@ impl DirectoryOperations {
     }
 }
 
-/// The demand of a new name and a new inode. All items of new inodes follow those of existing ones:
-/// they change adjacent leaves, however many they are. `joined`: the directory has changed in the
-/// open transaction, so that its inode item and the end of its entries have been reserved already.
+/// Returns the reservation for a new name and a new inode. All items of new inodes follow those of
+/// existing ones, so they change adjacent leaves, however many inodes there are. `joined` says that
+/// the directory has changed in the open transaction already, so that space for its inode item and
+/// the end of its entries is reserved.
 fn creation_demand(name: &[u8], new: &NewInode, joined: bool) -> Demand {
     let xattrs: u64 = new.xattrs.iter().map(|(name, value)| xattr_item(name, value.len())).sum();
     let symlink = INLINE_EXTENT_ITEM + new.symlink_target.len() as u64;
@@ -174,12 +177,12 @@ fn creation_demand(name: &[u8], new: &NewInode, joined: bool) -> Demand {
     }
 }
 
-/// The target of an entry that refers to an inode.
+/// Returns the target of an entry that refers to an inode.
 pub(crate) fn inode_target(id: InodeId, file_type: FileType) -> Target {
     Target { location: Key::new(id.ino.0, ItemType::INODE_ITEM, 0), file_type }
 }
 
-/// Adds an entry to a directory that has joined the transaction, with the directory's next number.
+/// Adds an entry to a directory that has joined the transaction, with the directory's next index.
 pub(crate) fn add_entry(dir: &mut InodeState, name: Name, index: DirIndex, target: Target, time: Timespec) {
     dir.item.size = dir.item.size.saturating_add(2 * name.len() as u64);
     names_change(dir, time);
@@ -206,13 +209,13 @@ impl DirectoryOperations {
         Ok(self.info.inode(id)?.read().pending.generation == open)
     }
 
-    /// The whiteout that a rename leaves in a directory.
+    /// Returns the whiteout that a rename leaves in a directory.
     pub(super) fn new_whiteout(&self, id: InodeId, (uid, gid): (u32, u32), parent: &InodeState) -> Arc<Inode> {
         let new = NewInode { mode: S_IFCHR, uid, gid, ..NewInode::default() };
         Arc::new(Inode::new(id, self.new_state(parent, &new, self.info.now())))
     }
 
-    /// Adds a [new](Self::new_whiteout) whiteout, whose `state` is locked; the caller makes its
+    /// Adds a [new](Self::new_whiteout) whiteout, whose `state` is locked. The caller adds its
     /// entry.
     pub(super) fn add_whiteout(
         &self,

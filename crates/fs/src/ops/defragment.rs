@@ -1,7 +1,8 @@
-//! Defragmentation: parts of a file that lie in many places on disk are rewritten, in few.
+//! Defragmentation: rewrites parts of a file that lie in many places on disk, so that they lie in
+//! few.
 //!
-//! Content, size and times stay as they are. Each step is an overwrite with the same bytes as far
-//! as the transaction is concerned; only where they go does not depend on the inode's flags.
+//! Content, size and times stay as they are. For the transaction each step is an overwrite with the
+//! same bytes, except that the inode's flags do not decide where the bytes go.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -18,13 +19,14 @@ use ubtrfs_space::Demand;
 
 /// Bytes that one step rewrites, with the inode locked.
 const STEP: u64 = 8 << 20;
-/// The same where a level may be asked for that takes long; a compressed extent is smaller anyway.
+/// The same if the caller may have chosen a slow compression level; a compressed extent is smaller
+/// anyway.
 const STEP_COMPRESSING: u64 = 1 << 20;
-/// Pieces of a file that one step looks at, and so displaces (invariant 26).
+/// Pieces of a file that one step looks at, and so the most that it displaces (invariant 26).
 const PIECES: usize = 2048;
-/// Fragments after which a step looks for the first time whether it needs no others.
+/// Number of fragments after which a step checks for the first time whether it has found enough.
 const FIRST_LOOK: usize = 4;
-/// Attempts at a step between which commits come.
+/// Attempts at a step that commits interrupt.
 const ATTEMPTS: usize = 3;
 
 /// How a file is defragmented.
@@ -32,44 +34,44 @@ const ATTEMPTS: usize = 3;
 pub struct Defragmentation {
     /// The part of the file.
     pub range: Range<u64>,
-    /// What lies in one place with so many bytes stays there.
+    /// A contiguous part of the file of at least this many bytes stays where it is.
     pub extent_threshold: u64,
-    /// How what is rewritten is compressed.
+    /// How the rewritten data is compressed.
     pub compression: Recompression,
-    /// Extents that are shared with other files or snapshots are rewritten, too, and take space
-    /// of their own from then on.
+    /// Whether extents that are shared with other files or snapshots are rewritten, too, so that
+    /// they take space of their own from then on.
     pub unshare: bool,
 }
 
 impl Default for Defragmentation {
-    /// As the kernel does where nothing is said, but that shared extents stay.
+    /// The kernel's defaults, except that shared extents stay.
     fn default() -> Self {
         let extent_threshold = 256 << 10;
         Self { range: 0..u64::MAX, extent_threshold, compression: Recompression::Keep, unshare: false }
     }
 }
 
-/// What a look at a file found.
+/// The result of a search for a run to rewrite.
 struct Found {
-    /// What is to be rewritten.
+    /// The part to rewrite.
     run: Option<DefragmentRun>,
-    /// Where to look next if there is nothing.
+    /// Where the next search begins if there is no such part.
     next: u64,
 }
 
 impl FileOperations {
-    /// Rewrites parts of a regular file so that they lie in fewer places on disk, or are
-    /// compressed otherwise. Content and times stay. Returns how many bytes were rewritten; what
-    /// was done stays done after an error.
+    /// Rewrites parts of a regular file so that they lie in fewer places on disk, or are compressed
+    /// in another way. Content and times stay. Returns the number of bytes that were rewritten.
+    /// After an error the finished steps stay done.
     ///
     /// It takes as much free space as it writes, until the next commit frees the old extents.
-    /// `EINVAL` if it is no regular file.
+    /// `EINVAL` if the inode is not a regular file.
     pub fn defragment(&self, id: InodeId, how: &Defragmentation) -> Result<u64> {
         self.defragment_while(id, how, &|| true)
     }
 
-    /// The same, but it ends with `ECANCELED` once `goes_on` says no, which it is asked before each
-    /// part.
+    /// Does the same, but calls `goes_on` before each part, and ends with `ECANCELED` once it
+    /// returns false.
     pub fn defragment_while(&self, id: InodeId, how: &Defragmentation, goes_on: &dyn Fn() -> bool) -> Result<u64> {
         self.info.check_writable(id.subvolume)?;
         let inode = self.info.inode(id)?;
@@ -97,7 +99,8 @@ impl FileOperations {
             attempts += 1;
             let written = self.rewrite_run(&inode, how, at, before.as_ref(), &run)?;
             match written {
-                // A commit took it meanwhile, which goes by the inode's flags.
+                // A commit has taken the dirty data meanwhile, and wrote it according to the
+                // inode's flags.
                 None if attempts < ATTEMPTS => continue,
                 Some(written) => {
                     moved += written.range.end - written.range.start;
@@ -110,7 +113,7 @@ impl FileOperations {
         }
     }
 
-    /// Looks for the first part from `at` on that is worth being rewritten.
+    /// Looks for the first part from `at` on that is worth rewriting.
     fn find_run(
         &self,
         id: InodeId,
@@ -125,7 +128,7 @@ impl FileOperations {
         let mut fragments = Fragments::new(policy);
         let mut sharing = self.writeback.sharing(id);
         let step = if matches!(how.compression, Recompression::With { .. }) { STEP_COMPRESSING } else { STEP };
-        // A look at all fragments takes longer the more there are.
+        // Checking all fragments takes longer the more there are.
         let mut next_look = FIRST_LOOK;
         let map = self.info.view(id, state).map()?;
         let looked_until = map.with_stack(state, |stack| -> Result<u64> {
@@ -150,13 +153,13 @@ impl FileOperations {
             Ok(until)
         })?;
         let run = fragments.first_run(before, step);
-        // What follows the last fragment may make it worth it.
+        // The data behind the last fragment may make that fragment worth rewriting.
         let last = fragments.last().filter(|last| last.end == looked_until && last.start > at && looked_until < end);
         Ok(Found { run, next: last.map_or(looked_until.max(at + 1), |last| last.start) })
     }
 
-    /// Rewrites a run that was found from `at` on, as far as it is there still. `None` if that
-    /// must be tried again.
+    /// Rewrites a run that was found from `at` on, as far as it still exists. `None` if this must
+    /// be tried again.
     fn rewrite_run(
         &self,
         inode: &Arc<Inode>,

@@ -1,7 +1,7 @@
-//! A file comes under the protection of fs-verity (invariant 57).
+//! Protecting a file by fs-verity (invariant 57).
 //!
-//! Its descriptor, its tree of hashes and the flag that says so are one change of one transaction,
-//! so a crash leaves all of them or a file like others. No log is written of it.
+//! The descriptor of the file, its Merkle tree and the inode flag are changed in one transaction,
+//! so after a crash the file has all of them or none. No log of the file is written.
 
 use ubtrfs_file::{VerityBuilder, VerityItems, VerityParameters};
 use ubtrfs_format::items::{FileType, InodeFlags};
@@ -15,17 +15,18 @@ use ubtrfs_space::Demand;
 
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
-/// The part of the mount's memory that a tree of hashes may take.
+/// The Merkle tree may take one part in this many of the mount's memory.
 const PART: usize = 16;
 
 impl FileOperations {
-    /// Puts a file under the protection of fs-verity, for good: when this returns, it is durable
-    /// that its content is what it is now, and that nobody writes to it. A crash before leaves a
-    /// file like others.
+    /// Protects a file by fs-verity, permanently. When this returns, it is durable that the content
+    /// stays as it is and that nobody can write to it. After a crash before that, the file is not
+    /// protected.
     ///
-    /// `EEXIST` if it is protected already, `EISDIR` and `EINVAL` if it is no regular file,
-    /// `EINVAL` for parameters that fs-verity does not have, `ETXTBSY` if the file is being written
-    /// to, and `EFBIG` if its tree of hashes takes more than a sixteenth of the mount's memory.
+    /// `EEXIST` if it is protected already, `EISDIR` or `EINVAL` if it is not a regular file,
+    /// `EINVAL` for parameters that fs-verity does not allow, `ETXTBSY` if the file is being
+    /// written to, and `EFBIG` if its Merkle tree takes more than a sixteenth of the mount's
+    /// memory.
     pub fn enable_verity(&self, id: InodeId, parameters: &VerityParameters) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;

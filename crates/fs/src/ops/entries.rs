@@ -1,4 +1,5 @@
-//! Entries of directories: found before inodes are locked, and found again with the locks held.
+//! Entries of directories. They are looked up before inodes are locked, and verified with the locks
+//! held.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use crate::item_sizes::{INODE_ITEM, ORPHAN_ITEM, name_items};
 use crate::names::{Found, LookupResult, Names};
 use ubtrfs_space::Demand;
 
-/// What a name edit takes at the worst: entry by hash and by number, reference, two inode items, an
-/// orphan item.
+/// Returns the upper bound of what a change of a name takes: the entry by hash and by index, the
+/// reference, two inode items and an orphan item.
 pub(crate) fn name_demand(name: &[u8]) -> Demand {
     Demand { edits: 6, item_bytes: name_items(name) + 2 * INODE_ITEM + ORPHAN_ITEM, ..Demand::default() }
 }
@@ -29,30 +30,31 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Whether the entry is a subvolume's, be it only the empty directory that a snapshot shows in
-    /// its place.
+    /// Whether the entry is that of a subvolume. A snapshot may show only an empty directory in its
+    /// place.
     pub(crate) fn is_root(&self) -> bool {
         self.target.subvolume().is_some()
     }
 
-    /// Whether it refers to another subvolume.
+    /// Whether the entry leads into another subvolume.
     pub(crate) fn is_subvolume(&self) -> bool {
         self.is_root() && !self.is_empty_subvolume()
     }
 
-    /// Whether it is the empty directory that a snapshot shows in place of a subvolume.
+    /// Whether a snapshot shows an empty directory in place of the subvolume.
     pub(crate) fn is_empty_subvolume(&self) -> bool {
         self.inode.id.ino == EMPTY_SUBVOLUME_INO
     }
 }
 
-/// Finds entries of directories, and says where new ones may be added.
+/// Looks up entries of directories, and checks whether new ones may be added.
 pub(crate) struct Entries {
     pub(super) info: Arc<FsInfo>,
     pub(super) names: Arc<Names>,
     pub(super) room: Arc<ItemRoom>,
-    /// Held by a rename that moves a directory to another one, so that no cycle can arise; and by
-    /// what makes and deletes subvolumes, so that nothing comes into one that is being deleted.
+    /// A rename between two directories holds this lock, so that no cycle can arise. The creation
+    /// and deletion of subvolumes holds it, too, so that nothing is added to a subvolume that is
+    /// being deleted.
     pub(super) rename_lock: Mutex<()>,
 }
 
@@ -62,7 +64,8 @@ impl Entries {
         Ok(self.seek_named(dir, name)?.1)
     }
 
-    /// Finds what a name refers to, if anything, with the result of the lookup.
+    /// Looks up a name. Returns the result of the lookup, and the entry with its inode if there is
+    /// one.
     pub(crate) fn seek_named(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<(LookupResult, Option<Named>)> {
         let state = dir.read();
         if !state.is_dir() {
@@ -75,8 +78,8 @@ impl Entries {
         Ok((lookup, Some(Named { lookup, target, inode: self.info.inode(id)? })))
     }
 
-    /// The entry's number if the directory, locked, still has the entry that was found before, with
-    /// the same target; `None` if not.
+    /// Returns the entry's index if the locked directory still has the entry that was found before,
+    /// with the same target; otherwise `None`.
     pub(crate) fn still_named(
         &self,
         dir: InodeId,
@@ -87,7 +90,7 @@ impl Entries {
         let found = self.names.seek_entry_again(dir, state, name, named.lookup)?.found;
         let Some(found) = found.filter(|found| found.target == named.target) else { return Ok(None) };
         if named.is_subvolume() && self.info.subvolume(named.inode.id.subvolume)?.is_replaced() {
-            // The commit that is to come puts another one here.
+            // The next commit replaces the subvolume by another one.
             return Err(Errno::BUSY.into());
         }
         // A snapshot's empty directory and the subvolume itself have the same entry.
@@ -97,7 +100,7 @@ impl Entries {
         self.names.entry_index(dir, state, name, &found).map(Some)
     }
 
-    /// An error if `name` can't be added to a directory, whose lock the caller holds.
+    /// Fails if `name` can't be added to a directory, whose lock the caller holds.
     pub(crate) fn check_can_add(&self, dir: InodeId, state: &InodeState, name: &[u8]) -> Result<()> {
         if !state.is_dir() {
             return Err(Errno::NOTDIR.into());
@@ -114,7 +117,8 @@ impl Entries {
         self.room.check_collisions(dir, state, name, lookup)
     }
 
-    /// Takes the lock of renames. Other renames may hold this lock while they wait for a device.
+    /// Takes the rename lock. Other renames may hold it while they wait for a device, so this fails
+    /// in non-blocking mode if it is held.
     pub(crate) fn lock_renames(&self) -> Result<MutexGuard<'_, ()>> {
         if let Some(lock) = self.rename_lock.try_lock() {
             return Ok(lock);

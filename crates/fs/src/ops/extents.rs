@@ -1,4 +1,4 @@
-//! Where the content of files is on the volume, and what they share.
+//! Reports where the content of files lies on the volume, and what is shared.
 
 use ubtrfs_file::Piece;
 use ubtrfs_format::Logical;
@@ -15,20 +15,21 @@ pub struct FoundExtent {
     pub offset: u64,
     /// Bytes of the file.
     pub len: u64,
-    /// Where on the volume it begins, a compressed extent as a whole. `None`: in the metadata.
+    /// The logical address at which it begins; for a compressed extent, where the whole extent
+    /// begins. `None` if it is inline in the metadata.
     pub address: Option<Logical>,
-    /// It is compressed.
+    /// Whether it is compressed.
     pub is_compressed: bool,
-    /// Its space is only reserved, and reads as zeroes.
+    /// Whether it is preallocated space, which reads as zeroes.
     pub is_reserved: bool,
-    /// Other files, other places of the file, or snapshots have it, too.
+    /// Whether other files, other parts of this file, or snapshots refer to it, too.
     pub is_shared: bool,
 }
 
 impl FileOperations {
-    /// The parts of a regular file from the offset `from` on that are not holes, in order, at most
-    /// `most` of them: where they are, and whether they are shared. Data that was not written back
-    /// has no place yet, and is left out. Other inodes have none.
+    /// Returns the parts of a regular file from the offset `from` on that are not holes, in order,
+    /// at most `most` of them. Data that is not written back yet has no address, and is left out.
+    /// For an inode that is not a regular file the result is empty.
     pub fn extents(&self, id: InodeId, from: u64, most: usize) -> Result<Vec<FoundExtent>> {
         let mut found = Vec::new();
         let inode = self.info.inode(id)?;

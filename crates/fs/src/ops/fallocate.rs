@@ -1,5 +1,4 @@
-//! `fallocate`: space is reserved in a file (reserved space reads as zeroes), holes are punched,
-//! ranges zeroed.
+//! `fallocate`: preallocates space (which reads as zeroes) and zeroes ranges.
 //!
 //! Space is found and metadata reserved before anything changes, so that an error leaves the file
 //! as it was (invariant 23).
@@ -24,20 +23,21 @@ use ubtrfs_space::Demand;
 
 /// The largest extent that is reserved at once.
 const MAX_RESERVED: u64 = 128 << 20;
-/// Ranges that get space in one passage of the gate, and extents that may replace them.
+/// Ranges that get space in one passage of the gate, and also existing extents that one passage may
+/// displace.
 const AT_ONCE: usize = 1024;
-/// Extents, old and new, that metadata is reserved for before it is known how many there are.
+/// Number of extents, old and new, for which metadata is reserved before their number is known.
 const USUAL: u64 = 16;
 /// Bytes of a file extent item, and of the items of a new extent elsewhere.
 const EXTENT_BYTES: u64 = FILE_EXTENT_ITEM + DATA_EXTENT_ITEMS;
 
-/// A range in which space is to be reserved.
+/// A range in which space is to be preallocated.
 struct Wanted {
     /// Whole sectors.
     range: Range<u64>,
     /// The part that must read as zeroes.
     zeroed: Option<Range<u64>>,
-    /// The size that the file must have at least.
+    /// The minimum size that the file must have afterwards.
     size: u64,
 }
 
@@ -45,13 +45,14 @@ struct Wanted {
 struct Gap {
     start: u64,
     len: u64,
-    /// The present extents, and their bytes in the inode's count.
+    /// The number of extents that the new one displaces, and the bytes that the inode counts for
+    /// them.
     displaced: u64,
     freed: u64,
 }
 
-/// The parts that read as zeroes afterwards: sectors that are freed, and those at the ends that
-/// keep a part.
+/// The parts that read as zeroes afterwards: whole sectors, which are freed, and the partial
+/// sectors at the ends with their new content.
 #[derive(Default)]
 struct Zeroed {
     whole: Range<u64>,
@@ -60,36 +61,37 @@ struct Zeroed {
 
 /// The result of a step.
 enum ZeroStep {
-    /// It was the last.
+    /// It was the last step.
     Done,
-    /// The next one begins there.
+    /// The next step begins at this offset.
     Upto(u64),
-    /// Nothing was changed: metadata has to be reserved for so many extents first.
+    /// Nothing was changed: metadata has to be reserved for this many extents first.
     Takes(u64),
-    /// Nothing was changed: data space has to be reserved for more.
+    /// Nothing was changed: more data space has to be reserved.
     Short,
 }
 
-/// What a step finds out before it enters the transaction.
+/// The plan of a step, made before the transaction is entered.
 struct AllocationPlan<'a> {
     /// Where the step ends.
     end: u64,
     gaps: Vec<Gap>,
     growth: Option<GrowthPlan>,
-    /// Content of the file that has to leave its inode.
+    /// Inline content of the file that has to move to an extent.
     inline: Option<Vec<u8>>,
     zeroed: Zeroed,
     placed: Unclaimed<'a>,
 }
 
-/// Extents that are allocated and that no file refers to yet: if none comes to, they go back.
+/// Extents that are allocated and that no file refers to yet. They are released on drop unless a
+/// file claims them.
 struct Unclaimed<'a> {
     files: &'a FileOperations,
     extents: Vec<(u64, Logical, u64)>,
 }
 
 impl Unclaimed<'_> {
-    /// Takes the extents, to be referred to by a file.
+    /// Takes the extents, which the caller gives to a file.
     fn claim(mut self) -> Vec<(u64, Logical, u64)> {
         std::mem::take(&mut self.extents)
     }
@@ -98,7 +100,8 @@ impl Unclaimed<'_> {
 impl Drop for Unclaimed<'_> {
     fn drop(&mut self) {
         for (_, place, len) in self.extents.drain(..) {
-            // Reserved before it is free, so that no other operation takes it.
+            // The bytes are reserved before they are released, so that no other operation can take
+            // them.
             self.files.info.space.lock().promise_placed_data(len);
             self.files.info.space.release(place, len);
         }
@@ -106,20 +109,21 @@ impl Drop for Unclaimed<'_> {
 }
 
 impl FileOperations {
-    /// Reserves space for a range of a file, so that writing there cannot fail for lack of it (but
-    /// for extents that become shared in between). Existing data stays. Unless `keep_size`, the
-    /// file is extended to the end of the range.
+    /// Preallocates space for a range of a file, so that a later write there can't fail for lack of
+    /// space (unless the extents become shared in between). Existing data stays. Unless `keep_size`
+    /// is set, the file is extended to the end of the range.
     ///
-    /// A range that takes more than a thousand extents gets them in steps; each is done whole or
-    /// not at all, and the size changes with the last.
+    /// A range that takes more than a thousand extents is processed in steps. Each step is done as
+    /// a whole or not at all, and the last one changes the size.
     pub fn allocate(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted = self.wanted(id, offset, len, keep_size)?;
         let inode = self.regular(id)?;
         self.allocate_wanted(&inode, &wanted)
     }
 
-    /// Makes a range of a file read as zeroes, with space reserved for it. Unless `keep_size`, the
-    /// file is extended to the end of the range. It proceeds in steps as [`Self::allocate`] does.
+    /// Makes a range of a file read as zeroes, and preallocates space for it. Unless `keep_size` is
+    /// set, the file is extended to the end of the range. It proceeds in steps as
+    /// [`Self::allocate`] does.
     pub fn zero_range(&self, id: InodeId, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let wanted =
             Wanted { zeroed: Some(offset..offset.saturating_add(len)), ..self.wanted(id, offset, len, keep_size)? };
@@ -138,7 +142,7 @@ impl FileOperations {
         Ok(Wanted { range, zeroed: None, size: if keep_size { 0 } else { end } })
     }
 
-    /// The inode, if it is a regular file.
+    /// Returns the inode. `EISDIR` or `ENODEV` if it is not a regular file.
     pub(crate) fn regular(&self, id: InodeId) -> Result<Arc<Inode>> {
         let inode = self.info.inode(id)?;
         let file_type = inode.read().file_type();
@@ -149,13 +153,14 @@ impl FileOperations {
         }
     }
 
-    /// Reserves data space for a range of which so many bytes have none.
+    /// Reserves data space for a range of which `missing` bytes have none. Returns the reserved
+    /// bytes.
     fn reserve_range(&self, range: &Range<u64>, missing: u64) -> Result<u64> {
         let sector = u64::from(self.info.volume.sector_size());
         let data = missing.saturating_add(2 * sector);
         let totals = self.info.space.totals();
         if data > totals.data_total.saturating_add(totals.unallocated) {
-            // Trying would make data chunks of all the space that is left.
+            // An attempt would turn all unallocated space into data chunks.
             tracing::debug!(?range, "more is to be reserved than the volume holds");
             return Err(Errno::NOSPC.into());
         }
@@ -171,8 +176,8 @@ impl FileOperations {
         result
     }
 
-    /// Performs the steps, with `held` bytes of data space reserved all the time. Nothing is
-    /// changed before there is room for all of a step (invariant 23).
+    /// Performs the steps. `held` counts the bytes of data space that are reserved. Nothing is
+    /// changed before the space for a whole step is reserved (invariant 23).
     fn allocate_holding(&self, inode: &Arc<Inode>, wanted: &Wanted, held: &mut u64) -> Result<()> {
         let (mut at, mut extents) = (wanted.range.start, USUAL);
         loop {
@@ -185,7 +190,8 @@ impl FileOperations {
             if *held < missing + 2 * u64::from(self.info.volume.sector_size()) {
                 *held += self.reserve_range(&wanted.range, missing - (*held).min(missing))?;
             }
-            // The inode, what splits the pieces at the ends, and content that leaves its inode.
+            // The inode, the items that a split at the ends adds, and inline content that moves to
+            // an extent.
             let once = INODE_ITEM + ORPHAN_ITEM + 7 * FILE_EXTENT_ITEM + u64::from(self.info.volume.sector_size());
             let demand =
                 Demand { edits: 2 * extents + 6, item_bytes: EXTENT_BYTES * extents + once, ..Demand::default() };
@@ -205,7 +211,7 @@ impl FileOperations {
         }
     }
 
-    /// Allocates space for ranges without, as far as one step goes, in one transaction.
+    /// Performs a step in one transaction: allocates space for ranges that have none.
     fn allocate_some(
         &self,
         inode: &Arc<Inode>,
@@ -231,8 +237,8 @@ impl FileOperations {
         )
     }
 
-    /// The next step from `at` on, with `free` bytes of data space and metadata for `room` extents
-    /// reserved.
+    /// Plans the next step from `at` on, given `free` bytes of reserved data space and reserved
+    /// metadata for `room` extents.
     fn plan_allocation(
         &self,
         id: InodeId,
@@ -249,7 +255,7 @@ impl FileOperations {
             if gaps.len() < AT_ONCE { wanted.range.end } else { gaps.last().map_or(at, |gap| gap.start + gap.len) };
         let grows = end == wanted.range.end && wanted.size > state.item.size;
         let growth = if grows { Some(self.plan_growth(id, state, wanted.size)?) } else { None };
-        // A file with reserved space is none that is kept within metadata.
+        // A file with preallocated extents can't have inline content.
         let inline = self.writeback.inline_content(id, state)?;
         let zeroed = self.plan_zeroes(id, state, wanted, whole, at..end)?;
         let Some(placed) = self.allocate_gaps(&gaps, state.allocation_hint, free) else {
@@ -295,12 +301,12 @@ impl FileOperations {
         if is_last { ZeroStep::Done } else { ZeroStep::Upto(plan.end) }
     }
 
-    /// Allocates extents for all of some ranges, of `free` bytes of data space that are reserved.
-    /// `None` if that is too little.
+    /// Allocates extents for all ranges, out of `free` bytes of reserved data space. `None` if
+    /// these are too few.
     fn allocate_gaps(&self, gaps: &[Gap], mut hint: Logical, free: u64) -> Option<Unclaimed<'_>> {
         let mut placed = Unclaimed { files: self, extents: Vec::new() };
-        // The rest is for sectors that are filled: the first or the last of the file, and the
-        // edges.
+        // The spare bytes are for sectors that are filled: the first or the last one of the file,
+        // and the edges.
         let spare = (2 * u64::from(self.info.volume.sector_size())).min(free);
         let mut left = free - spare;
         for gap in gaps {
@@ -318,7 +324,7 @@ impl FileOperations {
         Some(placed)
     }
 
-    /// Makes extents that were allocated the file's.
+    /// Adds allocated extents to the file.
     fn put_reserved(&self, state: &mut InodeState, transaction: &Transaction, extents: Vec<(u64, Logical, u64)>) {
         for (at, place, len) in extents {
             self.info.counters.bytes_reserved.fetch_add(len, Ordering::Relaxed);
@@ -329,8 +335,9 @@ impl FileOperations {
         }
     }
 
-    /// The sectors that are freed entirely. The last one of the file counts as whole: beyond the
-    /// end there is only reserved space, whose whole sectors are freed.
+    /// Returns the sectors that are freed entirely. The last sector of the file counts as a whole
+    /// one: beyond the end of the file there is only preallocated space, whose whole sectors are
+    /// freed.
     fn emptied_sectors(&self, state: &InodeState, wanted: &Wanted) -> Range<u64> {
         let sector = u64::from(self.info.volume.sector_size());
         let Some(Range { start, end: asked }) = wanted.zeroed.clone().filter(|range| range.start < state.item.size)
@@ -346,7 +353,7 @@ impl FileOperations {
         start..end.max(start)
     }
 
-    /// The partial sectors to write at the ends of a zeroed range.
+    /// Plans the partial sectors to write at the ends of a zeroed range.
     fn plan_zeroes(
         &self,
         id: InodeId,
@@ -373,8 +380,8 @@ impl FileOperations {
         Ok(Zeroed { whole: whole.start.max(step.start)..whole.end.min(step.end), edges: zeroed })
     }
 
-    /// The first ranges within `range` for which space is to be reserved, at most `most`: holes
-    /// without space, and the parts of `whole` with anything else than reserved space.
+    /// Returns the first ranges within `range` for which space is to be allocated, at most `most`:
+    /// holes without dirty data, and the parts of `whole` that are not preallocated space.
     fn gaps(
         &self,
         id: InodeId,
@@ -422,14 +429,14 @@ impl FileOperations {
 }
 
 impl Wanted {
-    /// An error if flags of the file forbid it.
+    /// Fails if flags of the file forbid the operation.
     fn check_flags(&self, state: &InodeState) -> Result<()> {
         check_no_verity(state)?;
         if self.zeroed.is_some() { check_unrestricted(state) } else { check_mutable(state) }
     }
 }
 
-/// Frees the ranges that must read as zeroes, and returns the data space that they had reserved.
+/// Zeroes the ranges, and returns the data space that their dirty data had reserved to `held`.
 fn write_zeroes(state: &mut InodeState, zeroed: Zeroed, held: &mut u64, sector: u64) {
     for (at, content) in zeroed.edges {
         fill_sector(state, at, &content, held, sector);

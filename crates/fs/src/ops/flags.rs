@@ -1,4 +1,4 @@
-//! Flags of inodes that programs set (`chattr`), and what some of them forbid.
+//! Inode flags that programs set (`chattr`), and the operations that some of them forbid.
 
 use ubtrfs_format::items::{FileType, InodeFlags};
 
@@ -23,7 +23,7 @@ pub const SETTABLE_FLAGS: u64 = InodeFlags::SYNC
 /// The inode whose flags are about to be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flagged {
-    /// Its flags, as the format has them.
+    /// Its on-disk flags.
     pub flags: u64,
     /// Its owner.
     pub owner: u32,
@@ -31,31 +31,30 @@ pub struct Flagged {
     pub file_type: FileType,
 }
 
-/// Returns the new flags of an inode, or an error that refuses them. It is called with the inode
-/// locked, so its argument is valid until the flags are set.
+/// Returns the new flags of an inode, or an error that refuses the change. It is called with the
+/// inode locked, so its argument is valid until the flags are set.
 pub type FlagsPlan<'a> = dyn Fn(&Flagged) -> Result<u64> + 'a;
 
-/// The same for flags and an xattr that change together: it gets the xattr's value and returns the
-/// new one; `None` is no xattr.
+/// Does the same for flags and an xattr that change together: it gets the value of the xattr and
+/// returns the new one. `None` means that there is no xattr.
 pub type FlagsAndXattrPlan<'a> = dyn Fn(&Flagged, Option<&[u8]>) -> Result<(u64, Option<Vec<u8>>)> + 'a;
 
-/// An xattr that flags change with.
+/// The xattr that changes together with the flags.
 struct Companion<'a> {
     name: &'a [u8],
-    /// Bytes of values that room was reserved for.
+    /// The size of the value, in bytes, that space is reserved for.
     room: usize,
 }
 
 impl InodeOperations {
-    /// Sets those of the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The nocow
-    /// flag (`chattr +C`) changes only for empty files, and for directories, whose new files
-    /// inherit it; for other files it stays as it is. `NODATASUM` alone is set on empty files, and
-    /// stays.
+    /// Sets the [`SETTABLE_FLAGS`] that are in `wanted` and clears the others. The nocow flag
+    /// (`chattr +C`) changes only for empty files, and for directories, whose new files inherit it;
+    /// other files keep theirs. `NODATASUM` alone can be set on empty files, and is never cleared.
     pub fn set_flags(&self, id: InodeId, wanted: u64) -> Result<()> {
         self.set_flags_as(id, &|_| Ok(wanted))
     }
 
-    /// The same; `plan` returns the flags once the inode is locked.
+    /// Does the same; `plan` returns the flags once the inode is locked.
     pub fn set_flags_as(&self, id: InodeId, plan: &FlagsPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         check_real(id)?;
@@ -64,7 +63,7 @@ impl InodeOperations {
         self.reserver.with_reserved(demand, || self.set_flags_reserved(id, None, &|is, _| Ok((plan(is)?, None))))
     }
 
-    /// Sets flags, and in the same transaction an xattr of `room` bytes at the most: both or
+    /// Sets flags and an xattr, whose value has at most `room` bytes, in one transaction: both or
     /// neither (invariant 23).
     pub fn set_flags_with(&self, id: InodeId, name: &[u8], room: usize, plan: &FlagsAndXattrPlan<'_>) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
@@ -102,8 +101,9 @@ impl InodeOperations {
             }
             self.room.check_xattr_fits(id, &state, with.name, value)?;
         }
-        // Neither at once, nor one in place of the other; but a file without either may get both of
-        // the flags that have its data stored as it is.
+        // The two compression flags can't be set together, nor COMPRESS together with nocow, and a
+        // compression flag and nocow can't replace each other. But a file with none of them may get
+        // both NOCOMPRESS and nocow, which both store the data as it is.
         let replaces = |a: u64, b: u64| old & a != 0 && wanted & b != 0;
         let is_packed_in_place = wanted & InodeFlags::COMPRESS != 0 && wanted & InodeFlags::NODATACOW != 0;
         if wanted & PACKED == PACKED
@@ -124,7 +124,8 @@ impl InodeOperations {
             } else {
                 flags
             };
-            // Of an empty file, too, and never taken away: chattr(1) has no such flag.
+            // NODATASUM can be set on an empty file without nocow, and is never cleared, since
+            // chattr(1) has no such flag.
             if state.item.size == 0 && wanted & InodeFlags::NODATASUM != 0 && old & InodeFlags::NODATASUM == 0 {
                 flags |= InodeFlags::NODATASUM;
             }

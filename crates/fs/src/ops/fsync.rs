@@ -1,4 +1,4 @@
-//! fsync, fdatasync and sync: what they wait for, and the choice between a log and a commit.
+//! fsync, fdatasync and sync: what they wait for, and how they choose between a log and a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,16 +13,16 @@ use crate::inode::{Inode, InodeId, InodeState, LoggedAs};
 use crate::log::Lead;
 use crate::writeback::{Cause, Packed, is_nodatacow};
 
-/// The duty to do what is left for a group of fsyncs.
+/// The duty to complete a group of fsyncs.
 #[must_use = "a group that nobody leads waits forever"]
 pub struct FsyncLeader(Lead);
 
-/// What an fsync has to wait for.
+/// What an fsync has to wait for before it can return.
 enum Need {
     Nothing,
     /// The commit in progress.
     Commit,
-    /// The write of the log that has all of it.
+    /// The write of the log that contains all changes of the inode.
     Group(Arc<FsyncGroup>),
     /// A write of the log.
     Log,
@@ -37,13 +37,13 @@ impl Durability {
         self.reserver.commit()
     }
 
-    /// Makes an inode durable: content, attributes and names; of a directory, its entries and the
-    /// inodes of new ones.
+    /// Makes an inode durable: content, attributes and names. Of a directory it makes the entries
+    /// durable, and the inodes of new entries.
     pub fn fsync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, false)
     }
 
-    /// The same, but for changes of times alone.
+    /// Does the same, except for changes of times alone.
     pub fn fdatasync(&self, id: InodeId) -> Result<()> {
         self.wait_for_sync(id, true)
     }
@@ -65,43 +65,43 @@ impl Durability {
         }
     }
 
-    /// Makes an inode durable as [`Self::fsync`] does, or as [`Self::fdatasync`]. `done` is called
-    /// at the end, by any thread. The call itself returns sooner, unless its thread has to write.
+    /// Makes an inode durable as [`Self::fsync`] or [`Self::fdatasync`] does. `done` is called at
+    /// the end, by any thread. The call itself returns earlier unless its thread has to write.
     pub fn start_fsync(&self, id: InodeId, data_only: bool, done: Done) {
         if let Some(group) = self.join_group(id, data_only, true, done) {
             self.lead(Lead::Whole(group));
         }
     }
 
-    /// The non-blocking part of [`Self::start_fsync`], if [`Self::is_fsync_short`]. A caller that
-    /// gets a leader must have some thread call [`Self::lead_fsync`] with it soon, since other
-    /// fsyncs wait for that.
+    /// The non-blocking part of [`Self::start_fsync`], for an inode for which
+    /// [`Self::is_fsync_short`]. If it returns a leader, the caller must have some thread call
+    /// [`Self::lead_fsync`] with it soon, since other fsyncs wait for that.
     pub fn join_fsync(&self, id: InodeId, data_only: bool, done: Done) -> Option<FsyncLeader> {
         let packs = ubtrfs_tree::may_block();
-        // Data that was taken from the dirty data must be submitted in any case, and what has been
-        // gathered for the log must be written. Nodes that these read are in memory mostly, since
-        // the changes read them, too.
+        // Dirty data that was taken out of memory must be submitted in any case, and what was
+        // gathered for the log must be written, so this part may block. The nodes that it reads are
+        // usually in memory, since the changes read them, too.
         ubtrfs_tree::blocking(|| {
             let group = self.join_group(id, data_only, packs, done)?;
             self.log.begin_to_lead(group).map(FsyncLeader)
         })
     }
 
-    /// Has the inode's next fsync fail with `error`: what a program stored to a mapping may not be
-    /// written, and no other program shall hear of that.
+    /// Lets the inode's next fsync fail with `error`, since data that a program stored to a mapping
+    /// may not be written. The error is not reported in any other way.
     pub fn fail_next_fsync(&self, id: InodeId, error: Error) -> Result<()> {
         self.info.inode(id)?.write().write_error.get_or_insert(Arc::new(error));
         Ok(())
     }
 
-    /// Does what is left for a group of fsyncs.
+    /// Completes a group of fsyncs.
     pub fn lead_fsync(&self, leader: FsyncLeader) {
         self.lead(leader.0);
     }
 
-    /// Whether an inode is unlocked and little of it is dirty, so that an fsync can start without
-    /// blocking. Data that may be compressed takes too long, but for a sector, which can't get
-    /// smaller.
+    /// Returns whether an inode is unlocked and has little dirty data, so that an fsync can start
+    /// without blocking. Data that may be compressed takes too long, unless it is only one sector,
+    /// which compression can't make smaller.
     pub fn is_fsync_short(&self, id: InodeId) -> bool {
         const LITTLE: u64 = 128 << 10;
         let sector = u64::from(self.info.volume.sector_size());
@@ -109,13 +109,13 @@ impl Durability {
         let is_little = |state: &InodeState| {
             state.reserved <= if self.writeback.may_compress(state.item.flags) { sector } else { LITTLE }
         };
-        // A write over old data may have to wait for a write to the same extent in flight.
+        // A write in place may have to wait for a write to the same extent in flight.
         let may_wait = |state: &InodeState| is_nodatacow(state.item.flags) && !state.ordered.is_empty();
         inode.is_some_and(|inode| inode.try_write().is_some_and(|state| is_little(&state) && !may_wait(&state)))
     }
 
-    /// Starts an fsync; returns the group if the caller has to lead it. `packs`: data may be
-    /// compressed.
+    /// Starts an fsync. Returns the group if the caller has to lead it. `packs` says that data may
+    /// be compressed.
     fn join_group(&self, id: InodeId, data_only: bool, packs: bool, done: Done) -> Option<Arc<FsyncGroup>> {
         self.info.counters.fsyncs.fetch_add(1, Ordering::Relaxed);
         let need = self.info.inode(id).and_then(|inode| Ok((self.start_sync(&inode, data_only, packs)?, inode)));
@@ -128,7 +128,7 @@ impl Durability {
         };
         match need {
             Need::Log => return self.log.join(inode, done),
-            // A commit has to say that a device failed (invariant 34).
+            // A commit has to record that a device failed (invariant 34).
             Need::Nothing if self.info.volume.has_secret_lag() && !self.info.is_at_rest() => {
                 return self.log.join(inode, done);
             }
@@ -151,12 +151,12 @@ impl Durability {
         None
     }
 
-    /// Success if nothing can have been lost.
+    /// Returns success if no change can have been lost.
     fn already_durable(&self) -> Result<()> {
         self.info.already_durable().map(|_| ()).map_err(Error::not_durable)
     }
 
-    /// Starts writeback of what is dirty, and says what to wait for.
+    /// Starts writeback of the inode's dirty data, and returns what the fsync has to wait for.
     fn start_sync(&self, inode: &Arc<Inode>, data_only: bool, packs: bool) -> Result<Need> {
         let mut state = inode.write();
         match state.write_error.take() {
@@ -168,7 +168,7 @@ impl Durability {
             return Ok(Need::Nothing);
         }
         if self.info.is_deleted(inode.id.subvolume) && !self.info.committed().has_subvolume(inode.id.subvolume) {
-            // After a crash there is nothing of it, as of a file without names.
+            // After a crash the subvolume does not exist, and neither does a file without names.
             return Ok(Need::Nothing);
         }
         let packed = if packs && state.item.nlink > 0 {

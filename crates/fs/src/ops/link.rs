@@ -55,12 +55,12 @@ impl DirectoryOperations {
         Ok(())
     }
 
-    /// Removes a name of something that is not a directory.
+    /// Removes a name of an inode that is not a directory.
     pub fn unlink(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, false)
     }
 
-    /// Removes an empty directory. One that is a subvolume's is deleted with the subvolume.
+    /// Removes an empty directory. If it is the root of a subvolume, deletes the subvolume.
     pub fn rmdir(&self, dir: InodeId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, true)
     }
@@ -79,7 +79,7 @@ impl DirectoryOperations {
             check_removable_from(&parent, &named.inode)?;
             if directory && named.is_subvolume() {
                 let deleted = match self.subvolumes.delete_reserved(dir, name, None, true) {
-                    // Something else has the name by now.
+                    // The name has got another target meanwhile.
                     Err(error) if error.errno() == Errno::INVAL => continue,
                     deleted => deleted?,
                 };
@@ -119,8 +119,9 @@ impl DirectoryOperations {
         }
     }
 
-    /// Removes the entry of the empty directory that a snapshot shows in place of a subvolume, if
-    /// it is still there. It is no inode of the volume, so nothing else changes.
+    /// Removes the entry of the empty directory that a snapshot shows in place of a subvolume.
+    /// Returns whether the entry was still there. The directory is not an inode of the volume, so
+    /// nothing else changes.
     fn remove_empty_subvolume(&self, parent: &Arc<Inode>, name: &[u8], named: &Named) -> Result<bool> {
         let mut locked = LockedInodes::lock(&[parent]);
         let state = locked.get(parent.id);
@@ -136,7 +137,7 @@ impl DirectoryOperations {
     }
 }
 
-/// An error unless what was found may be removed this way.
+/// Fails with `EISDIR` or `ENOTDIR` unless the inode is of the type that the operation removes.
 pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     let is_dir = named.inode.read().is_dir();
     if is_dir && !directory {
@@ -148,8 +149,8 @@ pub(crate) fn check_removable(named: &Named, directory: bool) -> Result<()> {
     Ok(())
 }
 
-/// A name that an inode is about to lose, in a directory in this state that has joined the
-/// transaction.
+/// Describes a name that an inode is about to lose. `state` is that of the directory, which has
+/// joined the transaction.
 pub(crate) fn lost_name(state: &InodeState, dir: InodeId, name: &Name, index: DirIndex) -> LostName {
     LostName { dir: dir.ino, name: name.clone(), index, is_dir_logged: state.pending.logged.is_some() }
 }
@@ -163,8 +164,8 @@ pub(crate) fn add_name(state: &mut InodeState, dir: InodeId, name: Name, index: 
     state.item.nlink = state.item.nlink.saturating_add(1);
 }
 
-/// Removes a name from an inode that has joined the transaction; with the last one (a directory has
-/// but one) it becomes an orphan.
+/// Removes a name from an inode that has joined the transaction. An inode without names (a
+/// directory has only one) becomes an orphan.
 pub(crate) fn drop_name(state: &mut InodeState, lost: LostName, directory: bool) {
     state.pending.remove_ref(lost);
     state.item.nlink = if directory { 0 } else { state.item.nlink.saturating_sub(1) };

@@ -9,8 +9,8 @@ use crate::inode::{EMPTY_SUBVOLUME_INO, InodeId};
 use crate::names::DirectoryEntry;
 
 impl DirectoryOperations {
-    /// Lists entries numbered above `after` and up to `last`, at most `limit` of them, in the order
-    /// of their numbers. `ENOENT` in the root directory of a deleted subvolume.
+    /// Lists entries whose index is above `after` and at most `last`, at most `limit` of them, in
+    /// the order of their indices. `ENOENT` in the root directory of a deleted subvolume.
     pub fn list(&self, dir: InodeId, after: DirIndex, last: DirIndex, limit: usize) -> Result<Vec<DirectoryEntry>> {
         let inode = self.info.inode(dir)?;
         if self.info.is_deleted_root(dir) {
@@ -23,14 +23,15 @@ impl DirectoryOperations {
         Ok(entries)
     }
 
-    /// Says that entries of a directory, as [`Self::list`] returns them, will be looked up: what
-    /// that needs is read from devices where reading takes long, at once and in the background.
+    /// Announces that entries of a directory, as [`Self::list`] returns them, will be looked up. On
+    /// devices on which reading takes long, this starts reading the needed blocks, all at once and
+    /// in the background.
     pub fn will_look_up(&self, dir: InodeId, entries: &[DirectoryEntry]) {
-        // A lookup that needs what can't be read says so.
+        // If a block can't be read, the lookup that needs it reports the error.
         let _ = self.prefetch(dir, entries);
     }
 
-    /// Has what lookups of these entries will need read from devices where that takes long.
+    /// Reads ahead what lookups of these entries will need, on devices on which reading takes long.
     fn prefetch(&self, dir: InodeId, entries: &[DirectoryEntry]) -> Result<()> {
         if self.info.volume.reads_ahead() == 0 {
             return Ok(());
@@ -38,7 +39,7 @@ impl DirectoryOperations {
         let keys = entries.iter().flat_map(|entry| {
             let inode = (entry.inode.subvolume == dir.subvolume).then_some(entry.inode.ino.0);
             let own = inode.map(|ino| Key::new(ino, ItemType::INODE_ITEM, 0));
-            // A directory is listed next, perhaps.
+            // A directory may be listed next.
             let listed = inode.filter(|_| entry.file_type == FileType::Directory);
             let listed = listed.map(|ino| Key::new(ino, ItemType::DIR_INDEX, 0));
             let name = Key::new(dir.ino.0, ItemType::DIR_ITEM, name_hash(&entry.name));
@@ -47,8 +48,8 @@ impl DirectoryOperations {
         Ok(self.info.committed().tree(dir.subvolume)?.prefetch(keys)?)
     }
 
-    /// The highest entry number of a directory now: a listing that starts now stops there, so that
-    /// entries that are renamed during it don't appear again and again.
+    /// Returns the highest index of a directory's entries now. A listing that starts now stops
+    /// there, so that entries that are renamed during it don't appear again and again.
     pub fn last_index(&self, dir: InodeId) -> Result<DirIndex> {
         let inode = self.info.inode(dir)?;
         let mut state = inode.write();
@@ -63,36 +64,37 @@ impl DirectoryOperations {
                 state.next_index = Some(next);
                 Ok(DirIndex(next.0 - 1))
             }
-            // No number is left for a new entry; existing ones can be listed.
+            // No index is left for a new entry, but existing entries can be listed.
             Err(error) if error.errno() == Errno::NOSPC => Ok(DirIndex(u64::MAX)),
             Err(error) => Err(error),
         }
     }
 
-    /// Begins a listing that is read in several calls, and records where it ends: at the current
-    /// [`Self::last_index`].
+    /// Begins a listing that is read in several calls, and records its end, which is the current
+    /// [`Self::last_index`]. Returns the end.
     pub fn begin_listing(&self, dir: InodeId) -> Result<DirIndex> {
         let last = self.last_index(dir)?;
         self.info.inode(dir)?.write().listings.begin(last);
         Ok(last)
     }
 
-    /// Where the listing ends that was begun last: for one that can't remember its own end. So a
-    /// later beginning moves the end of such ones further out, and none loses a name.
+    /// Returns the end of the listing that was begun last, for listings that can't remember their
+    /// own end. Beginning another one moves the end of such listings further out, so none loses a
+    /// name.
     pub fn listing_end(&self, dir: InodeId) -> Result<DirIndex> {
         let remembered = self.info.inode(dir)?.read().listings.end();
         remembered.map_or_else(|| self.begin_listing(dir), Ok)
     }
 
-    /// A listing has been read to its end. Returns whether all listings that may be in progress
-    /// show the same names, since none has changed since they began. If not, a listing that is
-    /// assembled from several has names that are gone, or lacks some, until
+    /// To be called when a listing has been read to its end. Returns whether all listings that may
+    /// be in progress show the same names, since no name has changed since they began. If not, a
+    /// listing that is assembled from several shows removed names or lacks new ones, until
     /// [`Self::forget_listings`].
     pub fn is_listing_whole(&self, dir: InodeId) -> Result<bool> {
         Ok(self.info.inode(dir)?.write().listings.is_ended_unchanged())
     }
 
-    /// All cached parts of earlier listings have been dropped.
+    /// To be called when all cached parts of earlier listings have been dropped.
     pub fn forget_listings(&self, dir: InodeId) -> Result<()> {
         self.info.inode(dir)?.write().listings.forget();
         Ok(())

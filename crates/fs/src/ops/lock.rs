@@ -1,4 +1,4 @@
-//! Locking several inodes, always in the order of subvolume and number, and before the gate
+//! Locks several inodes, always in the order of subvolume and number, and before the gate
 //! (invariant 7).
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct LockedInodes<'a> {
 }
 
 impl<'a> LockedInodes<'a> {
-    /// Locks inodes; one that is named twice is locked once.
+    /// Locks inodes. An inode that is listed twice is locked once.
     pub(crate) fn lock(inodes: &[&'a Arc<Inode>]) -> Self {
         debug_assert!(!is_held(Rank::Gate), "invariant 7: inodes are locked before the gate is entered");
         let mut ordered = inodes.to_vec();
@@ -37,33 +37,33 @@ impl<'a> LockedInodes<'a> {
         found.unwrap_or_else(|| unreachable!("inode {id:?} was not locked"))
     }
 
-    /// The state of an inode that was locked.
+    /// Returns the state of an inode that was locked.
     pub(crate) fn get(&self, id: InodeId) -> &InodeState {
         &self.guards[self.position(id)].1
     }
 
-    /// The state of an inode that was locked, to change.
+    /// Returns the state of an inode that was locked, to be changed.
     pub(crate) fn get_mut(&mut self, id: InodeId) -> &mut InodeState {
         let position = self.position(id);
         &mut self.guards[position].1
     }
 
-    /// Makes all of them part of the transaction.
+    /// Has all of them join the transaction.
     pub(crate) fn join(&mut self, transaction: &Transaction) {
         for (inode, state) in &mut self.guards {
             state.join(inode, transaction);
         }
     }
 
-    /// Makes one of them part of the transaction.
+    /// Has one of them join the transaction.
     pub(crate) fn join_one(&mut self, id: InodeId, transaction: &Transaction) {
         let position = self.position(id);
         let (inode, state) = &mut self.guards[position];
         state.join(inode, transaction);
     }
 
-    /// Puts inodes whose names changed after they were logged on the transaction's list: the log
-    /// must include the new names.
+    /// Adds the inodes whose names changed after they were logged to the transaction's list, since
+    /// the log must include the new names.
     pub(crate) fn note_renamed(&mut self, transaction: &Transaction) {
         for (inode, state) in &mut self.guards {
             if let Some(logged) = &mut state.pending.logged

@@ -13,19 +13,20 @@ impl DirectoryOperations {
         self.info.is_deleted_root(dir)
     }
 
-    /// The same where more is shown than the mounted subvolume: the root of `shown` is its own
-    /// parent. That of another subvolume's root is the directory with its entry.
+    /// Returns the parent of a directory, where `shown` is the subvolume whose root directory is
+    /// its own parent. The parent of another subvolume's root is the directory that contains its
+    /// entry.
     pub fn parent_within(&self, shown: TreeId, dir: InodeId) -> Result<InodeId> {
         if dir == InodeId::root_of(shown) { Ok(dir) } else { self.names.parent(dir) }
     }
 
-    /// The parent of a directory: the inode that `..` refers to. The root of the mounted subvolume
-    /// is its own parent.
+    /// Returns the parent of a directory: the inode that `..` refers to. The root of the mounted
+    /// subvolume is its own parent.
     pub fn parent(&self, dir: InodeId) -> Result<InodeId> {
         self.parent_within(self.info.root().subvolume, dir)
     }
 
-    /// Looks a name up. Takes a reference to the inode, which the caller drops with
+    /// Looks up a name. Takes a reference to the inode, which the caller drops with
     /// [`References::forget`](crate::References::forget).
     pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<InodeId> {
         if name.len() > items::MAX_NAME_LEN {
@@ -49,18 +50,18 @@ impl DirectoryOperations {
             };
             let Err(error) = alive else { return Ok(id) };
             self.references.forget(id, 1);
-            // It was deleted meanwhile, or a commit may have put another subvolume there.
+            // The inode was deleted meanwhile, or a commit has put another subvolume there.
             if error.errno() != Errno::STALE || stale.replace(id) == Some(id) {
                 return Err(error);
             }
         }
     }
 
-    /// Looks up an inode that is known by its number alone, as one that a file handle names. Takes
-    /// a reference to it, which the caller drops with
-    /// [`References::forget`](crate::References::forget). `ENOENT` if it is deleted or has no name:
-    /// a program that has a nameless file open does not need this, and its forget
-    /// may arrive later than this call. `ESTALE` in a subvolume that was deleted.
+    /// Looks up an inode by its number alone, as a file handle names it. Takes a reference to it,
+    /// which the caller drops with [`References::forget`](crate::References::forget). `ENOENT` if
+    /// the inode is deleted or has no name: a program that has a nameless file open does not need
+    /// this lookup, and its forget may arrive later than this call. `ESTALE` in a subvolume that
+    /// was deleted.
     pub fn lookup_inode(&self, id: InodeId) -> Result<()> {
         self.info.inodes.reference(id);
         let alive = if self.info.is_deleted(id.subvolume) {
@@ -78,9 +79,9 @@ impl DirectoryOperations {
         Err(alive.err().unwrap_or(Errno::NOENT.into()))
     }
 
-    /// The name that paths of an inode show, and its directory in the same subvolume: the oldest
-    /// name in the directory with the highest number. Of a root directory it is `..` in itself.
-    /// `ENOENT` if there is none, or the subvolume was deleted.
+    /// Returns the name that paths of an inode show, and its directory in the same subvolume. It is
+    /// the oldest name in the directory with the highest number; for a root directory it is `..` in
+    /// itself. `ENOENT` if there is none, or the subvolume was deleted.
     pub fn shown_name(&self, id: InodeId) -> Result<(Ino, Vec<u8>)> {
         if self.info.is_deleted(id.subvolume) {
             return Err(Errno::NOENT.into());
@@ -98,7 +99,7 @@ mod tests {
 
     use crate::{Errno, Filesystem, NewInode, Options, RenameFlags};
 
-    /// The oldest name of the last directory, of what is committed and of what is not.
+    /// The shown name is the oldest one in the last directory, whether names are committed or not.
     #[test]
     fn the_shown_name_is_the_same_before_and_after_a_commit() {
         let device = crate::filesystem::new_volume();

@@ -1,7 +1,7 @@
-//! The operations of a file system: what programs ask for.
+//! The operations of a file system that programs ask for.
 //!
-//! What an operation changes, it changes during one passage of the gate (invariant 5), with the
-//! inodes locked before (invariant 7), and all that may fail comes before that (invariant 23).
+//! An operation makes all its changes during one passage of the gate (invariant 5). It locks the
+//! inodes before that (invariant 7), and all that may fail comes before that, too (invariant 23).
 
 mod access_times;
 mod attr;

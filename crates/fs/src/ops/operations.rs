@@ -1,5 +1,5 @@
-//! The operations of a mount: the owners of what they touch, from those at the bottom to those that
-//! use others.
+//! The operations of a mount, divided by what they touch. They are listed from the lowest ones to
+//! those that use others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::names::Names;
 use crate::reserve::Reserver;
 use crate::writeback::Writeback;
 
-/// What makes changes durable, and what ends changing.
+/// Makes changes durable, and ends writing.
 pub struct Durability {
     pub(super) info: Arc<FsInfo>,
     pub(super) log: Arc<Log>,
@@ -32,7 +32,7 @@ pub struct Durability {
     pub(super) reserver: Arc<Reserver>,
 }
 
-/// The content of files: read, written, shared, reserved, emptied, protected.
+/// Operations on the content of files: reading, writing, reflinks, preallocation, holes, fs-verity.
 pub struct FileOperations {
     pub(super) info: Arc<FsInfo>,
     pub(super) reader: Arc<FileReader>,
@@ -41,14 +41,14 @@ pub struct FileOperations {
     pub(super) inactivator: Arc<Inactivator>,
     pub(super) reserver: Arc<Reserver>,
     pub(super) access_times: Arc<AccessTimes>,
-    /// Attributes that change together with a size.
+    /// Plans changes of attributes that accompany a change of the size.
     pub(super) plans: Arc<AttributePlanner>,
     pub(super) durability: Arc<Durability>,
-    /// What proves the content of the last few files of fs-verity that were read, newest first.
+    /// Merkle trees of the fs-verity files that were read last, newest first.
     pub(super) verities: Mutex<VecDeque<(InodeId, Arc<Verity>)>>,
 }
 
-/// What inodes say of themselves: owner, mode, times, size, flags, xattrs, ACLs.
+/// Operations on the attributes of inodes: owner, mode, times, size, flags, xattrs, ACLs.
 pub struct InodeOperations {
     pub(super) info: Arc<FsInfo>,
     pub(super) reserver: Arc<Reserver>,
@@ -57,7 +57,7 @@ pub struct InodeOperations {
     pub(super) files: Arc<FileOperations>,
 }
 
-/// Subvolumes and snapshots.
+/// Operations on subvolumes and snapshots.
 pub struct SubvolumeOperations {
     pub(super) info: Arc<FsInfo>,
     pub(super) names: Arc<Names>,
@@ -68,7 +68,7 @@ pub struct SubvolumeOperations {
     pub(super) references: Arc<References>,
 }
 
-/// Names: looked up, listed, made, linked, renamed, removed.
+/// Operations on names: lookup, listing, creation, link, rename, unlink.
 pub struct DirectoryOperations {
     pub(super) info: Arc<FsInfo>,
     pub(super) names: Arc<Names>,
@@ -82,7 +82,7 @@ pub struct DirectoryOperations {
     pub(super) subvolumes: Arc<SubvolumeOperations>,
 }
 
-/// What the operations work with.
+/// The parts of the engine that the operations use.
 pub(crate) struct Engine {
     pub(crate) info: Arc<FsInfo>,
     pub(crate) names: Arc<Names>,

@@ -1,5 +1,5 @@
-//! The property `btrfs.compression`: how a file is to be compressed. It is an xattr with a flag of
-//! the inode to go with it.
+//! The property `btrfs.compression`, which says how a file is to be compressed. It is an xattr with
+//! an inode flag that goes with it.
 
 use std::borrow::Cow;
 
@@ -14,16 +14,16 @@ use crate::error::{Errno, Result};
 use crate::inode::InodeId;
 use crate::xattr_names::COMPRESSION;
 
-/// The flags that follow the property.
+/// The inode flags that depend on the property.
 const COMPRESSION_FLAGS: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 const NODATACOW_FLAGS: u64 = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
 
-/// The algorithm that a value of the property begins with.
+/// Returns the name of the algorithm that a value of the property begins with.
 fn way_of(value: &[u8]) -> Option<&'static [u8]> {
     CompressionMode::algorithm_of(value).map(|algorithm| CompressionMode::property(algorithm).as_bytes())
 }
 
-/// The flag for a value of the property. `EINVAL` for an invalid one.
+/// Returns the flag for a value of the property. `EINVAL` for an invalid value.
 fn flag_of(value: &[u8]) -> Result<u64> {
     match value {
         b"" => Ok(0),
@@ -38,8 +38,8 @@ fn has_properties(file_type: FileType) -> bool {
 }
 
 impl InodeOperations {
-    /// Sets the property, or removes it if the value is empty. What is neither file nor directory
-    /// has none, and takes none without an error.
+    /// Sets the property, or removes it if the value is empty. An inode that is neither a file nor
+    /// a directory has no properties; setting one succeeds and changes nothing.
     pub(super) fn put_property(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name != COMPRESSION {
             return Err(Errno::INVAL.into());
@@ -65,7 +65,8 @@ impl InodeOperations {
         self.set_flags_with(id, name, value.len(), &plan)
     }
 
-    /// The property `btrfs.compression` that new files and directories inherit from a directory.
+    /// Returns the property `btrfs.compression` that new files and directories inherit from a
+    /// directory.
     pub fn inherited_property(&self, parent: InodeId) -> Result<Option<&'static [u8]>> {
         if self.flags(parent)? & COMPRESSION_FLAGS == 0 {
             return Ok(None);
@@ -77,7 +78,7 @@ impl InodeOperations {
         }
     }
 
-    /// A new inode with the property that it inherits, where it is not to have flags of its own.
+    /// Adds the property that a new inode inherits, unless the inode is to have flags of its own.
     pub(super) fn with_property<'a>(&self, parent: InodeId, new: &'a NewInode) -> Result<Cow<'a, NewInode>> {
         let has_own = || new.flags.is_some() || new.xattrs.iter().any(|(name, _)| name == COMPRESSION);
         if !has_properties(FileType::from_mode(new.mode)) || has_own() {

@@ -15,10 +15,10 @@ use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use crate::transaction::Transaction;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// Pieces of a file that are emptied at once.
+/// Pieces of a file that one step turns into holes.
 const AT_ONCE: usize = 2048;
 
-/// The parts that become holes.
+/// The ranges that become holes.
 #[derive(Default)]
 struct Emptied {
     /// Start and length of each range, and the bytes that it takes on disk.
@@ -33,19 +33,19 @@ impl Emptied {
     }
 }
 
-/// What punching finds out before it enters the transaction.
+/// The plan of a step, made before the transaction is entered.
 struct PunchPlan {
-    /// Sectors of which nothing stays.
+    /// Sectors that become holes as a whole.
     whole: Range<u64>,
-    /// Sectors of which a part stays, with what they hold afterwards.
+    /// Sectors that are zeroed in part, with their new content.
     zeroed: Vec<(u64, Vec<u8>)>,
     emptied: Emptied,
 }
 
 impl FileOperations {
     /// Makes a range of a file read as zeroes and frees its whole sectors. The size stays. A range
-    /// of many pieces is emptied in steps, each whole or not done, since one transaction may not
-    /// hold all of them (invariant 26).
+    /// of many pieces is processed in steps, each done as a whole or not at all, since one
+    /// transaction may not contain all of them (invariant 26).
     pub fn punch_hole(&self, id: InodeId, offset: u64, len: u64) -> Result<()> {
         self.info.check_writable(id.subvolume)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or(Errno::INVAL)?;
@@ -60,7 +60,7 @@ impl FileOperations {
         }
     }
 
-    /// The end of the pieces that one step empties, from the start of a range on.
+    /// Returns the end of the pieces that one step processes from the start of a range on.
     fn end_of_step(&self, id: InodeId, range: Range<u64>) -> Result<u64> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
@@ -99,7 +99,7 @@ impl FileOperations {
         self.info.gate.transact(
             &mut *state,
             |state, _| {
-                // What the commit in flight has yet to write would count as a hole.
+                // Data that the commit in flight has yet to write back would count as a hole.
                 if !self.info.options.faults().overlooks_frozen() {
                     self.writeback.settle_frozen(id, state)?;
                 }
@@ -115,8 +115,8 @@ impl FileOperations {
         )
     }
 
-    /// What becomes of a range; `None` if it lies beyond the end of the file or is a hole already:
-    /// then the file's times stay, too.
+    /// Plans a step. `None` if the range lies beyond the end of the file or is a hole already; then
+    /// the file's times stay, too.
     fn plan_punch(&self, id: InodeId, state: &InodeState, range: &Range<u64>) -> Result<Option<PunchPlan>> {
         let (offset, asked) = (range.start, range.end);
         let end = asked.min(state.item.size);
@@ -124,8 +124,8 @@ impl FileOperations {
             return Ok(None);
         }
         let sector = u64::from(self.info.volume.sector_size());
-        // The last sector of the file counts as whole: beyond the end there is only reserved space,
-        // whose whole sectors are freed.
+        // The last sector of the file counts as a whole one: beyond the end of the file there is
+        // only preallocated space, whose whole sectors are freed.
         let whole_end = if end == state.item.size {
             end.next_multiple_of(sector).max(asked - asked % sector)
         } else {
@@ -177,7 +177,7 @@ impl FileOperations {
         state.content_changed(self.info.now());
     }
 
-    /// The sector at `at` with zeroes in `from..to`.
+    /// Returns the sector at `at` with zeroes in `from..to`.
     pub(super) fn sector_without(
         &self,
         id: InodeId,
@@ -196,7 +196,7 @@ impl FileOperations {
         Ok(content)
     }
 
-    /// What of a range becomes holes.
+    /// Returns the pieces of a range that become holes.
     fn pieces_to_empty(&self, id: InodeId, state: &InodeState, whole: &Range<u64>) -> Result<Emptied> {
         let pieces = self.info.view(id, state).pieces(whole.clone())?;
         let bytes = pieces.iter().map(Mapped::allocated).sum();

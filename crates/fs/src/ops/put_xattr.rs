@@ -1,6 +1,6 @@
-//! Extended attributes as programs set them, by the rules of setxattr(2): which namespaces there
-//! are, what their values may be, and how ACLs and the mode depend on each other. What is stored is
-//! what the kernel would have stored, for every caller (invariant 27).
+//! Extended attributes as programs set them, by the rules of setxattr(2): which namespaces exist,
+//! which values are allowed, and how ACLs and the mode depend on each other. For every caller the
+//! stored value is the one that the kernel would have stored (invariant 27).
 
 use ubtrfs_format::items::FileType;
 use ubtrfs_format::posix::{S_IFDIR, S_ISGID};
@@ -15,12 +15,12 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::InodeId;
 use crate::xattr_names::{CAPABILITY, COMPRESSION, PROPERTIES, USER, in_plain_namespace};
 
-/// The forms of the capabilities of a program that there are (`linux/capability.h`): the bytes, and
-/// the revision in the first word.
+/// The formats of a program's capabilities (`linux/capability.h`): the size in bytes, and the
+/// revision in the first word.
 const CAPABILITY_FORMS: [(usize, u32); 2] = [(20, 0x0200_0000), (24, 0x0300_0000)];
 const CAPABILITY_REVISION: u32 = 0xff00_0000;
 
-/// Whether an attribute of this name is kept as it is; a namespace alone is no name.
+/// Whether an attribute of this name is stored as it is. `EINVAL` if the name is only a namespace.
 pub(crate) fn is_plain(name: &[u8]) -> Result<bool> {
     match in_plain_namespace(name) {
         Some(b"") => Err(Errno::INVAL.into()),
@@ -34,9 +34,10 @@ fn are_capabilities(value: &[u8]) -> bool {
 }
 
 impl InodeOperations {
-    /// What the root directory of a new subvolume in a directory is, as the kernel has it: a
-    /// default ACL of the directory limits its mode, beside the umask, and is not handed down; and
-    /// a property is that of the subvolume that the directory is in. `owner` is its user and group.
+    /// Returns the attributes of the root directory of a new subvolume in a directory, as the
+    /// kernel sets them: a default ACL of the directory limits the mode, besides the umask, and is
+    /// not inherited; the property is that of the subvolume that the directory is in. `owner` is
+    /// the user and the group.
     pub fn inheriting_root(&self, dir: InodeId, owner: (u32, u32), umask: u32) -> Result<NewInode> {
         let mut root = NewInode { uid: owner.0, gid: owner.1, ..NewInode::default() };
         root.mode = S_IFDIR | (0o777 & !umask);
@@ -54,9 +55,9 @@ impl InodeOperations {
     }
 
     /// Sets an xattr as setxattr(2) does: an ACL changes the mode, and `btrfs.compression` the
-    /// flags. `EOPNOTSUPP` for namespaces that there are not, or that the inode can't have,
-    /// `EINVAL` for values that mean nothing, `EPERM` for attributes of users on what is neither
-    /// file nor directory.
+    /// flags. `EOPNOTSUPP` for a namespace that does not exist or that the inode can't have,
+    /// `EINVAL` for an invalid value, `EPERM` for a `user.` attribute of an inode that is neither a
+    /// file nor a directory.
     pub fn put_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name.contains(&0) {
             return Err(Errno::INVAL.into());
@@ -77,8 +78,9 @@ impl InodeOperations {
         }
     }
 
-    /// What a new inode of a directory is: the directory's default ACL decides on its mode and
-    /// ACLs, or else the umask on its mode (acl(5)). A symbolic link has neither.
+    /// Returns the attributes of a new inode in a directory. The directory's default ACL decides
+    /// its mode and its ACLs; without a default ACL the umask applies to the mode (acl(5)). A
+    /// symlink is not affected by either.
     pub fn inheriting(&self, dir: InodeId, mut new: NewInode, umask: u32) -> Result<NewInode> {
         let file_type = FileType::from_mode(new.mode);
         if file_type == FileType::Symlink {
@@ -101,7 +103,7 @@ impl InodeOperations {
         Ok(new)
     }
 
-    /// Removes an xattr as removexattr(2) does. `ENODATA` if there is none; not for ACLs.
+    /// Removes an xattr as removexattr(2) does. `ENODATA` if it does not exist, except for ACLs.
     pub fn drop_xattr(&self, id: InodeId, name: &[u8]) -> Result<()> {
         match name {
             acl::ACCESS | acl::DEFAULT => self.drop_acl(id, name),
@@ -111,8 +113,8 @@ impl InodeOperations {
         }
     }
 
-    /// Sets an inode's own ACL, and its mode accordingly. A list that says no more than a mode is
-    /// not kept. `kill_group_id`: who sets it may not keep the set-group-id bit.
+    /// Sets an inode's access ACL, and its mode accordingly. A list that says no more than a mode
+    /// is not stored. `kill_group_id` says that the caller may not keep the set-group-id bit.
     pub fn put_access_acl(&self, id: InodeId, value: &[u8], kill_group_id: bool) -> Result<()> {
         if self.file_type(id)? == FileType::Symlink {
             return Err(Errno::OPNOTSUPP.into());
@@ -135,14 +137,14 @@ impl InodeOperations {
         }
     }
 
-    /// Removes an ACL; that there is none is success.
+    /// Removes an ACL. Succeeds, too, if there is none.
     fn drop_acl(&self, id: InodeId, name: &[u8]) -> Result<()> {
         let plan = |mode: u32, _: Option<&[u8]>| Ok((mode, None));
         self.with_acl(id, name, &SetAttributes::default(), &plan).map(drop)
     }
 
-    /// Changes attributes. Where the mode is one of them, the inode's ACL, if it has one, follows
-    /// it.
+    /// Changes attributes. If the mode is one of them, the inode's access ACL, if any, is changed
+    /// accordingly.
     pub fn put_attributes(&self, id: InodeId, changes: &SetAttributes) -> Result<Attributes> {
         let Some(mode) = changes.mode else { return self.set_attributes(id, changes) };
         let plan = |_: u32, value: Option<&[u8]>| {
@@ -172,7 +174,7 @@ impl InodeOperations {
     }
 }
 
-/// Whether users may give attributes of their own to files of this type.
+/// Whether inodes of this type may have `user.` attributes.
 fn has_content(file_type: FileType) -> bool {
     matches!(file_type, FileType::Regular | FileType::Directory)
 }

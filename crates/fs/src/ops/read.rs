@@ -1,4 +1,4 @@
-//! Reading: content, symlinks, where data is.
+//! Reads content and symlinks, and finds data and holes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,9 +12,9 @@ use crate::deferred_reads::BegunRead;
 use crate::error::{Errno, Error, Result, Step};
 use crate::inode::{InodeId, InodeState};
 
-/// Bytes that are read and proved at once.
+/// The most bytes that are read and verified against a Merkle tree at once.
 const MAX_PROVED: u64 = 1 << 20;
-/// Files whose proofs are kept.
+/// The most files whose Merkle trees are kept in memory.
 const MAX_VERITIES: usize = 16;
 
 impl FileOperations {
@@ -25,7 +25,7 @@ impl FileOperations {
 
     /// Reads up to `len` bytes from `offset`; fewer at the end of the file.
     pub fn read(&self, id: InodeId, offset: u64, len: usize) -> Result<Vec<u8>> {
-        // What no read fills would show.
+        // This value would show bytes that a read has not filled.
         const POISON: u8 = 0xA5;
         let size = self.info.inode(id)?.read().item.size;
         let mut data = vec![POISON; (len as u64).min(size.saturating_sub(offset)) as usize];
@@ -34,9 +34,10 @@ impl FileOperations {
         Ok(data)
     }
 
-    /// Reads from `offset` on into `buf`, as much of it as the file has, and returns how many bytes
-    /// that is. No intermediate copy is made where offset and end are at sectors' bounds and the
-    /// memory is aligned to 4096 bytes. Bytes of `buf` beyond the end of the file may change, too.
+    /// Reads from `offset` on into `buf`, up to the end of the file, and returns the number of
+    /// bytes read. No intermediate copy is made if the offset and the end are multiples of the
+    /// sector size and the memory is aligned to 4096 bytes. Bytes of `buf` beyond the end of the
+    /// file may change, too.
     pub fn read_into(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.read_into_unseen(id, offset, buf)?;
         if read > 0 {
@@ -45,7 +46,7 @@ impl FileOperations {
         Ok(read)
     }
 
-    /// The same without a change of the access time, as for a file that was opened with
+    /// Does the same without updating the access time, as for a file that was opened with
     /// `O_NOATIME`.
     pub fn read_into_unseen(&self, id: InodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let inode = self.info.inode(id)?;
@@ -79,7 +80,7 @@ impl FileOperations {
         Ok(len)
     }
 
-    /// Reads from a file that fs-verity protects, whole blocks of it, and proves each of them.
+    /// Reads whole blocks of a file that fs-verity protects, and verifies each of them.
     fn read_proved(&self, id: InodeId, state: &InodeState, offset: u64, buf: &mut [u8]) -> Result<()> {
         ubtrfs_tree::ensure_may_block()?;
         let source = self.verity_source(id, state)?;
@@ -96,7 +97,7 @@ impl FileOperations {
             let size = state.item.size.saturating_sub(start) as usize;
             content[size.min((end - start) as usize)..].fill(0);
             for (number, content) in (start / block..).zip(content.chunks(block as usize)) {
-                // Behind the end there is no block.
+                // The file has no block behind its end.
                 if number * block < state.item.size {
                     verity.prove(&source, id.ino, number, content).map_err(Error::from)?;
                 }
@@ -109,7 +110,7 @@ impl FileOperations {
         Ok(())
     }
 
-    /// What proves the content of a file. Of the last few files it is kept.
+    /// Returns the Merkle tree of a file. Those of the last few files are kept in memory.
     fn verity_of(&self, id: InodeId, state: &InodeState, source: &VeritySource<'_>) -> Result<Arc<Verity>> {
         let kept = self.verities.lock().iter().find(|(kept, _)| *kept == id).map(|(_, verity)| Arc::clone(verity));
         if let Some(verity) = kept {
@@ -122,7 +123,7 @@ impl FileOperations {
         Ok(verity)
     }
 
-    /// Where the items are by which a file is proved.
+    /// Returns where the verity items of a file are: in a batch or in the committed tree.
     fn verity_source<'a>(&self, id: InodeId, state: &'a InodeState) -> Result<VeritySource<'a>> {
         match state.batches().find_map(|batch| batch.verity.as_deref()) {
             Some(items) => Ok(VeritySource::Pending(items)),
@@ -130,7 +131,7 @@ impl FileOperations {
         }
     }
 
-    /// What fs-verity measures a file to be. `ENODATA` if it does not protect the file.
+    /// Returns the fs-verity digest of a file. `ENODATA` if fs-verity does not protect the file.
     pub fn verity_digest(&self, id: InodeId) -> Result<VerityDigest> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
@@ -141,8 +142,8 @@ impl FileOperations {
         self.verity_of(id, &state, &source).map(|verity| verity.digest().clone())
     }
 
-    /// Begins to read as [`Self::read_into`] does, and leaves to the caller what has to be read
-    /// from devices. `EAGAIN` where that is impossible, would block, or has failed.
+    /// Begins to read as [`Self::read_into`] does. The caller completes the reads from devices.
+    /// `EAGAIN` if this is impossible, would block, or has failed.
     pub fn begin_read(&self, id: InodeId, offset: u64, buf: &mut [u8], seen: bool) -> Result<BegunRead> {
         let inode = self.info.inode(id)?;
         let begun = {
@@ -152,7 +153,7 @@ impl FileOperations {
             let sectors = buf.get_mut(..len.next_multiple_of(sector as usize));
             let is_plain = state.file_type() == FileType::Regular && !has_verity(&state);
             match sectors.filter(|_| is_plain && offset.is_multiple_of(sector)) {
-                // One that reads the file in the usual way also reports errors.
+                // The caller then reads the file in the usual way, which reports the error.
                 Some(sectors) => self.reader.begin_read(id, &state, offset, sectors, len).map_err(|_| Errno::AGAIN)?,
                 None => return Err(Errno::AGAIN.into()),
             }
@@ -164,7 +165,7 @@ impl FileOperations {
         Ok(begun)
     }
 
-    /// Notes why a file's content can't be read, if it can't.
+    /// Describes the error of reading a file's content, and records it if it is `EIO`.
     fn unreadable(&self, id: InodeId, error: impl Into<Error>) -> Error {
         let error = error.into().at(Step::ReadData { subvolume: id.subvolume, ino: id.ino });
         if error.errno() == Errno::IO {
@@ -190,12 +191,13 @@ impl FileOperations {
         Ok(target)
     }
 
-    /// The first offset from `from` on that holds data. `ENXIO` beyond the last data.
+    /// Returns the first offset from `from` on that holds data. `ENXIO` beyond the last data.
     pub fn seek_data(&self, id: InodeId, from: u64) -> Result<u64> {
         self.seek(id, |seek| seek.next_data(from))
     }
 
-    /// The first offset from `from` on that holds none; the file's end counts. `ENXIO` beyond it.
+    /// Returns the first offset from `from` on that holds no data, which may be the end of the
+    /// file. `ENXIO` beyond the end.
     pub fn seek_hole(&self, id: InodeId, from: u64) -> Result<u64> {
         self.seek(id, |seek| seek.next_hole(from))
     }
@@ -206,9 +208,9 @@ impl FileOperations {
         if state.is_dir() {
             return Err(Errno::ISDIR.into());
         }
-        // Dirty data of the frozen layer lies below the pending layer's holes; a file that is both
-        // dirty there and truncated since is rare, and showing data where there are zeroes is
-        // allowed.
+        // Dirty data of the frozen layer lies below the holes of the pending layer. A file with
+        // frozen dirty data that has been truncated since is rare, and it is allowed to report data
+        // where there are zeroes.
         let dirty: Vec<_> = state.dirty_layers().collect();
         let map = self.info.view(id, &state).map()?;
         let size = state.item.size;

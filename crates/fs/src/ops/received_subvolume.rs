@@ -1,4 +1,4 @@
-//! Noting of a subvolume what it was received from.
+//! Records what a subvolume was received from.
 
 use ubtrfs_format::items::{Timespec, uuid_key};
 use ubtrfs_format::{Generation, ItemType, TreeId, Uuid};
@@ -8,15 +8,15 @@ use crate::error::{Errno, Result};
 use crate::subvolume_changes::Received;
 use ubtrfs_space::Demand;
 
-/// Bytes of a root item and of two lists of subvolumes that were received from one.
+/// Upper bound of the bytes of a root item and of two UUID items that list received subvolumes.
 fn bytes_at_most(most_of_item: usize) -> u64 {
     464 + 2 * (most_of_item as u64 + 25)
 }
 
 impl SubvolumeOperations {
-    /// Notes what a subvolume was received from. When this returns it is durable. Returns the
-    /// transaction and the time of the receipt. `EROFS` if the subvolume is read-only, `EOVERFLOW`
-    /// if too many were received from the same one.
+    /// Records what a subvolume was received from. This is durable when the call returns. Returns
+    /// the transaction and the time of the receipt. `EROFS` if the subvolume is read-only,
+    /// `EOVERFLOW` if too many subvolumes were received from the same one.
     pub fn set_received(&self, id: TreeId, received: &Received) -> Result<(Generation, Timespec)> {
         self.check_subvolume(id)?;
         self.info.check_writable(id)?;

@@ -1,4 +1,4 @@
-//! References to inodes: what the kernel, or another caller, holds of them.
+//! References to inodes that the kernel or another caller holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::fs_info::FsInfo;
 use crate::inactivate::Inactivator;
 use crate::inode::InodeId;
 
-/// References to inodes. An inode that has some stays in memory, and one that has lost its last
-/// name is freed with the last of them.
+/// References to inodes. An inode with references stays in memory. An inode that has lost its last
+/// name is freed when its last reference is dropped.
 pub struct References {
     pub(super) info: Arc<FsInfo>,
     pub(super) inactivator: Arc<Inactivator>,
@@ -23,8 +23,9 @@ impl References {
         self.info.inodes.reference(id);
     }
 
-    /// Drops references. With the last one an inode without names is freed, and with the last one
-    /// to any inode of a deleted subvolume that is dropped; the caller does not wait for that.
+    /// Drops references. When the last reference is dropped, an inode without names is freed. When
+    /// no inode of a deleted subvolume has references any more, the subvolume is dropped. The
+    /// caller does not wait for either.
     pub fn forget(&self, id: InodeId, count: u64) {
         let left = self.info.inodes.unreference(id, count);
         if left.inode
@@ -37,11 +38,11 @@ impl References {
         }
     }
 
-    /// Has a subvolume dropped that was deleted, unless there are references to inodes of it.
+    /// Lets a deleted subvolume be dropped, unless there are references to inodes of it.
     ///
-    /// None comes after the last one has gone: who looks a name up, or makes one, has a reference
-    /// to the directory meanwhile. Who looks up the subvolume itself, by an entry that it had or by
-    /// a number, finds that it is deleted, and calls this again as it gives its reference back.
+    /// No reference is added after the last one has gone: a lookup or creation of a name holds a
+    /// reference to the directory meanwhile. A lookup of the subvolume itself, by its former entry
+    /// or by a number, finds that it is deleted, drops its reference and calls this again.
     pub(crate) fn release_if_unused(&self, id: TreeId) {
         let faults = self.info.options.faults();
         let is_open = || self.info.inodes.has_references_in(id) && !faults.in_commit(CommitFault::ReleaseOpen);
@@ -57,7 +58,7 @@ impl References {
         }
     }
 
-    /// All inodes that are referenced, in no order.
+    /// Returns all inodes that have references, in no order.
     pub fn referenced(&self) -> Vec<InodeId> {
         self.info.inodes.referenced()
     }
@@ -68,13 +69,13 @@ impl References {
         self.info.inodes.note_pages(id);
     }
 
-    /// All inodes that the kernel may have pages of, by subvolume and number.
+    /// Returns all inodes that the kernel may have pages of, by subvolume and number.
     pub fn with_pages(&self) -> Vec<InodeId> {
         self.info.inodes.with_pages()
     }
 
-    /// Names of inodes of a subvolume that are referenced, by directory; of at most `most` inodes,
-    /// and of each about so many. Inodes that can't be read are left out.
+    /// Returns the names of inodes of a subvolume that have references, by directory: those of at
+    /// most `most` inodes, and about as many names of each. Inodes that can't be read are left out.
     pub fn referenced_names(&self, subvolume: TreeId, most: usize) -> BTreeMap<InodeId, Vec<Vec<u8>>> {
         let mut names: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for id in self.info.inodes.referenced_in(subvolume, most) {
@@ -100,8 +101,8 @@ impl References {
         self.info.is_referenced(id)
     }
 
-    /// Whether an inode is locked, perhaps for long, so that reading it (or, `to_change`, changing
-    /// it) might block.
+    /// Whether an inode is locked, perhaps for long, so that reading it (or changing it if
+    /// `to_change` is set) might block.
     pub fn is_busy(&self, id: InodeId, to_change: bool) -> bool {
         self.info.is_busy(id, to_change)
     }

@@ -38,15 +38,15 @@ struct End<'a> {
     name: &'a [u8],
 }
 
-/// A rename as it was found before its inodes were locked.
+/// A rename with what lookups found before its inodes were locked.
 #[derive(Clone, Copy)]
 struct FoundRename<'a> {
     from: &'a End<'a>,
     to: &'a End<'a>,
     source: &'a Named,
-    /// What has the new name.
+    /// The entry that has the new name.
     target: Option<&'a Named>,
-    /// What the new directory has of the new name.
+    /// The result of looking up the new name in the new directory.
     lookup: LookupResult,
     flags: RenameFlags,
 }
@@ -56,17 +56,17 @@ struct RenamePlan {
     old_index: DirIndex,
     target_index: Option<DirIndex>,
     new_index: DirIndex,
-    /// Of what comes under the old name: the target, or a whiteout.
+    /// The index of the new entry under the old name: that of the target, or of a whiteout.
     back_index: Option<DirIndex>,
     whiteout: Option<Arc<Inode>>,
 }
 
 impl DirectoryOperations {
-    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
-    /// it, or gets the old one.
+    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. An inode that had that
+    /// name loses it, or gets the old name if `flags` say so.
     ///
-    /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
-    /// next commit no log is written then, since a log can't express it.
+    /// Entries of subvolumes can be moved between subvolumes, other entries can't. After such a
+    /// move no log is written until the next commit, since a log can't express it.
     pub fn rename(
         &self,
         dir: InodeId,
@@ -78,18 +78,18 @@ impl DirectoryOperations {
         self.rename_only((dir, name), (new_dir, new_name), flags, None)
     }
 
-    /// As [`Self::rename`] without flags, of an inode that the caller knows: `EBUSY` if the old
-    /// name is another's by then.
+    /// Renames as [`Self::rename`] does without flags, for a caller that knows the inode: `EBUSY`
+    /// if the old name belongs to another inode by then.
     pub fn rename_inode(&self, id: InodeId, from: (InodeId, &[u8]), to: (InodeId, &[u8])) -> Result<()> {
         self.rename_only(from, to, RenameFlags::default(), Some(id))
     }
 
-    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. What had that name loses
-    /// it, or gets the old one.
+    /// Gives the inode `name` of `dir` the name `new_name` in `new_dir`. An inode that had that
+    /// name loses it, or gets the old name if `flags` say so.
     ///
-    /// The entries of subvolumes can be moved between subvolumes, other entries can't. Until the
-    /// next commit no log is written then, since a log can't express it. `EBUSY` if the name is
-    /// that of another inode than `only`.
+    /// Entries of subvolumes can be moved between subvolumes, other entries can't. After such a
+    /// move no log is written until the next commit, since a log can't express it. `EBUSY` if the
+    /// name is that of another inode than `only`.
     fn rename_only(
         &self,
         (dir, name): (InodeId, &[u8]),
@@ -121,14 +121,15 @@ impl DirectoryOperations {
         flags: RenameFlags,
         only: Option<InodeId>,
     ) -> Result<()> {
-        // Nor is one of the directories in a subvolume that is deleted meanwhile.
+        // The lock prevents a cycle of directories, and the deletion of the subvolumes of the
+        // directories.
         let _no_cycles = if dir == new_dir { None } else { Some(self.entries.lock_renames()?) };
         self.info.check_writable(new_dir.subvolume)?;
         let from = End { dir: self.info.inode(dir)?, name };
         let to = End { dir: self.info.inode(new_dir)?, name: new_name };
         loop {
             let source = self.entries.find_named(&from.dir, name)?.ok_or(Errno::NOENT)?;
-            // What was found is what is renamed, or else it is looked for again.
+            // The inode found here is the one that is renamed, or else the lookup is repeated.
             if only.is_some_and(|only| only != source.inode.id) {
                 return Err(Errno::BUSY.into());
             }
@@ -177,19 +178,19 @@ impl DirectoryOperations {
         if exchanged.is_some_and(Named::is_empty_subvolume) {
             return Err(Errno::PERM.into());
         }
-        // As in a directory that was removed.
+        // A deleted subvolume's root is like a directory that was removed.
         if [from, to].iter().any(|end| self.info.is_deleted_root(end.dir.id)) {
             return Err(Errno::NOENT.into());
         }
         if from.dir.id.subvolume != to.dir.id.subvolume {
-            // No subvolume comes into one that was deleted.
+            // A subvolume can't be moved into one that was deleted.
             self.subvolumes.check_subvolume(to.dir.id.subvolume)?;
             if flags.exchange {
                 self.subvolumes.check_subvolume(from.dir.id.subvolume)?;
             }
         }
         if from.dir.id != to.dir.id {
-            // The target of `..` would change in it.
+            // The move would change the target of `..` in the subvolume or directory.
             moved.try_for_each(|named| self.info.check_writable(named.inode.id.subvolume).map(drop))?;
         }
         check_removable_from(&from.dir, &source.inode)?;
@@ -220,7 +221,7 @@ impl DirectoryOperations {
         Ok(())
     }
 
-    /// Whether `dir` is `ancestor` or is below it. The caller holds the rename lock.
+    /// Whether `dir` is `ancestor` or lies below it. The caller holds the rename lock.
     fn is_below(&self, dir: InodeId, ancestor: InodeId) -> Result<bool> {
         let mut at = dir;
         let mut passed = std::collections::HashSet::new();
@@ -240,15 +241,17 @@ impl DirectoryOperations {
         }
     }
 
-    /// Renames if everything is still as it was found; `false` if not.
+    /// Renames if everything is still as it was found; otherwise returns `false`.
     fn rename_found(&self, found: &FoundRename<'_>) -> Result<bool> {
         let mut inodes = vec![&found.from.dir, &found.to.dir];
-        // Nothing changes in a subvolume of another name: the root tree says where its entry is.
+        // A subvolume itself does not change if its entry is renamed: the root tree says where the
+        // entry is.
         let ends = [Some(found.source), found.target].into_iter().flatten().filter(|named| !named.is_root());
         inodes.extend(ends.map(|named| &named.inode));
         let mut locked = LockedInodes::lock(&inodes);
         let Some(plan) = self.plan_rename(found, &mut locked)? else { return Ok(false) };
-        // Nobody else knows it yet, so nobody is waited for, whatever its place in the order is.
+        // No other thread knows the new inode yet, so this never waits, whatever its place in the
+        // lock order.
         let mut whiteout = plan.whiteout.as_ref().and_then(|child| child.try_write());
         assert_eq!(whiteout.is_some(), plan.whiteout.is_some(), "a new inode is locked");
         let transaction = self.info.gate.enter();
@@ -258,7 +261,8 @@ impl DirectoryOperations {
         Ok(true)
     }
 
-    /// The numbers of the entries that change; `None` if they are no longer as they were found.
+    /// Returns the indices of the entries that change, or `None` if the entries are no longer as
+    /// they were found.
     fn plan_rename(&self, found: &FoundRename<'_>, locked: &mut LockedInodes<'_>) -> Result<Option<RenamePlan>> {
         let FoundRename { from, to, source, target, lookup, flags } = *found;
         let (dir, new_dir) = (from.dir.id, to.dir.id);
@@ -348,7 +352,7 @@ impl DirectoryOperations {
         if named.is_subvolume() { Ok(()) } else { self.room.check_name_fits(id, locked.get(id), dir, name) }
     }
 
-    /// Gives what lost a name another one, and an entry there.
+    /// Gives an inode or subvolume that lost a name another one, with an entry.
     fn move_entry(
         &self,
         locked: &mut LockedInodes<'_>,
@@ -371,7 +375,7 @@ impl DirectoryOperations {
     }
 }
 
-/// Notes in an inode that has joined the transaction that one of its names became another.
+/// Replaces one of the names of an inode that has joined the transaction by another one.
 fn move_name(state: &mut InodeState, lost: LostName, place: &EntryLocation) {
     let nlink = state.item.nlink;
     state.pending.remove_ref(lost);

@@ -1,9 +1,9 @@
-//! A subvolume becomes what another one is: the commit makes a snapshot of that one, which takes
-//! over the entry, and deletes what was there.
+//! Resets a subvolume to the content of another one: the commit makes a snapshot of the other one,
+//! which takes over the entry, and deletes the subvolume that was there.
 //!
-//! Until the commit is durable, the name refers to the old content, then to the new one; the old
-//! one is a deleted subvolume then, and who has something of it open goes on. So who looks the name
-//! up finds one or the other whole, and so does a crash.
+//! Until the commit is durable, the name refers to the old content, and then to the new one. The
+//! old subvolume is a deleted one then, and programs that have files of it open go on. So a lookup
+//! finds one or the other as a whole, also after a crash.
 
 use ubtrfs_format::TreeId;
 
@@ -20,30 +20,31 @@ use ubtrfs_space::Demand;
 
 impl SubvolumeOperations {
     /// Puts a writable snapshot of the subvolume `source` in place of the subvolume that the entry
-    /// `name` of `dir` refers to, in one step, which is durable when this returns: the name refers
-    /// to the old one or to the new one at any time, and after any crash. What refers to inodes of
-    /// the old one is `ESTALE` from then on, and its space comes back in the background. If it was
-    /// the default subvolume, the new one is. Returns the number of the new one.
+    /// `name` of `dir` refers to, in one step, which is durable when this returns. At any time, and
+    /// after any crash, the name refers to the old one or to the new one. References to inodes of
+    /// the old one get `ESTALE` from then on, and its space is freed in the background. If the old
+    /// one was the default subvolume, the new one becomes it. Returns the id of the new one.
     ///
-    /// `EINVAL` for what is no subvolume, and for `source` itself; `EROFS` if the old one is
-    /// read-only, `EBUSY` for the one that is mounted (unless
-    /// [more is shown](crate::Filesystem::show_whole)),
-    /// `ENOTEMPTY` for one in which there are others.
+    /// `EINVAL` if the entry is not a subvolume, or is `source` itself; `EROFS` if the old one is
+    /// read-only, `EBUSY` if it is the mounted one (unless [more is
+    /// shown](crate::Filesystem::show_whole)), `ENOTEMPTY` if it contains others.
     pub fn reset_subvolume(&self, dir: InodeId, name: &[u8], source: TreeId) -> Result<TreeId> {
         self.reset_expected(dir, name, None, source)
     }
 
-    /// The same, if the name refers to the subvolume `id`: `EAGAIN` if it refers to another one.
+    /// Does the same if the name refers to the subvolume `id`. `EAGAIN` if it refers to another
+    /// one.
     pub fn reset_subvolume_if(&self, dir: InodeId, name: &[u8], id: TreeId, source: TreeId) -> Result<TreeId> {
         self.reset_expected(dir, name, Some(id), source)
     }
 
-    /// Puts a writable snapshot of `source` in place of the subvolume `name` of `dir`. When this
-    /// returns it is durable. If the old one was the default subvolume, the new one is.
+    /// Puts a writable snapshot of `source` in place of the subvolume `name` of `dir`. This is
+    /// durable when the call returns. If the old one was the default subvolume, the new one becomes
+    /// it.
     ///
-    /// `EINVAL` for what is no subvolume and for `source` itself, `EROFS` if the old one is
-    /// read-only, `EBUSY` for the one that has to stay, `ENOTEMPTY` for one that has others in it.
-    /// `EAGAIN` for another than the `expected` one.
+    /// `EINVAL` if the entry is not a subvolume, or is `source` itself; `EROFS` if the old one is
+    /// read-only, `EBUSY` if it has to stay, `ENOTEMPTY` if it contains others, `EAGAIN` if it is
+    /// not the `expected` one.
     fn reset_expected(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>, source: TreeId) -> Result<TreeId> {
         self.check_subvolume(source)?;
         self.info.check_writable(dir.subvolume)?;
@@ -54,7 +55,8 @@ impl SubvolumeOperations {
         let demand =
             Demand { edits: made.edits + removed.edits, item_bytes: made.item_bytes + removed.item_bytes, ..made };
         let (id, old, generation) = self.reserver.with_reserved(demand, || {
-            // Neither is deleted meanwhile, and nothing is made in the old one or moved there.
+            // Neither subvolume is deleted meanwhile, and no subvolume is created in the old one or
+            // moved there.
             let _no_moves = self.entries.lock_renames()?;
             self.check_subvolume(source)?;
             self.info.check_writable(dir.subvolume)?;
@@ -91,7 +93,7 @@ impl SubvolumeOperations {
                     read_only: false,
                     time: self.info.now(),
                 };
-                // From here on its entry stays where it is, and no subvolume comes into it.
+                // From here on its entry stays where it is, and no subvolume is added to it.
                 replaced.set_replaced();
                 let transaction = self.info.gate.enter();
                 locked.join(&transaction);

@@ -15,32 +15,32 @@ use crate::inode::{Inode, InodeId, InodeState, MAX_FILE_SIZE};
 use crate::item_sizes::{FILE_EXTENT_ITEM, INODE_ITEM, ORPHAN_ITEM};
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// Bytes of items that a change of the size may put: the inode, an orphan item, and what splits
-/// pieces at the new end and makes holes.
+/// Bytes of items that a change of the size may add: the inode item, an orphan item, and file
+/// extent items for a split at the new end and for holes.
 const RESIZE_BYTES: u64 = INODE_ITEM + ORPHAN_ITEM + 4 * FILE_EXTENT_ITEM;
 
-/// What size a file shall have.
+/// The requested size of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NewSize {
-    /// This one.
+    /// Exactly this size.
     Exactly(u64),
-    /// This one, unless it is smaller already; space that is reserved beyond it is freed in any
+    /// This size, unless the file is smaller already. Preallocated space beyond it is freed in any
     /// case.
     AtMost {
         /// The size.
         from: u64,
-        /// The transaction that the space for it was reserved in.
+        /// The transaction in which the space for it was reserved.
         reserved_in: Generation,
     },
 }
 
 impl NewSize {
-    /// The resulting change for a file in this state.
+    /// Returns the resulting change for a file in this state.
     fn of(self, state: &InodeState) -> Resize {
         let old_size = state.item.size;
         match self {
             Self::Exactly(size) => {
-                // Space that is reserved beyond the end goes even if the size stays.
+                // Preallocated space beyond the end is freed even if the size stays.
                 let truncates = size < old_size || (size == old_size && state.item.flags & InodeFlags::PREALLOC != 0);
                 Resize { size, truncate_from: truncates.then_some(size) }
             }
@@ -54,38 +54,39 @@ impl NewSize {
 struct Resize {
     /// The new size.
     size: u64,
-    /// From where on nothing stays, if anything has to go.
+    /// The offset from which on everything is dropped; `None` if nothing is.
     truncate_from: Option<u64>,
 }
 
-/// How often room is made for a step of a truncation: others may take it.
+/// How often a step of a truncation tries to get space, which other operations may take first.
 const MAX_TRIES: u32 = 3;
 
-/// What a change of the size finds out before it enters the transaction.
+/// The plan of a change of the size, made before the transaction is entered.
 struct ResizePlan {
     growth: Option<GrowthPlan>,
-    /// The sector that the new end lies in, and what it keeps.
+    /// The sector that contains the new end, and the content that it keeps.
     kept: Option<(u64, Vec<u8>)>,
-    /// Bytes on disk that the file gives up.
+    /// Bytes on disk that the file frees.
     freed: u64,
     attributes: Option<AttributePlan>,
 }
 
-/// What has to change in a file before it may grow: found before the transaction is entered.
+/// The changes that a file needs before it may grow. They are found before the transaction is
+/// entered.
 #[derive(Default)]
 pub(crate) struct GrowthPlan {
-    /// The last sector's content, if its bytes beyond the old end are not zero or inline content
-    /// has to become an extent.
+    /// The content of the last sector, if it has non-zero bytes beyond the old end, or is inline
+    /// content that has to become an extent.
     pub(crate) last_sector: Option<Vec<u8>>,
-    /// Extents beyond the old end must be dropped before.
+    /// Whether extents beyond the old end must be dropped first.
     half_truncated: bool,
-    /// Ranges that need an item though they are holes.
+    /// Holes that need an item.
     holes: Vec<(u64, u64)>,
 }
 
 impl FileOperations {
     /// Truncates or extends a file, and changes its attributes in the same transaction. A large
-    /// truncation proceeds in steps, each whole or not done; the last of them changes the
+    /// truncation proceeds in steps, each done as a whole or not at all; the last step changes the
     /// attributes.
     pub(super) fn resize(&self, id: InodeId, size: u64, change: &AttributeChange<'_>) -> Result<()> {
         if size > MAX_FILE_SIZE {
@@ -93,12 +94,12 @@ impl FileOperations {
         }
         let sector = u64::from(self.info.volume.sector_size());
         let inode = self.info.inode(id)?;
-        // The truncated part may have prevented the file from being inline until now.
+        // The file may become inline, if only the truncated part has prevented that until now.
         let inline_bytes = if size <= sector { size.min(self.info.largest_inline()) } else { 0 };
         let mut grows = size > inode.read().item.size;
         self.truncate_in_steps(&inode, size)?;
         loop {
-            // Where the last sector stays as it is, a truncation takes no data space, and there may
+            // A truncation that leaves the last sector as it is takes no data space, and there may
             // be none.
             let data = if !grows && size.is_multiple_of(sector) { 0 } else { sector };
             let room = self.plans.room_of_change(id, change)?;
@@ -118,7 +119,7 @@ impl FileOperations {
         }
     }
 
-    /// Whether truncating a file to `size` bytes is done in steps, with commits between them.
+    /// Whether truncating a file to `size` bytes takes several steps with commits between them.
     pub fn is_truncated_in_steps(&self, id: InodeId, size: u64) -> bool {
         let Ok(inode) = self.info.inode(id) else { return false };
         let state = inode.read();
@@ -147,7 +148,7 @@ impl FileOperations {
                 if tries > MAX_TRIES {
                     return Err(Errno::NOSPC.into());
                 }
-                // Whatever else makes room is tried.
+                // The reserver tries all other ways of making space.
                 let least = Truncation::least_demand();
                 drop(self.reserver.reserve(least)?);
                 self.info.space.lock().unreserve_metadata(least);
@@ -171,11 +172,12 @@ impl FileOperations {
         }
     }
 
-    /// Changes a size, with the space reserved that it takes; what is left of it is in `surplus`
-    /// then. Returns whether it did: not if the file would have to grow, since others truncated it,
-    /// and no data space was reserved for that; not if the transaction has ended in which the space
-    /// was reserved; and not if the attributes that change with it take more than the bytes that
-    /// were reserved for them. What stays may be inline in `inline_bytes` that are reserved for it.
+    /// Changes a size. The space that this takes is reserved already; on return `surplus` is the
+    /// unused part of the data space. Returns `false`, and changes nothing, in three cases: the
+    /// file would have to grow, since others truncated it, and no data space was reserved for that;
+    /// the transaction in which the space was reserved has ended; or the attributes that change
+    /// with the size take more than the bytes that were reserved for them. The remaining content
+    /// may be inline in `inline_bytes` bytes that are reserved for it.
     fn resize_reserved(
         &self,
         id: InodeId,
@@ -228,7 +230,8 @@ impl FileOperations {
         let (size, old_size) = (resize.size, state.item.size);
         let sector = u64::from(self.info.volume.sector_size());
         let growth = if size > old_size { Some(self.plan_growth(id, state, size)?) } else { None };
-        // The sector that the new end lies in keeps its start and is zero from there on.
+        // The sector that contains the new end keeps its content up to there, and is zero behind
+        // it.
         let last = size - size % sector;
         let mut kept = None;
         if size < old_size && size != last && self.reader.has_data(id, state, last)? {
@@ -272,13 +275,14 @@ impl FileOperations {
             *surplus += state.unreserve_clean();
         }
         state.item.size = resize.size;
-        // Even if the size stays: a file opened with O_TRUNC has changed for those who compare
-        // times.
+        // The times change even if the size stays: a program that compares times must see that the
+        // file was opened with O_TRUNC.
         state.content_changed(self.info.now());
         plan.attributes
     }
 
-    /// What has to happen before a file may grow to `size`. Its lock is held.
+    /// Returns the changes that a file needs before it may grow to `size`. The caller holds its
+    /// lock.
     pub(crate) fn plan_growth(&self, id: InodeId, state: &InodeState, size: u64) -> Result<GrowthPlan> {
         let mut plan =
             GrowthPlan { half_truncated: self.inactivator.is_half_truncated(id, state)?, ..GrowthPlan::default() };
@@ -309,7 +313,7 @@ impl FileOperations {
         Ok(plan)
     }
 
-    /// Carries a plan out, in a transaction that the inode has joined.
+    /// Carries out a plan, in a transaction that the inode has joined.
     pub(crate) fn grow(&self, state: &mut InodeState, plan: GrowthPlan, surplus: &mut u64) {
         let sector = u64::from(self.info.volume.sector_size());
         if plan.half_truncated {
@@ -325,8 +329,8 @@ impl FileOperations {
     }
 }
 
-/// Makes a sector dirty with its old content, and takes the space it will need from what was
-/// reserved.
+/// Makes a sector dirty with its old content, and takes the space that it will need from the
+/// reserved data space in `surplus`.
 pub(crate) fn fill_sector(state: &mut InodeState, at: u64, content: &[u8], surplus: &mut u64, sector: u64) {
     let added = state.dirty.newly_dirty(at, sector);
     state.dirty.fill(at, content);

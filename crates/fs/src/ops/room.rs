@@ -1,4 +1,4 @@
-//! Whether what an operation adds still fits the item that it goes to: no item outgrows its
+//! Checks that what an operation adds still fits in the item that it goes to: no item outgrows its
 //! leaf (invariant 24).
 //!
 //! Entries of a directory, xattrs, and extended references share an item if the hashes of their
@@ -6,10 +6,11 @@
 //! an item that is larger than a leaf. So every operation checks this while it can still be
 //! refused, with the inodes locked and before anything is changed.
 //!
-//! The trees are behind by up to two transactions. Each is merged as a whole, removals before
-//! additions, so an item has the names of one point in time after a merge; only the newest state
-//! has to be checked. Sums that count names twice or include removed ones are fast, and sufficient
-//! as long as they fit; only if they don't, the names are checked one by one.
+//! The committed trees are behind by up to two transactions. A commit merges each transaction as a
+//! whole, removals before additions, so after a merge an item has the names of one point in time,
+//! and only the newest state has to be checked. A sum that counts names twice or includes removed
+//! ones is fast, and sufficient as long as it fits. Only if it does not fit, the names are checked
+//! one by one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,23 +26,23 @@ use crate::names::{LookupResult, Names};
 /// The most names that an inode may have.
 pub(super) const MAX_LINKS: u32 = 65535;
 
-/// What checks that an item has room for what is added.
+/// Checks that an item has room for what is added.
 pub(crate) struct ItemRoom {
     pub(super) info: Arc<FsInfo>,
     pub(super) names: Arc<Names>,
 }
 
 impl ItemRoom {
-    /// `ENAMETOOLONG` for a symlink's target that can't be an inline extent: it must fit an item,
-    /// and the format requires less than a sector.
+    /// `ENAMETOOLONG` for a symlink's target that can't be an inline extent: it must fit in an
+    /// item, and the format requires that it is shorter than a sector.
     pub(super) fn check_symlink_fits(&self, target: &[u8]) -> Result<()> {
         let is_below_sector = target.len() < self.info.volume.sector_size() as usize;
         let fits = is_below_sector && self.info.has_room(INLINE_DATA_OFFSET + target.len());
         if fits { Ok(()) } else { Err(Errno::NAMETOOLONG.into()) }
     }
 
-    /// `EOVERFLOW` for a new name of a directory, locked, whose hash has no room left. `lookup` is
-    /// the result for the name.
+    /// `EOVERFLOW` if the item for the hash of a new name has no room left. The directory is
+    /// locked, and `lookup` is the result of looking up the name.
     pub(crate) fn check_collisions(
         &self,
         dir: InodeId,
@@ -64,11 +65,11 @@ impl ItemRoom {
         if self.info.has_room(names.iter().map(|name| size(name)).sum()) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
     }
 
-    /// An error for a further name of an inode, locked: `EMLINK` if it has as many as it may, or if
-    /// all its names in a directory have to share an item that has no room left; `EOVERFLOW` if
-    /// names of the same hash have to.
+    /// Checks whether a locked inode may get another name. `EMLINK` if it has the maximum number of
+    /// names, or if the item that all its names in a directory share has no room left; `EOVERFLOW`
+    /// if the item that names of the same hash share has none.
     pub(crate) fn check_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
-        // All its names in one item would be no more than this.
+        // If all names fit in one item, any of them does.
         let names = state.item.nlink as usize + 1;
         if self.info.has_room(names.saturating_mul(EXTREF_HEADER + MAX_NAME_LEN)) {
             return Ok(());
@@ -86,8 +87,8 @@ impl ItemRoom {
         let mut bytes = INODE_REF_HEADER + name.len();
         let item = self.info.view(id, state).committed_item(ItemType::INODE_REF, dir.ino.0)?;
         bytes += item.map_or(0, |item| item.len());
-        // Names removed since are counted still: a name too many is refused rather than one too
-        // few.
+        // Names that were removed since are still counted, so a name that would fit may be refused,
+        // but no name that does not fit is accepted.
         for batch in state.batches() {
             let added = batch.refs.iter().filter(|((parent, _), change)| *parent == dir.ino && change.now.is_some());
             bytes += added.map(|((_, name), _)| INODE_REF_HEADER + name.len()).sum::<usize>();
@@ -95,7 +96,7 @@ impl ItemRoom {
         if self.info.has_room(bytes) { Ok(()) } else { Err(Errno::MLINK.into()) }
     }
 
-    /// The extended item of a hash has names of all directories. Which uncommitted names it gets
+    /// The extended item of a hash has names in all directories. Which uncommitted names it gets
     /// depends on later changes, so all of them are counted.
     fn check_extended_name_fits(&self, id: InodeId, state: &InodeState, dir: InodeId, name: &[u8]) -> Result<()> {
         let hash = extref_hash(dir.ino, name);
@@ -112,8 +113,8 @@ impl ItemRoom {
         if self.info.has_room(bytes) { Ok(()) } else { Err(Errno::OVERFLOW.into()) }
     }
 
-    /// `ENOSPC` for an xattr of an inode, locked, that no item has room for: all whose names have
-    /// one hash share it.
+    /// `ENOSPC` if an item has no room for an xattr of a locked inode. All xattrs whose names have
+    /// the same hash share an item.
     pub(crate) fn check_xattr_fits(&self, id: InodeId, state: &InodeState, name: &[u8], value: &[u8]) -> Result<()> {
         let hash = name_hash(name);
         let mut xattrs = self.info.view(id, state).xattr_lengths(hash)?;
@@ -121,7 +122,7 @@ impl ItemRoom {
         self.check_xattr_item(xattrs.iter().map(|(name, len)| name.len() + len))
     }
 
-    /// The same for the first xattrs of a new inode.
+    /// Does the same for the first xattrs of a new inode.
     pub(super) fn check_first_xattrs_fit(&self, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
         let mut items: BTreeMap<u64, BTreeMap<&[u8], usize>> = BTreeMap::new();
         for (name, value) in xattrs {

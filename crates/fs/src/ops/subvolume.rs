@@ -1,9 +1,10 @@
-//! Subvolumes: made, copied by snapshots, deleted; their properties.
+//! Creates subvolumes and snapshots, deletes them, and changes their properties.
 //!
-//! A subvolume is made by the commit of the transaction that it is asked in, which closes over all
-//! that a snapshot holds; the call returns when that is durable. Until then its name is kept free
-//! in the directory. A deletion removes the entry and marks the root item, in one transaction; who
-//! has something of it open goes on, and the tree is dropped in the background after that.
+//! A subvolume is created by the commit of the transaction in which it is requested: that
+//! transaction contains all that a snapshot holds. The call returns when this is durable, and until
+//! then the directory keeps the name free. A deletion removes the entry and marks the root item, in
+//! one transaction. Programs that have files of the subvolume open go on, and the tree is dropped
+//! in the background after that.
 
 use std::sync::Arc;
 
@@ -28,32 +29,33 @@ use crate::transaction::Transaction;
 use crate::tree_roots::TreeRoot;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// Bytes of a root item, the references in both directions and the UUID item, without the name.
+/// Bytes of a root item, of the references in both directions and of the UUID item, without the
+/// name.
 const ROOT_ITEMS: u64 = 464 + 2 * 43 + 33;
 
-/// Bytes of a pointer to a child.
+/// Bytes of a key pointer to a child.
 const CHILD_POINTER: u64 = 33;
-/// Bytes of an item that refers to a block or to data, at most.
+/// Upper bound of the bytes of an item that refers to a tree block or to data.
 const TREE_REFERENCE: u64 = 53;
 
-/// Flags that the root directory of a new subvolume takes over, with xattrs, from that of the
-/// subvolume that it is made in.
+/// Flags that the root directory of a new subvolume inherits, together with xattrs, from the root
+/// directory of the subvolume in which it is created.
 const INHERITED: u64 = InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS;
 
-/// What is known of a subvolume.
+/// The properties of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeInfo {
-    /// Its number.
-    pub id: TreeId,
-    /// The directory and the name of its entry; `None` of the top level.
-    pub entry: Option<(InodeId, Vec<u8>)>,
-    /// Nothing of it can be changed.
-    pub read_only: bool,
     /// Its id.
+    pub id: TreeId,
+    /// The directory and the name of its entry; `None` for the top level.
+    pub entry: Option<(InodeId, Vec<u8>)>,
+    /// Whether it is read-only.
+    pub read_only: bool,
+    /// Its UUID.
     pub uuid: Uuid,
-    /// The id of the subvolume that it is a snapshot of.
+    /// The UUID of the subvolume that it is a snapshot of.
     pub parent_uuid: Uuid,
-    /// The id of the subvolume that it was received from.
+    /// The UUID of the subvolume that it was received from.
     pub received_uuid: Uuid,
     /// The transaction that last changed its tree.
     pub generation: Generation,
@@ -63,7 +65,7 @@ pub struct SubvolumeInfo {
     pub times: [Timespec; 4],
     /// Flags of the root item.
     pub flags: u64,
-    /// Bytes of its tree's blocks, those that it shares included.
+    /// Bytes of its tree's blocks, including shared ones.
     pub bytes_used: u64,
 }
 
@@ -73,30 +75,29 @@ impl SubvolumeOperations {
         self.committer.commit_through(generation)
     }
 
-    /// The subvolume that is mounted if none is asked for, as of the last commit.
+    /// Returns the subvolume that is mounted by default, as of the last commit.
     pub fn default_subvolume(&self) -> Result<TreeId> {
         self.info.committed().default_subvolume()
     }
 
-    /// Deletes a subvolume by its entry, with all that is in it. Its space comes back in the
-    /// background; the deletion is durable after the next commit. `EINVAL` for what is no
-    /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the one that is mounted
-    /// (unless [more is shown](crate::Filesystem::show_whole)), `ENOTEMPTY` for one in which there
-    /// are others.
+    /// Deletes a subvolume by its entry, with all that is in it. The deletion is durable after the
+    /// next commit, and the space is freed in the background. `EINVAL` if the entry is not a
+    /// subvolume, `EPERM` for the default subvolume, `EBUSY` for the mounted one (unless [more is
+    /// shown](crate::Filesystem::show_whole)), `ENOTEMPTY` if it contains others.
     pub fn delete_subvolume(&self, dir: InodeId, name: &[u8]) -> Result<TreeId> {
         self.delete_expected(dir, name, None)
     }
 
-    /// The same, of the subvolume `id` alone: `EAGAIN` if the name refers to another one. For
-    /// callers who have looked at it before.
+    /// Does the same if the name refers to the subvolume `id`, for callers that have looked it up
+    /// before. `EAGAIN` if the name refers to another one.
     pub fn delete_subvolume_if(&self, dir: InodeId, name: &[u8], id: TreeId) -> Result<TreeId> {
         self.delete_expected(dir, name, Some(id))
     }
 
-    /// Deletes a subvolume by its entry. The space comes back in the background, when there are no
-    /// more references to inodes of it. `EPERM` for the
-    /// default subvolume, `ENOTEMPTY` for one that has others in it, `EINVAL` for what is no
-    /// subvolume, `EAGAIN` for another than the `expected` one.
+    /// Deletes a subvolume by its entry. The space is freed in the background, when there are no
+    /// more references to inodes of it. `EPERM` for the default subvolume, `ENOTEMPTY` if it
+    /// contains others, `EINVAL` if the entry is not a subvolume, `EAGAIN` if it is not the
+    /// `expected` one.
     pub(super) fn delete_expected(&self, dir: InodeId, name: &[u8], expected: Option<TreeId>) -> Result<TreeId> {
         self.info.check_writable(dir.subvolume)?;
         let demand = Demand { global_reserve: UseOfGlobalReserve::All, ..name_demand(name) };
@@ -105,7 +106,7 @@ impl SubvolumeOperations {
         Ok(id)
     }
 
-    /// Makes an empty subvolume with an entry `name` in `dir`, whose root directory has these
+    /// Creates an empty subvolume with an entry `name` in `dir`. Its root directory has these
     /// permissions and this owner and group. It is durable when this returns. Errors are those of
     /// mkdir(2).
     pub fn create_subvolume(&self, dir: InodeId, name: &[u8], mode: u32, owner: (u32, u32)) -> Result<TreeId> {
@@ -113,8 +114,8 @@ impl SubvolumeOperations {
         self.create_subvolume_with(dir, name, &root)
     }
 
-    /// The same, with xattrs of the root directory, which it has from the beginning.
-    /// As with the kernel's driver, the directory hands down neither its group nor its flags.
+    /// Does the same, and creates the root directory with xattrs. As with the kernel's driver, the
+    /// root directory inherits neither the directory's group nor its flags.
     pub fn create_subvolume_with(&self, dir: InodeId, name: &[u8], root: &NewInode) -> Result<TreeId> {
         let flags = if root.xattrs.is_empty() {
             0
@@ -125,9 +126,9 @@ impl SubvolumeOperations {
         self.make_subvolume(dir, name, content, &root.xattrs, false)
     }
 
-    /// Makes a snapshot of the subvolume `source`, with an entry `name` in `dir`. It holds all that
-    /// was done before the call, and is durable when this returns. Subvolumes inside the source are
-    /// empty directories in it.
+    /// Creates a snapshot of the subvolume `source`, with an entry `name` in `dir`. It contains all
+    /// changes made before the call, and is durable when this returns. Subvolumes inside the source
+    /// appear in it as empty directories.
     pub fn snapshot(&self, source: TreeId, dir: InodeId, name: &[u8], read_only: bool) -> Result<TreeId> {
         self.check_subvolume(source)?;
         let id = self.make_subvolume(dir, name, NewContent::Snapshot(source), &[], read_only)?;
@@ -190,8 +191,9 @@ impl SubvolumeOperations {
         Ok(id)
     }
 
-    /// What making a subvolume takes: its items, the entry, and for a snapshot a reference to each
-    /// child of the root node, which may have more by the time of the commit: one for each change.
+    /// Returns the reservation for creating a subvolume: its items, the entry, and for a snapshot a
+    /// reference to each child of the root node. The root node may get one more child for each
+    /// change before the commit.
     pub(super) fn subvolume_demand(&self, name: &[u8], content: NewContent) -> Result<Demand> {
         let node_size = u64::from(self.info.volume.node_size());
         let children = match content {
@@ -210,7 +212,7 @@ impl SubvolumeOperations {
         })
     }
 
-    /// Deletes a subvolume, or with `if_empty` only one whose root directory has no entry.
+    /// Deletes a subvolume. With `if_empty`, only if its root directory has no entry.
     pub(super) fn delete_reserved(
         &self,
         dir: InodeId,
@@ -218,7 +220,8 @@ impl SubvolumeOperations {
         expected: Option<TreeId>,
         if_empty: bool,
     ) -> Result<TreeId> {
-        // Nothing is made in it or moved there meanwhile.
+        // The lock keeps other operations from creating subvolumes in it or moving subvolumes there
+        // meanwhile.
         let _no_moves = self.entries.lock_renames()?;
         loop {
             let parent = self.info.inode(dir)?;
@@ -238,7 +241,8 @@ impl SubvolumeOperations {
             self.check_deletable(id)?;
             check_mutable(locked.get(dir))?;
             let Some(index) = self.entries.still_named(dir, locked.get(dir), name, &named)? else { continue };
-            // Who waits for its root directory adds nothing there.
+            // An operation that waits for the lock of the subvolume's root directory finds this
+            // mark and adds no entry.
             self.info.deleted.add(id);
             let transaction = self.info.gate.enter();
             locked.join_one(dir, &transaction);
@@ -250,8 +254,8 @@ impl SubvolumeOperations {
         }
     }
 
-    /// Whether a subvolume may be deleted. The caller holds the lock of renames, so that no other
-    /// comes into it.
+    /// Fails if a subvolume may not be deleted. The caller holds the rename lock, so that no other
+    /// subvolume is added to it.
     fn check_deletable(&self, id: TreeId) -> Result<()> {
         if id == TreeId::FS || self.may_be_default(id)? {
             return Err(Errno::PERM.into());
@@ -259,9 +263,10 @@ impl SubvolumeOperations {
         self.check_replaceable(id)
     }
 
-    /// Whether a subvolume is the default one when all is committed that was asked.
+    /// Whether a subvolume is the default one once all open transactions are committed.
     pub(super) fn becomes_default(&self, id: TreeId) -> Result<bool> {
-        // Before the committed trees: a transaction that has left this list is in them.
+        // This is read before the committed trees, which contain every transaction that has left
+        // this list.
         let open = self.info.open_transactions();
         let newest = open.iter().filter_map(|open| Some((open.generation, open.subvolumes().default?))).max();
         match newest {
@@ -270,17 +275,18 @@ impl SubvolumeOperations {
         }
     }
 
-    /// Whether a subvolume is the default one, or may become it.
+    /// Whether a subvolume is the default one, or a change in progress may make it so.
     pub(super) fn may_be_default(&self, id: TreeId) -> Result<bool> {
-        // Before the committed trees: a transaction that has left this list is in them.
+        // This is read before the committed trees, which contain every transaction that has left
+        // this list.
         let open = self.info.open_transactions();
         let becomes_default = |transaction: &Arc<Transaction>| transaction.subvolumes().default == Some(id);
         Ok(id == self.info.committed().default_subvolume()? || open.iter().any(becomes_default))
     }
 
-    /// Whether a subvolume may go if its entry stays.
+    /// Fails if a subvolume may not be replaced while its entry stays.
     pub(super) fn check_replaceable(&self, id: TreeId) -> Result<()> {
-        // Before the committed trees, as above.
+        // This is read before the committed trees, as above.
         let open = self.info.open_transactions();
         let committed = self.info.committed();
         if self.info.has_to_stay(id) {
@@ -303,7 +309,7 @@ impl SubvolumeOperations {
         Ok(())
     }
 
-    /// Makes a subvolume read-only or writable. When this returns it is durable.
+    /// Makes a subvolume read-only or writable. The change is durable when this returns.
     pub fn set_subvolume_read_only(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.check_subvolume(id)?;
         if self.info.is_read_only() {
@@ -329,8 +335,7 @@ impl SubvolumeOperations {
         Ok(())
     }
 
-    /// Makes a subvolume the one that is mounted if none is asked for. When this returns it is
-    /// durable.
+    /// Makes a subvolume the default one. The change is durable when this returns.
     pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
         self.check_subvolume(id)?;
         self.info.check_writable(TreeId::FS)?;
@@ -346,7 +351,7 @@ impl SubvolumeOperations {
         self.committer.commit_through(generation)
     }
 
-    /// What is known of a subvolume, as of the last commit.
+    /// Returns the properties of a subvolume as of the last commit.
     pub fn subvolume_info(&self, id: TreeId) -> Result<SubvolumeInfo> {
         self.check_subvolume(id)?;
         let committed = self.info.committed();
@@ -369,8 +374,8 @@ impl SubvolumeOperations {
         })
     }
 
-    /// Commits if the tree of roots lacks what was deleted or has got another name: for programs
-    /// that list subvolumes by [`search_tree`](crate::Filesystem::search_tree).
+    /// Commits if the root tree lacks a deletion or a move of a subvolume, for programs that list
+    /// subvolumes by [`search_tree`](crate::Filesystem::search_tree).
     pub fn commit_subvolume_entries(&self) -> Result<()> {
         if self.info.is_read_only() {
             return Ok(());
@@ -384,15 +389,15 @@ impl SubvolumeOperations {
         newest.map_or(Ok(()), |generation| self.committer.commit_through(generation))
     }
 
-    /// All subvolumes that are there, by number.
+    /// Returns all subvolumes that are not deleted, by id.
     pub fn ids(&self) -> Vec<TreeId> {
         let committed = self.info.committed();
         let alive = committed.subvolumes().filter(|tree| tree.item.refs > 0).map(TreeRoot::id);
         alive.filter(|id| !self.info.is_deleted(*id)).collect()
     }
 
-    /// Subvolumes that were deleted and still take space. Those that can't be dropped, because a
-    /// block of theirs can't be read, stay among them until the next mount tries again
+    /// Returns subvolumes that were deleted and still take space. These include the ones that can't
+    /// be dropped because a block of their trees can't be read, until the next mount tries again
     /// ([`Stats::subvolumes_undropped`](crate::Stats::subvolumes_undropped)).
     pub fn deleted_subvolumes(&self) -> Vec<TreeId> {
         let committed = self.info.committed();
@@ -401,7 +406,7 @@ impl SubvolumeOperations {
     }
 }
 
-/// The subvolumes that the root tree has in another one.
+/// Returns the subvolumes that lie in a subvolume according to the root tree.
 fn children(committed: &Arc<Committed>, id: TreeId) -> Result<Vec<TreeId>> {
     let key = |offset| Key::new(id.0, ItemType::ROOT_REF, offset);
     let mut children = Vec::new();
@@ -436,7 +441,7 @@ mod tests {
         assert_eq!(ask(&fs), [Errno::NOSPC; 3]);
         fs.close().unwrap();
         drop(fs);
-        // The numbers that are given go on behind those that are there.
+        // New ids continue behind the existing ones.
         let fs = open();
         assert_eq!(ask(&fs), [Errno::NOSPC; 3]);
         fs.directories().create(fs.root(), b"one more", &NewInode { mode: 0o100_644, ..NewInode::default() }).unwrap();

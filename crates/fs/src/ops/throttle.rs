@@ -22,8 +22,8 @@ impl FileOperations {
         Ok(())
     }
 
-    /// Starts writeback of an inode's pending dirty data. Returns whether it did: a commit that
-    /// began just now sees to that by itself.
+    /// Starts writeback of an inode's pending dirty data. Returns whether it did. If a commit began
+    /// just now, that commit writes the data back.
     pub(super) fn start_writeback(
         &self,
         inode: &Arc<Inode>,
@@ -37,7 +37,7 @@ impl FileOperations {
             return Ok(false);
         }
         let written = self.writeback.write_back_pending(inode, state, &transaction, cause, packed);
-        // Data that was taken out of memory is lost: nothing after it may become durable.
+        // Data that was taken out of memory is lost, so no later change may become durable.
         written.map_err(|error| Error::Shared(self.info.abort(error)))?;
         Ok(true)
     }

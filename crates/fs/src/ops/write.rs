@@ -1,4 +1,4 @@
-//! Writing: programs' bytes become dirty data of the inode.
+//! Writing: the bytes that programs write become dirty data of the inode.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::writeback::{Cause, may_be_nocow};
 use crate::xattr_names::CAPABILITY;
 use ubtrfs_space::Demand;
 
-/// Edits of a write that takes capabilities away.
+/// Edits of a write that removes capabilities.
 const CAPABILITY_EDITS: u64 = 2;
-/// Dirty data of one file from which on its writeback starts.
+/// Writeback of a file starts when it has this many bytes of dirty data.
 const START_WRITEBACK: u64 = 8 << 20;
 
 /// A write whose space is reserved.
@@ -31,51 +31,52 @@ struct ReservedWrite<'a> {
     inode: &'a Arc<Inode>,
     at: WriteAt,
     data: &'a [u8],
-    /// Set-id bits and capabilities are cleared.
+    /// Whether set-id bits and capabilities are cleared.
     kill_privileges: bool,
-    /// The data may be compressed.
+    /// Whether the data may be compressed.
     may_pack: bool,
-    /// Metadata that is reserved for it as inline content.
+    /// Bytes of metadata that are reserved for it as inline content.
     inline_bytes: u64,
-    /// No data space could be reserved: only extents that are overwritten in place may be written.
+    /// Whether no data space could be reserved, so that only extents that are overwritten in place
+    /// may be written.
     nocow_only: bool,
 }
 
-/// What a write finds out before it enters the transaction.
+/// The plan of a write, made before the transaction is entered.
 struct WritePlan {
     offset: u64,
     end: u64,
-    /// What sectors that it writes in part hold so far.
+    /// The present content of sectors that the write covers in part.
     fills: Vec<(u64, Vec<u8>)>,
     growth: Option<GrowthPlan>,
     loses_capabilities: bool,
 }
 
-/// What a write needs.
+/// The reservation that a write needs.
 struct WriteDemand {
     demand: Demand,
-    /// What of it is for inline content.
+    /// The part of it that is for inline content.
     inline_bytes: u64,
-    /// It suffices if the data is compressed.
+    /// Whether the reservation suffices if the data is compressed.
     may_pack: bool,
-    /// All of it goes to extents that are overwritten in place.
+    /// Whether all data goes to extents that are overwritten in place.
     is_nocow: bool,
 }
 
 impl FileOperations {
-    /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
-    /// process without privileges.
+    /// Writes data. `kill_privileges` clears set-id bits and capabilities, as a write by a process
+    /// without privileges does.
     pub fn write(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.write_by(id, at, data, kill_privileges, false)
     }
 
-    /// The same by a descriptor with `O_DIRECT`: the data is not compressed.
+    /// Does the same for a descriptor with `O_DIRECT`: the data is not compressed.
     pub fn write_directly(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool) -> Result<usize> {
         self.write_by(id, at, data, kill_privileges, true)
     }
 
-    /// Writes. `kill_privileges`: set-id bits and capabilities are cleared, as for a write by a
-    /// process without privileges. `direct`: the data is not compressed.
+    /// Writes data. `kill_privileges` clears set-id bits and capabilities, as a write by a process
+    /// without privileges does. If `direct` is set, the data is not compressed.
     fn write_by(&self, id: InodeId, at: WriteAt, data: &[u8], kill_privileges: bool, direct: bool) -> Result<usize> {
         self.info.check_writable(id.subvolume)?;
         if data.is_empty() {
@@ -89,7 +90,7 @@ impl FileOperations {
         if is_nocow {
             self.info.space.lock().promise_placed_data(surplus);
         }
-        // Nothing returns from here on before the data space that is left over is given back.
+        // From here on nothing may return before the unused data space is given back.
         let result = self.info.inode(id).and_then(|inode| {
             let may_pack = may_pack && !direct;
             let write = ReservedWrite {
@@ -107,14 +108,14 @@ impl FileOperations {
         result
     }
 
-    /// Sectors that a write of so many bytes may make dirty: those at its ends, and the last one of
-    /// the file before it grows.
+    /// Returns the most sectors that a write of `len` bytes may make dirty, including those at its
+    /// ends, and the last one of the file before it grows.
     fn sectors_of_write(&self, len: u64) -> u64 {
         len / u64::from(self.info.volume.sector_size()) + 3
     }
 
-    /// What a write of `len` bytes needs. `EAGAIN` if the caller may not block and the write would
-    /// start writeback.
+    /// Returns the reservation for a write of `len` bytes. `EAGAIN` if the caller may not block and
+    /// the write would start writeback.
     fn write_demand(&self, id: InodeId, at: WriteAt, len: u64, kill_privileges: bool) -> Result<WriteDemand> {
         let sector = u64::from(self.info.volume.sector_size());
         let sectors = self.sectors_of_write(len);
@@ -127,15 +128,16 @@ impl FileOperations {
             ubtrfs_tree::ensure_may_block()?;
         }
         let (offset, end) = range_of_write(at, len, state.item.size)?;
-        // Checked only where space is short: then existing extents must suffice.
+        // This is checked only if space is short: then existing extents must suffice.
         let is_nocow = may_be_nocow(state.item.flags)
             && self.info.space.lock().is_data_short(sectors * sector)
             && self.writeback.has_nocow_extents(id, &state, offset - offset % sector..end.next_multiple_of(sector))?;
-        // Asked once: the options and flags may be others when the data is written back.
+        // This is asked once, since options and flags may have changed when the data is written
+        // back.
         let may_pack = self.writeback.may_compress(state.item.flags);
         let inline_bytes = self.writeback.inline_bytes(&state, end.max(state.item.size), may_pack);
-        // Of a new file the map stands with the inode, and nothing goes that the extent and
-        // checksum trees have. What may be inline may become an extent all the same.
+        // The file extent items of a new file lie beside the inode item, and nothing is removed
+        // from the extent and checksum trees. Data that may be inline may still become an extent.
         let edits = if state.is_new() { 2 } else { 4 };
         let extents = if may_pack { 2 + len / MAX_PACKED } else { 1 };
         let sum_bytes = sectors * self.info.volume.checksum().size() as u64;
@@ -160,8 +162,8 @@ impl FileOperations {
         )?;
         self.info.counters.bytes_written.fetch_add(write.data.len() as u64, Ordering::Relaxed);
         if state.reserved >= START_WRITEBACK {
-            // A write beside this one may have added to it since that was asked; what was begun has
-            // to be ended.
+            // A concurrent write may have added dirty data since the check of whether this may
+            // block. A writeback that was begun has to be completed.
             let packed = self.writeback.pack_pending(write.inode.id, &state, Cause::Pressure)?;
             ubtrfs_tree::blocking(|| self.start_writeback(write.inode, &mut state, Cause::Pressure, packed))?;
         }

@@ -7,6 +7,7 @@ pub enum WriteAt {
     Offset(u64),
     /// At the end of the file at the time of the write.
     End,
-    /// At this offset, by a descriptor that only appends: append-only files accept nothing else.
+    /// At this offset, by a descriptor with `O_APPEND`. Append-only files accept only this and
+    /// `End`.
     Appending(u64),
 }

@@ -12,31 +12,31 @@ use ubtrfs_space::{Demand, UseOfGlobalReserve};
 /// What setting an xattr may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Make it or replace it.
+    /// Create or replace it.
     #[default]
     Set,
-    /// Only make it.
+    /// Create it. Fails with `EEXIST` if it exists.
     Create,
-    /// Only replace it.
+    /// Replace it. Fails with `ENODATA` if it does not exist.
     Replace,
 }
 
 impl InodeOperations {
-    /// The value of an xattr. `ENODATA` if there is none.
+    /// Returns the value of an xattr. `ENODATA` if there is none.
     pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         self.info.view(id, &state).xattr(name)?.ok_or_else(|| Errno::NODATA.into())
     }
 
-    /// The names of all xattrs.
+    /// Returns the names of all xattrs.
     pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>> {
         let inode = self.info.inode(id)?;
         let state = inode.read();
         Ok(self.info.view(id, &state).xattr_names()?.into_iter().collect())
     }
 
-    /// Sets an xattr, whatever it means: the mode and the flags stay as they are.
+    /// Sets an xattr without regard to its meaning: the mode and the flags stay as they are.
     pub fn set_xattr(&self, id: InodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name.is_empty() || name.len() > MAX_NAME_LEN {
             return Err(Errno::RANGE.into());

@@ -1,6 +1,6 @@
-//! A balance: chunks that filters choose are emptied, one after the other, so that what they held
-//! comes to lie in fewer chunks or in chunks of another profile. An item in the root tree says that
-//! one is under way; the next mount can go on with it.
+//! A balance: empties the chunks that filters choose, one after the other, so that their content
+//! moves to fewer chunks or to chunks of another profile. An item in the root tree records that a
+//! balance is in progress; the next mount can resume it.
 
 use std::sync::Arc;
 
@@ -18,29 +18,29 @@ use crate::error::{Errno, Error, Result};
 use crate::exclusive_op::Running;
 use crate::fs_info::FsInfo;
 
-/// How far a balance is.
+/// The progress of a balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceProgress {
-    /// Chunks that were chosen when it began.
+    /// Chunks that were chosen when the balance began.
     pub expected: u64,
-    /// Chunks that were looked at.
+    /// Chunks that were considered so far.
     pub considered: u64,
-    /// Chunks that were emptied.
+    /// Chunks that were emptied so far.
     pub completed: u64,
 }
 
-/// A balance as others see it.
+/// The status of a balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceStatus {
-    /// What it does.
+    /// The arguments of the balance.
     pub balance: BalanceItem,
-    /// Whether it is under way; otherwise it is paused.
+    /// Whether it is running; otherwise it is paused.
     pub running: bool,
-    /// How far it is.
+    /// Its progress.
     pub progress: BalanceProgress,
 }
 
-/// What a balance that is under way is asked to do.
+/// What a running balance is asked to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Wish {
     #[default]
@@ -49,32 +49,32 @@ enum Wish {
     Cancel,
 }
 
-/// Asked again and again whether to go on.
+/// Called repeatedly; returns whether to go on.
 type GoesOn<'a> = &'a dyn Fn(&BalanceProgress) -> bool;
 
 #[derive(Debug, Default)]
 struct State {
     balance: Option<BalanceItem>,
     running: bool,
-    /// How often one has ended or paused.
+    /// How often a balance has ended or paused.
     ended: u64,
     wish: Wish,
     progress: BalanceProgress,
 }
 
 impl State {
-    /// That of a balance that begins, or of none.
+    /// Sets the state to that of a balance that begins, or of none.
     fn set(&mut self, balance: Option<&BalanceItem>) {
         let running = balance.is_some();
         *self = Self { balance: balance.copied(), running, ended: self.ended, ..Self::default() };
     }
 }
 
-/// The balance of a mount: one at a time.
+/// The balance of a mount. There is one at a time.
 pub struct Balancer {
     relocator: Relocator,
     state: Mutex<State>,
-    /// Signalled when one ends or pauses.
+    /// Signalled when a balance ends or pauses.
     ended: Condvar,
 }
 
@@ -83,7 +83,7 @@ impl Balancer {
         Self { relocator, state: Mutex::with_default(Rank::Balance), ended: Condvar::new() }
     }
 
-    /// The mechanism below.
+    /// Returns the relocator that moves the extents.
     pub(crate) fn relocator(&self) -> &Relocator {
         &self.relocator
     }
@@ -92,17 +92,17 @@ impl Balancer {
         &self.relocator.info
     }
 
-    /// Takes over what an earlier mount left, which is paused.
+    /// Loads the balance that an earlier mount left, which is paused.
     pub(crate) fn load(&self) -> Result<()> {
         let item = self.info().committed().tree(TreeId::ROOT)?.get(&BALANCE)?;
         self.state.lock().balance = item.map(|item| BalanceItem::parse(&item)).transpose()?;
         Ok(())
     }
 
-    /// Balances, and returns when it is done. `EINPROGRESS` if there is one already, `EINVAL` for
-    /// arguments that make no sense, `ECANCELED` if it was paused or cancelled meanwhile, `ENOSPC`
-    /// if there was no room to empty some chunks. `goes_on` is asked again and again; when it says
-    /// no the balance is cancelled. Returns how far it came.
+    /// Balances, and returns when it is done. `goes_on` is called repeatedly; when it returns false
+    /// the balance is cancelled. Returns the progress. `EINPROGRESS` if there is a balance already,
+    /// `EINVAL` for arguments that make no sense, `ECANCELED` if it was paused or cancelled
+    /// meanwhile, `ENOSPC` if there was no space to empty some chunks.
     pub fn start(&self, balance: &BalanceItem, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
         self.check(balance)?;
         let exclusive = self.begin_alone()?;
@@ -121,7 +121,8 @@ impl Balancer {
         self.run(balance, goes_on, exclusive)
     }
 
-    /// `EINPROGRESS` if something else moves extents or replaces a device.
+    /// Begins an exclusive operation. `EINPROGRESS` if another one runs or a device is being
+    /// replaced.
     fn begin_alone(&self) -> Result<Running<'_>> {
         let exclusive = self.info().exclusive_op.begin()?;
         if self.info().volume.replacement().is_some() {
@@ -130,8 +131,8 @@ impl Balancer {
         Ok(exclusive)
     }
 
-    /// Goes on with one that was paused. `ENOTCONN` if there is none, `EINPROGRESS` if it is under
-    /// way, or something else is.
+    /// Resumes a balance that was paused. `ENOTCONN` if there is none, `EINPROGRESS` if it is
+    /// running, or if another exclusive operation is.
     pub fn resume(&self, goes_on: GoesOn<'_>) -> Result<BalanceProgress> {
         if self.status().is_none() {
             return Err(Errno::NOTCONN.into());
@@ -144,7 +145,7 @@ impl Balancer {
                 return Err(Errno::INPROGRESS.into());
             }
             self.check(&balance)?;
-            // What was converted already need not be so again.
+            // Chunks that were converted already need not be converted again.
             (state.running, state.wish, state.progress) = (true, Wish::GoOn, BalanceProgress::default());
             balance
         };
@@ -157,7 +158,7 @@ impl Balancer {
         self.run(&balance, goes_on, exclusive)
     }
 
-    /// Starts a thread that goes on with what an earlier mount left, if it left any.
+    /// Starts a thread that resumes the balance that an earlier mount left, if there is one.
     pub(crate) fn start_what_was_left(self: &Arc<Self>) -> std::io::Result<Option<JoinHandle<()>>> {
         if self.status().is_none() {
             return Ok(None);
@@ -171,7 +172,7 @@ impl Balancer {
         ubtrfs_threads::thread::Builder::new().name("balance".into()).spawn(go_on).map(Some)
     }
 
-    /// Pauses the balance under way: it stays noted in the volume. `ENOTCONN` if none is.
+    /// Pauses the running balance. The volume keeps its item. `ENOTCONN` if none is running.
     pub fn pause(&self) -> Result<()> {
         let state = self.state.lock();
         if !state.running {
@@ -181,7 +182,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// Ends the balance that is under way or paused. `ENOTCONN` if there is none.
+    /// Ends the balance that is running or paused. `ENOTCONN` if there is none.
     pub fn cancel(&self) -> Result<()> {
         let mut state = self.state.lock();
         if state.balance.is_none() {
@@ -196,7 +197,8 @@ impl Balancer {
         Ok(())
     }
 
-    /// Waits until the one that is under way has ended by a wish; not for one that begins then.
+    /// Waits until the running balance has ended or paused as asked. Does not wait for one that
+    /// begins after that.
     fn wait_for(&self, mut state: MutexGuard<'_, State>, wish: Wish) {
         state.wish = wish;
         let ended = state.ended;
@@ -205,13 +207,13 @@ impl Balancer {
         }
     }
 
-    /// The balance that is under way or paused.
+    /// Returns the balance that is running or paused.
     pub fn status(&self) -> Option<BalanceStatus> {
         let state = self.state.lock();
         state.balance.map(|balance| BalanceStatus { balance, running: state.running, progress: state.progress })
     }
 
-    /// Whether what is asked for can be done: profiles are those that the volume can have.
+    /// Fails if the arguments can't be carried out: the volume must be able to have the profiles.
     fn check(&self, balance: &BalanceItem) -> Result<()> {
         let (mixed, devices) = {
             let space = self.info().space.lock();
@@ -241,7 +243,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// The most copies that chunks of a kind have, and devices that they can lose.
+    /// Returns the most copies that chunks of a kind have, and the most devices that they can lose.
     fn most_copies(&self, kind: BlockGroupFlags) -> (u64, u64) {
         let chunks = self.info().volume.chunks().into_iter().filter(|(_, chunk)| chunk.flags.contains(kind));
         let raids = chunks.filter_map(|(_, chunk)| chunk.flags.raid());
@@ -265,7 +267,7 @@ impl Balancer {
         done.and(noted).map(|()| progress)
     }
 
-    /// The chunks that a balance takes, those with the highest addresses first.
+    /// Returns the chunks that a balance chooses, those with the highest addresses first.
     fn chosen(&self, balance: &BalanceItem) -> Vec<(Logical, BlockGroupFlags)> {
         let space = self.info().space.lock();
         let mut left = [limit(&balance.data), limit(&balance.metadata), limit(&balance.system)];
@@ -290,7 +292,7 @@ impl Balancer {
         chosen
     }
 
-    /// Whether one that is under way goes on. It pauses when the mount ends.
+    /// Returns whether a running balance goes on. It pauses when the mount ends.
     fn goes_on(&self, asked: GoesOn<'_>) -> bool {
         let progress = self.state.lock().progress;
         let goes_on = asked(&progress);
@@ -320,7 +322,7 @@ impl Balancer {
             match self.empty_chunk(start, flags, converts, &pace, &go_on) {
                 Ok(Emptied::All) => self.state.lock().progress.completed += 1,
                 Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
-                // It went by itself.
+                // The chunk was removed meanwhile.
                 Err(error) if error.errno() == Errno::NOENT => {}
                 Err(error) if error.errno() == Errno::NOSPC => result = Err(error),
                 Err(error) => return Err(error),
@@ -343,7 +345,8 @@ impl Balancer {
         }
         let emptied = self.relocator.empty_group(start, pace, goes_on)?;
         if !converts {
-            // As long as readers keep it, what comes next needs no further chunk.
+            // As long as readers keep the emptied chunk, what is written next needs no further
+            // chunk.
             self.info().space.lock().open_emptied();
         }
         Ok(emptied)
@@ -371,7 +374,8 @@ impl Balancer {
 }
 
 impl Relocator {
-    /// Makes chunks of the profile that new ones have, until what is in a group fits them.
+    /// Allocates chunks of the profile that new ones have, until the content of a group fits in
+    /// them.
     fn make_converted_room(&self, flags: BlockGroupFlags, bytes: u64) -> Result<()> {
         let kinds = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
         let kind = kinds.into_iter().find(|kind| flags.contains(*kind)).ok_or(Errno::NOENT)?;

@@ -1,4 +1,4 @@
-//! What goes into one step: the first extents that are left, within limits.
+//! Chooses the content of one step: the first remaining extents, within limits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,30 +11,31 @@ use crate::commit::RelocationPlan;
 use crate::committed::Committed;
 use crate::error::Result;
 
-/// The most bytes of data of a step, unless one extent has more.
+/// The most bytes of data in a step. One extent may exceed it.
 const MAX_DATA: u64 = 32 << 20;
-/// The most extents of a step.
+/// The most extents in a step.
 pub(super) const MAX_EXTENTS: usize = 512;
-/// The most nodes of a step, unless one extent needs more.
+/// The most nodes in a step. One extent may need more.
 const MAX_NODES: u64 = 1000;
 const MIN_NODES: u64 = 16;
-/// The part of the spare metadata that a step may take for nodes: it changes the extent tree, too.
+/// A step may take one part in this many of the spare metadata for nodes, since it changes the
+/// extent tree, too.
 const PART_FOR_NODES: u64 = 8;
 
-/// What a step is to move.
+/// The extents and nodes that a step has to move.
 pub(super) struct Batch {
-    /// Extents of data: where, how long, and whether there is anything to copy.
+    /// Data extents: address, length in bytes, and whether there is anything to copy.
     pub(super) data: Vec<(Logical, u64, bool)>,
     /// Nodes, by address and level.
     pub(super) nodes: Vec<(Logical, u8)>,
-    /// How many nodes move with these.
+    /// The number of nodes that move together with these.
     pub(super) moving_nodes: usize,
-    /// Items of the extent tree that may change.
+    /// Upper bound of the items of the extent tree that may change.
     pub(super) edits: u64,
 }
 
 impl Batch {
-    /// How many extents are to be moved.
+    /// Returns the number of extents to be moved.
     pub(super) fn extents(&self) -> usize {
         self.data.len() + self.nodes.len()
     }
@@ -63,7 +64,7 @@ impl Extent {
 }
 
 impl Relocator {
-    /// Chooses what the next step moves out of a range: so many extents at the most.
+    /// Chooses what the next step moves out of a range, at most `most_extents` extents.
     pub(super) fn choose(
         &self,
         committed: &Arc<Committed>,

@@ -1,4 +1,4 @@
-//! The room for a step, and the copies of its data.
+//! Reserves the space for a step, and copies its data.
 
 use ubtrfs_file::sum_runs;
 use ubtrfs_format::items::BlockGroupFlags;
@@ -14,7 +14,7 @@ use ubtrfs_space::Demand;
 /// Bytes that are read and written at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Nodes by which a step may grow until it is carried out, besides twice as many as it has.
+/// When a step is carried out it may need twice its present number of nodes, and this many more.
 const MORE_NODES: usize = 32;
 
 /// A step whose data is copied, and for which metadata is reserved.
@@ -28,7 +28,7 @@ pub(super) struct Prepared {
 }
 
 impl Relocator {
-    /// Reserves what a step needs, and copies its data. `EAGAIN` if an extent of it is gone.
+    /// Reserves what a step needs, and copies its data. `EAGAIN` if one of its extents is gone.
     pub(super) fn prepare(&self, batch: Batch) -> Result<Prepared> {
         let Batch { data, nodes, moving_nodes, edits } = batch;
         let most_nodes = 2 * moving_nodes + MORE_NODES;
@@ -46,7 +46,7 @@ impl Relocator {
         }
     }
 
-    /// Reserves metadata for the commit of a step: the nodes that move, and what changes of the
+    /// Reserves metadata for the commit of a step: for the nodes that move, and the changes of the
     /// extent and checksum trees. Returns the bytes.
     fn reserve_metadata(&self, nodes: u64, edits: u64, data: &[(Logical, u64, bool)]) -> Result<u64> {
         /// Nodes that any commit writes.
@@ -58,7 +58,7 @@ impl Relocator {
         let sum_nodes = sectors * self.info.volume.checksum().size() as u64 * 4 / node_size + 2 * data.len() as u64;
         drop(committed);
         let touched = edits.min(extent_leaves);
-        // Each leaf takes its share of its path.
+        // Each leaf adds its share of the nodes on its path.
         let bytes = (nodes + touched * 3 / 2 + sum_nodes + ANY_COMMIT) * node_size;
         self.take_room(BlockGroupFlags::METADATA, |space| space.reserve_relocation(bytes))?;
         Ok(bytes)
@@ -76,7 +76,7 @@ impl Relocator {
         Ok(written)
     }
 
-    /// A place for an extent: in one piece, as it was.
+    /// Allocates a place for an extent, in one piece as before.
     fn place(&self, length: u64) -> Result<Logical> {
         let reservation = self.reserver.reserve_to_move(Demand { data: length, ..Demand::default() })?;
         let allocate = || self.info.space.allocate_whole_data(length, Logical(0));
@@ -89,12 +89,12 @@ impl Relocator {
         place.ok_or_else(|| Errno::NOSPC.into())
     }
 
-    /// Copies an extent's bytes as they are on the device; those with checksums are verified.
+    /// Copies an extent's bytes as they are on the device. Data with checksums is verified.
     fn copy(&self, from: Logical, length: u64, to: Logical) -> Result<CompletedWrites<Data>> {
         let (committed, volume) = (self.info.committed(), &self.info.volume);
         let (checksum, sector) = (volume.checksum(), volume.sector_size());
-        // What was freed since the step was chosen may be discarded, and its chunk may be gone.
-        // What these roots have stays as long as they are held.
+        // Space that was freed since the step was chosen may be discarded, and its chunk may be
+        // gone. What these roots refer to stays as long as they are held.
         if committed.tree(TreeId::EXTENT)?.get(&Key::new(from.0, ItemType::EXTENT_ITEM, length))?.is_none() {
             return Err(Errno::AGAIN.into());
         }

@@ -1,16 +1,16 @@
-//! Which chunks a balance takes.
+//! Decides which chunks a balance chooses.
 
 use ubtrfs_format::Logical;
 use ubtrfs_format::items::{
     BalanceArgs, BalanceFilters, BalanceFlags, BalanceItem, BlockGroupFlags, ChunkItem, SINGLE,
 };
 
-/// The low and the high half of a number.
+/// Returns the low and the high half of a number.
 fn halves(number: u64) -> (u64, u64) {
     (number & u64::from(u32::MAX), number >> 32)
 }
 
-/// A profile as filters name it.
+/// Returns a profile as filters name it.
 pub(super) fn extended(flags: BlockGroupFlags) -> u64 {
     match flags.profile().0 {
         0 => SINGLE,
@@ -18,7 +18,7 @@ pub(super) fn extended(flags: BlockGroupFlags) -> u64 {
     }
 }
 
-/// What is asked for of chunks of this type, if anything.
+/// Returns the arguments for chunks of this type, if there are any.
 pub(super) fn args_of(balance: &BalanceItem, flags: BlockGroupFlags) -> Option<BalanceArgs> {
     let of = |kind, bit, args| (flags.contains(kind) && balance.flags & bit != 0).then_some(args);
     of(BlockGroupFlags::DATA, BalanceFlags::DATA, balance.data)
@@ -26,7 +26,7 @@ pub(super) fn args_of(balance: &BalanceItem, flags: BlockGroupFlags) -> Option<B
         .or_else(|| of(BlockGroupFlags::SYSTEM, BalanceFlags::SYSTEM, balance.system))
 }
 
-/// Whether these arguments take a chunk, of which `used` bytes are used.
+/// Whether these arguments choose a chunk, of which `used` bytes are used.
 pub(super) fn takes(args: &BalanceArgs, start: Logical, chunk: &ChunkItem, used: u64) -> bool {
     let has = |filter| args.filters & filter != 0;
     let part = |percent: u64| {
@@ -35,7 +35,7 @@ pub(super) fn takes(args: &BalanceArgs, start: Logical, chunk: &ChunkItem, used:
     if has(BalanceFilters::PROFILES) && args.profiles & extended(chunk.flags) == 0 {
         return false;
     }
-    // Of a filter by 0 percent a chunk without anything in it is meant; by 100 percent any.
+    // A usage filter of 0 percent chooses an empty chunk; one of 100 percent chooses any.
     if has(BalanceFilters::USAGE) && args.usage < 100 && used >= part(args.usage).max(1) {
         return false;
     }
@@ -65,7 +65,7 @@ pub(super) fn takes(args: &BalanceArgs, start: Logical, chunk: &ChunkItem, used:
     !(is_converted && has(BalanceFilters::SOFT))
 }
 
-/// The most chunks that these arguments take.
+/// Returns the most chunks that these arguments choose.
 pub(super) fn limit(args: &BalanceArgs) -> u64 {
     if args.filters & BalanceFilters::LIMIT != 0 {
         args.limit

@@ -1,4 +1,4 @@
-//! The course of emptying one block group.
+//! Empties one block group.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::committed::Committed;
 use crate::error::{Errno, Error, Result};
 use ubtrfs_space::SpaceState;
 
-/// How often a step is begun again because its trees have grown too much meanwhile.
+/// How often a step is repeated because trees have grown too much in the meantime.
 const TRIES: u32 = 10;
 
-/// What has become of a group that was to be emptied.
+/// The result of emptying a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    /// It is empty. It is gone, unless a reader still has a commit from before.
+    /// The group is empty. Its chunk is removed, unless a reader still has an earlier commit.
     All,
-    /// It was to be left as it is, after some steps.
+    /// The caller stopped it after some steps.
     Stopped,
 }
 
-/// A group in which nobody gets space, until this is dropped.
+/// A group in which no space is allocated until this is dropped.
 struct Closed<'a> {
     relocator: &'a Relocator,
     start: Logical,
@@ -45,17 +45,17 @@ impl Drop for Closed<'_> {
 }
 
 impl Relocator {
-    /// Moves all that is in the block group at `start` elsewhere, in steps, each of which is
-    /// durable; `go_on` is asked before each. Then the block group is gone. Returns whether that is
-    /// so.
+    /// Moves everything in the block group at `start` elsewhere, in steps, each of which is
+    /// durable; calls `go_on` before each. Then the block group is removed. Returns whether it was
+    /// emptied completely.
     pub fn empty_block_group(&self, start: Logical, go_on: &dyn Fn() -> bool) -> Result<bool> {
         Ok(self.empty_one(start, go_on)? == Emptied::All)
     }
 
-    /// Moves all that is in the block group at `start` elsewhere, at this pace. `goes_on` is asked
-    /// before each step. `ENOENT` if there is no such group, `ENOSPC` if there is no room
-    /// elsewhere, if it is the only one of its type and no other can be made, or if an operation
-    /// needs the space that it holds aside.
+    /// Moves everything in the block group at `start` elsewhere, at this pace. Calls `goes_on`
+    /// before each step. `ENOENT` if there is no such group. `ENOSPC` if there is no space
+    /// elsewhere, if it is the only group of its type and no other can be made, or if an operation
+    /// needs the free space that this keeps from allocation.
     pub(crate) fn empty_group(&self, start: Logical, pace: &Pace<'_>, goes_on: &dyn Fn() -> bool) -> Result<Emptied> {
         ubtrfs_tree::ensure_may_block()?;
         if self.info.is_read_only() {
@@ -63,7 +63,7 @@ impl Relocator {
         }
         let chunk = self.info.volume.chunk(start).ok_or(Errno::NOENT)?;
         let mut closed = self.close(start, chunk.flags)?;
-        // Whatever is on its way to a place in the group is there then.
+        // After this commit, no write to the group is in flight.
         self.committer.commit()?;
         let end = start.plus(chunk.length);
         let (mut last, mut tries, mut most_extents) = (None, 0, MAX_EXTENTS);
@@ -83,12 +83,13 @@ impl Relocator {
             let extents = batch.extents();
             let uncommitted = self.info.uncommitted_copies.read();
             let step = match self.prepare(batch) {
-                // There may be room for less at a time: extents of many snapshots have many nodes.
+                // There may be space for fewer extents at a time: extents that many snapshots refer
+                // to have many nodes.
                 Err(error) if error.errno() == Errno::NOSPC && extents > 1 => {
                     (last, most_extents) = (None, extents / 2);
                     continue;
                 }
-                // There is less each time.
+                // Each attempt has fewer extents.
                 Err(error) if error.errno() == Errno::AGAIN => {
                     last = None;
                     continue;
@@ -123,16 +124,17 @@ impl Relocator {
         Ok(Emptied::All)
     }
 
-    /// The same at the pace that the mount has.
+    /// Does the same at the mount's pace.
     pub(crate) fn empty_one(&self, start: Logical, goes_on: &dyn Fn() -> bool) -> Result<Emptied> {
         self.empty_group(start, &self.rate.begin(), goes_on)
     }
 
-    /// Nobody gets space in the group from now on.
+    /// Ends the allocation of space in the group.
     fn close(&self, start: Logical, flags: BlockGroupFlags) -> Result<Closed<'_>> {
         let kind = [BlockGroupFlags::DATA, BlockGroupFlags::METADATA, BlockGroupFlags::SYSTEM];
         let kind = kind.into_iter().find(|kind| flags.contains(*kind)).ok_or(Errno::NOENT)?;
-        // One that is empty may go meanwhile. No chunk helps where operations wait for groups.
+        // An empty group may be removed meanwhile. A new chunk does not help if operations wait for
+        // groups.
         let is_off = |space: &SpaceState| space.in_use(start).is_none() || space.is_waited_for();
         let has_begun = Cell::new(false);
         self.take_room(kind, |space| {
@@ -146,7 +148,7 @@ impl Relocator {
         Ok(Closed { relocator: self, start, is_empty: false })
     }
 
-    /// Has commits remove the group, which is empty.
+    /// Lets commits remove the group, which is empty.
     fn give_back(&self, start: Logical) -> Result<()> {
         const COMMITS: usize = 3;
         for _ in 0..COMMITS {
@@ -160,7 +162,7 @@ impl Relocator {
     }
 }
 
-/// The key of the first extent in a range that the trees have.
+/// Returns the key of the first extent in a range according to the trees.
 fn first_extent(committed: &Arc<Committed>, start: Logical, end: Logical) -> Result<Option<Key>> {
     let extent_tree = committed.tree(TreeId::EXTENT)?;
     let range = Key::new(start.0, ItemType::EXTENT_ITEM, 0)..=Key::new(end.0 - 1, ItemType::METADATA_ITEM, u64::MAX);

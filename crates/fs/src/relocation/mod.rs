@@ -1,4 +1,4 @@
-//! Emptying block groups: what is in them is moved elsewhere, in steps, while the volume is in use.
+//! Emptying block groups: their content is moved elsewhere, in steps, while the volume is in use.
 //!
 //! ```text
 //! in use ── SpaceState::begin_emptying, and a commit ──▶ emptied ── steps ──▶ empty ── a commit ──▶ gone
@@ -6,12 +6,12 @@
 //!    └──────────── SpaceState::end_emptying ───────────────┘
 //! ```
 //!
-//! From the beginning nobody gets space in the group, and nothing in it is overwritten in place;
-//! after the commit that follows no such write is under way. So what the trees have there does not
-//! change any more, and can be copied before the commit that makes the copy count. Each step takes
-//! the first extents that are left, as many as there is memory and room for, and is one commit
-//! (`commit/relocation`). After any of them the volume is whole, and nothing of it says that more
-//! was to come.
+//! From the beginning no space is allocated in the group, and nothing in it is overwritten in
+//! place; after the commit that follows no such write is in flight. So the content that the trees
+//! refer to does not change any more, and can be copied before the commit that switches to the
+//! copy. Each step takes the first remaining extents, as many as there is memory and space for, and
+//! is one commit (`commit/relocation`). After each step the volume is consistent, and nothing in it
+//! records that more steps were to come.
 
 mod balance;
 mod batch;
@@ -55,20 +55,20 @@ impl Relocator {
         Self { info, committer, reserver, inactivator, rate: Rate::default() }
     }
 
-    /// From now on balances, removals and resizings move so many bytes in a second at the most,
-    /// those that are under way, too.
+    /// Limits the bytes per second that balances, removals and resizings move from now on,
+    /// including those in progress. `None` removes the limit.
     pub fn limit(&self, bytes_per_second: Option<u64>) {
         self.rate.limit(bytes_per_second);
     }
 
-    /// Has `take` take what it wants of space, once there is enough: commits free what is pinned,
-    /// chunks of this kind are made, and what was deleted is freed. It takes that between commits,
-    /// since one in progress can't have its nodes in chunks that are made meanwhile. `ENOSPC` if
-    /// there never is enough.
+    /// Calls `take` until it gets the space that it wants: commits free pinned space, chunks of
+    /// this kind are allocated, and deleted inodes are freed. `take` is called between commits,
+    /// since a commit in progress can't have its nodes in chunks that are allocated meanwhile.
+    /// `ENOSPC` if there is never enough.
     fn take_room(&self, kind: BlockGroupFlags, take: impl Fn(&mut SpaceState) -> bool) -> Result<()> {
-        /// Chunks may be small, and others take of them.
+        /// The most chunks. They may be small, and others may allocate from them.
         const CHUNKS: usize = 16;
-        /// Of what is deleted, as long as there is something.
+        /// The most rounds of freeing deleted inodes, as long as there are any.
         const FREED: usize = 64;
         let is_taken = || self.committer.between_commits(|| take(&mut self.info.space.lock()));
         if is_taken() {

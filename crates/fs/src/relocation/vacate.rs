@@ -1,7 +1,8 @@
-//! Taking chunks off a device: off all of it, before it leaves the volume, or off its end, before
-//! it gets smaller. From the beginning no chunk is made there; those that are there are emptied,
-//! one after the other, and go. Nothing in the volume says that more is to come: after a crash it
-//! has to be asked for again, and what has been moved stays where it is.
+//! Moves chunks away from a device: from all of it before it is removed from the volume, or from
+//! its end before it is shrunk. From the beginning no chunk is allocated there; the existing ones
+//! are emptied and removed, one after the other. Nothing in the volume records that more is to
+//! come: after a crash the operation has to be requested again, and what has been moved stays where
+//! it is.
 
 use std::time::Duration;
 
@@ -15,24 +16,24 @@ use crate::error::{Errno, Result};
 use crate::exclusive_op::Running;
 use ubtrfs_space::stripe_length;
 
-/// How often it is looked whether the last readers of what has been moved have ended.
+/// How often to check whether the last readers of moved content have ended.
 const MOMENT: Duration = Duration::from_millis(10);
-/// For how long they may be waited for without a word.
+/// How long to wait for them before a warning.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How far it is.
+/// The progress of vacating a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VacateProgress {
-    /// Bytes that chunks had there when it began.
+    /// Bytes that chunks had there at the beginning.
     pub total_bytes: u64,
-    /// Bytes that they have there now.
+    /// Bytes that chunks have there now.
     pub left_bytes: u64,
 }
 
-/// Asked again and again whether to go on.
+/// Called repeatedly; returns whether to go on.
 type GoesOn<'a> = &'a dyn Fn(&VacateProgress) -> bool;
 
-/// A device on which no chunk is made until this is dropped.
+/// A device on which no chunk is allocated until this is dropped.
 struct Closed<'a> {
     relocator: &'a Relocator,
     devid: DeviceId,
@@ -49,7 +50,7 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// A device on which no chunk is made behind its new end until this is dropped.
+/// A device on which no chunk is allocated behind its new end until this is dropped.
 struct Limited<'a> {
     relocator: &'a Relocator,
     devid: DeviceId,
@@ -64,12 +65,12 @@ impl Drop for Limited<'_> {
 }
 
 impl Relocator {
-    /// Moves all that is on a device elsewhere, and takes the device out of the volume; this is
-    /// durable when it returns. Its superblocks are wiped. The device may be missing, or be one of
-    /// a seed. `goes_on` is asked again and again. `ENODEV` if there is no such device, `EINVAL` if
-    /// the others are too few for the volume's profiles, `ENOSPC` if they have no room,
-    /// `EINPROGRESS` beside a balance or another change of devices, `ECANCELED` if `goes_on` says
-    /// no: then, as after an error, what has been moved stays where it is.
+    /// Moves everything on a device elsewhere, and removes the device from the volume; this is
+    /// durable when it returns. The superblocks of the device are wiped. The device may be missing,
+    /// or belong to a seed. `goes_on` is called repeatedly. `ENODEV` if there is no such device,
+    /// `EINVAL` if the other devices are too few for the volume's profiles, `ENOSPC` if they lack
+    /// space, `EINPROGRESS` during a balance or another change of devices, `ECANCELED` if `goes_on`
+    /// returns false: then, as after an error, what has been moved stays where it is.
     pub fn remove_device(&self, devid: DeviceId, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
         if self.committer.replacement().is_of(devid) {
@@ -83,9 +84,9 @@ impl Relocator {
         self.committer.remove_device(devid)
     }
 
-    /// Gives a device another size, after what is behind that has been moved elsewhere; this is
-    /// durable when it returns. `ENODEV` if there is no such device, `EPERM` if it is one of a
-    /// seed, `EINVAL` if that is too small, `EFBIG` if the device is not that large, `EBUSY` if it
+    /// Resizes a device, after what is behind its new end has been moved elsewhere; this is durable
+    /// when it returns. `ENODEV` if there is no such device, `EPERM` if it belongs to a seed,
+    /// `EINVAL` if the size is too small, `EFBIG` if the device is not that large, `EBUSY` if it
     /// lags, `ENOSPC`, `EOPNOTSUPP`, `EINPROGRESS` and `ECANCELED` as for removals.
     pub fn resize_device(&self, devid: DeviceId, bytes: u64, goes_on: GoesOn<'_>) -> Result<()> {
         let _exclusive = self.begin()?;
@@ -102,7 +103,7 @@ impl Relocator {
         if bytes < MIN_DEVICE {
             return Err(Errno::INVAL.into());
         }
-        // It gets no superblock, and so would not have the size at the next mount.
+        // A lagging device gets no superblock, so the next mount would not know its new size.
         if volume.lagging_devices().contains(&devid) {
             return Err(Errno::BUSY.into());
         }
@@ -131,8 +132,8 @@ impl Relocator {
         Ok(exclusive)
     }
 
-    /// `EINVAL` if chunks of the profiles that the volume has can't be made on the devices that get
-    /// chunks.
+    /// `EINVAL` if the devices on which chunks are allocated are too few for chunks of the volume's
+    /// profiles.
     fn check_profiles(&self) -> Result<()> {
         let devices = self.info.space.lock().devices().open_devices();
         let fits = |chunk: &ubtrfs_format::items::ChunkItem| {
@@ -145,7 +146,7 @@ impl Relocator {
         }
     }
 
-    /// Empties all chunks that have something on a device from this place on.
+    /// Empties all chunks that have a stripe on a device from `from` on.
     fn vacate(&self, devid: DeviceId, from: u64, goes_on: GoesOn<'_>) -> Result<()> {
         let total_bytes = self.left(devid, from).1;
         let may_go_on = || {
@@ -160,7 +161,7 @@ impl Relocator {
                 return Ok(());
             }
             if !self.info.committed().keeps_free_space_tree() {
-                // Then no chunk goes, however empty it is.
+                // Without a free-space tree no chunk is removed, however empty it is.
                 return Err(Errno::OPNOTSUPP.into());
             }
             let (mut is_further, mut no_room) = (false, None);
@@ -169,11 +170,11 @@ impl Relocator {
                     return Err(Errno::CANCELED.into());
                 }
                 if self.info.space.lock().is_excluded_for_good(start) {
-                    // It stays for this mount, however empty it is.
+                    // The chunk stays for this mount, however empty it is.
                     return Err(Errno::BUSY.into());
                 }
                 if self.info.space.lock().is_emptied(start) {
-                    // It goes when the last readers of what was there have ended.
+                    // The chunk is removed when the last readers of its content have ended.
                     ubtrfs_threads::thread::sleep(MOMENT);
                     self.info.space.unpin();
                     self.committer.commit()?;
@@ -184,12 +185,12 @@ impl Relocator {
                 match self.empty_group(start, &pace, &may_go_on) {
                     Ok(Emptied::All) => is_further = true,
                     Ok(Emptied::Stopped) => return Err(Errno::CANCELED.into()),
-                    // It went by itself, or is about to.
+                    // The chunk was removed meanwhile, or is about to be.
                     Err(error) if error.errno() == Errno::NOENT => {
                         ubtrfs_threads::thread::sleep(MOMENT);
                         is_further = true;
                     }
-                    // Another one may fit, and make room.
+                    // Another chunk may fit, and make space.
                     Err(error) if error.errno() == Errno::NOSPC => no_room = Some(error),
                     Err(error) => return Err(error),
                 }
@@ -200,7 +201,7 @@ impl Relocator {
         }
     }
 
-    /// Says once of a chunk that was emptied why it stays, if it has stayed for long.
+    /// Warns once why a chunk that was emptied stays, if it has stayed for long.
     fn say_that_it_waits(&self, waits: &mut Option<(Logical, Option<Instant>)>, start: Logical) {
         match waits {
             Some((waiting, since)) if *waiting == start => {
@@ -213,8 +214,8 @@ impl Relocator {
         }
     }
 
-    /// The chunks that have something on a device from this place on, and the bytes of all of them
-    /// there.
+    /// Returns the chunks that have a stripe on a device from `from` on, and the total bytes of
+    /// these stripes.
     fn left(&self, devid: DeviceId, from: u64) -> (Vec<Logical>, u64) {
         let (mut starts, mut bytes) = (Vec::new(), 0);
         for (start, chunk) in self.info.volume.chunks() {

@@ -1,4 +1,4 @@
-//! Applying a log that a mount found.
+//! Applies a log that a mount has found.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use crate::error::{Error, Refusal, Result};
 use ubtrfs_file::SumMap;
 use ubtrfs_space::{Demand, UseOfGlobalReserve};
 
-/// `FoundLog` blocks and new extents are not in the trees: their size in the trees is estimated
-/// from the log's.
+/// The blocks and new extents of a `FoundLog` are not in the trees. The changes that they cause
+/// there are estimated from the size of the log.
 const EDITS_PER_LOG_BLOCK: u64 = 8;
 
 impl Replayer {
-    /// Replays the volume's log; of a file system that is written to, durably. To be called before
-    /// anybody else uses the file system.
+    /// Replays the volume's log, durably if the file system is writable. To be called before any
+    /// other use of the file system.
     pub(crate) fn replay_log(&self) -> Result<()> {
         let bad = |error: Error| Error::Refused(Refusal::BadLog(error.chain()));
         let log = FoundLog::read(self).map_err(bad)?;
@@ -26,7 +26,7 @@ impl Replayer {
         }
         self.reserve_for_replay(&log)?;
         self.reserver.commit()?;
-        // No superblock refers to it any more.
+        // No superblock refers to the log any more.
         for block in &log.blocks {
             self.info.space.release(*block, self.info.space.node_size());
         }
@@ -34,7 +34,7 @@ impl Replayer {
     }
 
     fn apply_log(&self, log: &FoundLog) -> Result<()> {
-        // There are no other operations yet, so no commit can end the transaction in between.
+        // There are no other operations yet, so no commit can end the transaction meanwhile.
         let transaction = self.info.gate.current();
         let committed = self.info.committed();
         let mut sums = SumMap::new(committed.superblock.sector_size, committed.superblock.checksum.size());
@@ -56,9 +56,9 @@ impl Replayer {
         Ok(())
     }
 
-    /// Makes room for the commit of the replayed changes. No commit may come before that one, so a
-    /// shortage can't be cured; the commit is tried anyway, since the estimate is high and a commit
-    /// that fails leaves the log as it was.
+    /// Reserves space for the commit of the replayed changes. No commit may come before that one,
+    /// so a shortage can't be cured. The commit is tried anyway, since the estimate is high and a
+    /// commit that fails leaves the log as it was.
     fn reserve_for_replay(&self, log: &FoundLog) -> Result<()> {
         let node_size = self.info.space.node_size();
         let blocks = log.blocks.len() as u64;

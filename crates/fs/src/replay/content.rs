@@ -1,4 +1,4 @@
-//! The content of files.
+//! Replays the content of files.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::file_map::FileMap;
 use crate::inode::Inode;
 
-/// The piece of a file in an item of a log.
+/// Returns the piece of a file that an item of a log describes.
 pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<Mapped> {
     let ino = Ino(key.objectid);
     Ok(checked_piece(key.offset, extent, sector).map_err(|problem| DataError::Extent {
@@ -23,7 +23,8 @@ pub(super) fn mapped(key: &Key, extent: &FileExtent<'_>, sector: u64) -> Result<
 }
 
 impl Replay<'_> {
-    /// Drops extents beyond the end of a file: those that are still reserved there are in the log.
+    /// Drops extents beyond the end of a file. Those that are still preallocated there are in the
+    /// log.
     pub(super) fn truncate_content(&mut self, inode: &Arc<Inode>) {
         let sector = self.sector();
         self.change(inode, |state| drop(state.pending.layout.truncate(state.item.size.next_multiple_of(sector))));
@@ -35,7 +36,7 @@ impl Replay<'_> {
         let inode = self.owner(&item.key)?;
         let extent = FileExtent::parse(item)?;
         let Mapped { start, len, piece } = mapped(&item.key, &extent, self.sector())?;
-        // A kernel's log may have it before its superblock names the feature.
+        // A kernel's log may contain compressed data before its superblock names the feature.
         self.fs.info.features.note_compressed(extent.compression);
         self.change(&inode, |state| drop(state.pending.layout.replace(start, len, piece)));
         self.files.insert(inode.id.ino);
@@ -78,7 +79,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Counts the bytes that the content of the files takes which were replayed.
+    /// Counts the bytes that the content of the replayed files takes.
     pub(super) fn count_bytes(&mut self) -> Result<()> {
         for ino in std::mem::take(&mut self.files) {
             let Some(inode) = self.inode(ino)? else { continue };

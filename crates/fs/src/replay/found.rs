@@ -1,11 +1,11 @@
-//! Names of items for errors about unexpected items in a log, and the list of expected ones.
+//! Helpers for items of a log: errors about unexpected ones, and the range of expected keys.
 
 use ubtrfs_format::items::InodeItem;
 use ubtrfs_format::{Ino, ItemType, Key, Logical, TreeId};
 
 use crate::error::{Error, Result};
 
-/// Whether this is the inode item of an inode without links. It is the first of the inode's items.
+/// Whether this is the inode item of an inode without links. It is the first item of its inode.
 pub(super) fn is_without_links(key: &Key, item: &[u8]) -> Result<bool> {
     Ok(key.item_type == ItemType::INODE_ITEM && InodeItem::parse(item)?.nlink == 0)
 }

@@ -1,4 +1,4 @@
-//! Attributes and xattrs.
+//! Replays attributes and xattrs.
 
 use std::sync::Arc;
 
@@ -34,10 +34,10 @@ impl Replay<'_> {
         let is_dir = FileType::from_mode(logged.mode) == FileType::Directory;
         let created = logged.generation;
         let item = InodeItem {
-            // The log's value means nothing; the replayed extents add up to the correct one.
+            // The log's value is meaningless; the replayed extents add up to the correct one.
             nbytes: 0,
             size: if is_dir { 0 } else { logged.size },
-            // One that is in the log only so that it exists has none there.
+            // The generation is 0 for an inode that is in the log only so that it exists.
             generation: if created == Generation(0) { self.generation() } else { created },
             ..logged
         };
@@ -47,7 +47,7 @@ impl Replay<'_> {
         self.fs.info.inodes.insert(inode)
     }
 
-    /// Updates an inode that the subvolume has.
+    /// Updates an inode that exists in the subvolume.
     fn merge_inode(&mut self, inode: &Arc<Inode>, key: &Key, logged: &InodeItem) -> Result<()> {
         let file_type = inode.read().file_type();
         if file_type != FileType::from_mode(logged.mode) {
@@ -60,8 +60,8 @@ impl Replay<'_> {
         self.change(inode, |state| {
             let old = state.item;
             if logged.generation == Generation(0) {
-                // It is in the log only so that it exists. A size there is that of a truncation or
-                // a write in the log.
+                // The inode is in the log only so that it exists. A size there is that of a
+                // truncation or a write in the log.
                 if file_type == FileType::Regular && logged.size != 0 {
                     state.item.size = logged.size;
                 }
@@ -74,7 +74,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// All xattrs of an inode are in the log with it: those that are not were removed.
+    /// Drops xattrs that the log lacks: it contains all xattrs of a logged inode, so the others
+    /// were removed.
     fn drop_unlogged_xattrs(&self, inode: &Arc<Inode>) -> Result<()> {
         let ino = inode.id.ino;
         let mut deleted: Vec<Name> = Vec::new();
@@ -99,14 +100,14 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Replays an item of fs-verity: without these nobody could read the file.
+    /// Replays an item of fs-verity, without which the file could not be read.
     pub(super) fn replay_verity(&mut self, item: &Item) -> Result<()> {
         let inode = self.owner(&item.key)?;
         self.change(&inode, |state| state.pending.verity.get_or_insert_default().insert(&item.key, item));
         Ok(())
     }
 
-    /// Replays the xattrs of an item.
+    /// Replays the xattrs in an item.
     pub(super) fn replay_xattrs(&mut self, item: &Item) -> Result<()> {
         let inode = self.owner(&item.key)?;
         for entry in dir_entries(item) {

@@ -1,4 +1,4 @@
-//! Link counts, and what has none left.
+//! Link counts, and orphans.
 
 use ubtrfs_format::{DirIndex, ItemType, Key, objectid};
 

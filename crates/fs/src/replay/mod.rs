@@ -1,11 +1,12 @@
-//! Replay: the items of a log become pending changes, as if operations had made them.
+//! Replay: turns the items of a log into pending changes, as if operations had made them.
 //!
 //! Nothing is written before the whole log has been read, verified and turned into changes; a
 //! read-write mount then commits them, which ends the log. A read-only mount keeps them in memory:
 //! reads find them there, and nothing is written.
 //!
-//! Logs of all kernels must be accepted, with the same result as the kernel's replay, so the order
-//! is the kernel's. Over each subvolume's log, from the highest id down, three passes are made:
+//! Logs of all kernels must be accepted, with the same result as in the kernel's replay, so the
+//! order is the kernel's. Three passes are made over each subvolume's log, from the highest id
+//! down:
 //!
 //! 1. [`inodes`]: attributes. Items that the log lacks are deleted: xattrs, entries in the logged
 //!    ranges of a directory, content beyond the end of a file.
@@ -13,8 +14,9 @@
 //! 3. [`names`], [`content`]: names of inodes, each of which replaces conflicting ones; xattrs;
 //!    extents.
 //!
-//! In the end names are counted ([`links`]): what has none left is an orphan. An inode that is in
-//! the log without links is not replayed at all: what took its names away speaks for itself.
+//! In the end names are counted ([`links`]): an inode without names is an orphan. An inode that is
+//! in the log without links is not replayed at all: the changes that removed its names are logged
+//! themselves.
 
 mod apply;
 mod content;

@@ -1,4 +1,4 @@
-//! Names: entries of directories and the references that answer them.
+//! Replays names: entries of directories and the references of inodes that match them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -30,12 +30,12 @@ impl Entry {
 }
 
 impl Replay<'_> {
-    /// A directory's entry of this name.
+    /// Returns a directory's entry of this name.
     fn entry_named(&self, dir: &Inode, name: &[u8]) -> Result<Option<Entry>> {
         let state = dir.read();
         let Some(found) = self.fs.names.find_entry(dir.id, &state, name)? else { return Ok(None) };
         if found.target.location.item_type != ItemType::INODE_ITEM {
-            // An entry of a subvolume has its number in the root tree, and stays.
+            // The index of a subvolume's entry is in the root tree. The entry stays.
             let entry = Entry { name: name.into(), index: DirIndex(0), target: found.target };
             return Ok(Some(entry));
         }
@@ -43,12 +43,12 @@ impl Replay<'_> {
         Ok(Some(Entry { name: name.into(), index, target: found.target }))
     }
 
-    /// A directory's entry of this number.
+    /// Returns a directory's entry with this index.
     fn entry_numbered(&self, dir: &Inode, index: DirIndex) -> Result<Option<Entry>> {
         Ok(self.entries(dir, index..=index)?.pop())
     }
 
-    /// A directory's entries of these numbers.
+    /// Returns a directory's entries with these indices.
     pub(super) fn entries(&self, dir: &Inode, numbers: RangeInclusive<DirIndex>) -> Result<Vec<Entry>> {
         let state = dir.read();
         let mut found: BTreeMap<DirIndex, Option<(Name, Target)>> = BTreeMap::new();
@@ -71,7 +71,7 @@ impl Replay<'_> {
         Ok(found.into_iter().filter_map(entry).collect())
     }
 
-    /// The names of an inode, with their numbers.
+    /// Returns the names of an inode, with their indices.
     pub(super) fn names(&self, inode: &Inode) -> Result<BTreeMap<(Ino, Name), DirIndex>> {
         let state = inode.read();
         let mut names = BTreeMap::new();
@@ -91,7 +91,7 @@ impl Replay<'_> {
         Ok(names)
     }
 
-    /// Takes an entry out of a directory, and the name from its inode.
+    /// Removes an entry from a directory, and the name from its inode.
     pub(super) fn unlink(&mut self, dir: &Arc<Inode>, entry: Entry) -> Result<()> {
         let Some(ino) = entry.ino() else {
             let key = Key::new(dir.id.ino.0, ItemType::DIR_INDEX, entry.index.0);
@@ -111,11 +111,11 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Adds a name to an inode. Neither the name nor the number is taken.
+    /// Adds a name to an inode. Neither the name nor the index may be in use.
     fn link(&mut self, dir: &Arc<Inode>, name: &[u8], index: DirIndex, inode: &Arc<Inode>) -> Result<()> {
         let file_type = inode.read().file_type();
         if file_type == FileType::Directory {
-            // It has one name, and the log knows the newest.
+            // A directory has only one name, and the log knows the newest one.
             for ((parent, old), old_index) in self.names(inode)? {
                 let target = inode_target(inode.id, file_type);
                 if let Some(parent) = self.inode(parent)?.filter(|parent| parent.id != inode.id) {
@@ -135,17 +135,17 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The lowest number that no entry of a directory has had.
+    /// Returns the lowest index that no entry of a directory has had.
     fn next_number(&self, dir: &Inode) -> Result<DirIndex> {
         let mut state = dir.write();
         self.fs.names.next_index(dir.id, &mut state)
     }
 
-    /// Deletes those entries of a directory that are in a logged range and that the log lacks.
+    /// Deletes the entries of a directory that are in a logged range and that the log lacks.
     pub(super) fn drop_unlogged_entries(&mut self, dir: &Arc<Inode>) -> Result<()> {
         for range in self.logged_ranges(dir.id.ino)? {
             for entry in self.entries(dir, range)? {
-                // Making and removing subvolumes is never logged.
+                // The creation and removal of subvolumes is never logged.
                 if entry.ino().is_some() && !self.is_logged(dir.id.ino, &entry)? {
                     self.unlink(dir, entry)?;
                 }
@@ -154,7 +154,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The ranges for which the log of a directory answers, in order; those that overlap are one.
+    /// Returns the ranges for which the log of a directory is authoritative, in order. Overlapping
+    /// ranges are merged.
     fn logged_ranges(&self, dir: Ino) -> Result<Vec<RangeInclusive<DirIndex>>> {
         let mut ranges: Vec<RangeInclusive<DirIndex>> = Vec::new();
         let key = |offset| Key::new(dir.0, ItemType::DIR_LOG_INDEX, offset);
@@ -177,8 +178,9 @@ impl Replay<'_> {
         Ok(*only_entry(&key, &item)?.name == *entry.name)
     }
 
-    /// Replays an entry of a directory. If the log also has the inode's reference of the name, that
-    /// one takes precedence later; here only conflicting entries are deleted.
+    /// Replays an entry of a directory. If the log also has the inode's reference for the name,
+    /// that reference is replayed later and takes precedence; here only conflicting entries are
+    /// deleted.
     pub(super) fn replay_entry(&mut self, item: &Item) -> Result<()> {
         let key = &item.key;
         let dir = directory(self.owner(key)?, key)?;
@@ -189,7 +191,7 @@ impl Replay<'_> {
         let (name, index) = (entry.name, DirIndex(key.offset));
         let target = Target { location: entry.location, file_type: entry.file_type };
         let ino = Ino(entry.location.objectid);
-        // An entry without an inode replaces no other one.
+        // An entry whose inode does not exist replaces no other entry.
         let Some(inode) = self.inode(ino)? else { return Ok(()) };
         if let Some(there) = self.entry_named(&dir, name)? {
             if there.target == target {
@@ -203,7 +205,7 @@ impl Replay<'_> {
         self.link(&dir, name, index, &inode)
     }
 
-    /// Whether the log has a name among those of its inode.
+    /// Whether the log contains a name as a reference of its inode.
     fn has_logged_name(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<bool> {
         let keys = [
             Key::new(ino.0, ItemType::INODE_REF, parent.0),
@@ -219,17 +221,17 @@ impl Replay<'_> {
         Ok(false)
     }
 
-    /// Replays the names of an inode under one key: the inode has these and no others under that
-    /// key, and conflicting entries are deleted.
+    /// Replays the names of an inode under one key: the inode gets these names and no others under
+    /// that key, and conflicting entries are deleted.
     pub(super) fn replay_names(&mut self, item: &Item) -> Result<()> {
         let key = &item.key;
         if key.item_type == ItemType::INODE_REF && key.objectid == key.offset {
-            // The root directory's reference to itself is no name.
+            // The root directory's reference to itself is not a name.
             return Ok(());
         }
         let inode = self.owner(key)?;
         if key.item_type == ItemType::INODE_REF && self.inode(Ino(key.offset))?.is_none() {
-            // Not every new directory is in a log with its contents.
+            // A log does not contain every new directory with its contents.
             return Ok(());
         }
         let logged = names_in(key, item)?;
@@ -251,7 +253,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Takes those names from an inode that it has under a key where the log does not have them.
+    /// Removes the names that an inode has under a key and that the log lacks.
     fn drop_unlogged_names(&mut self, inode: &Arc<Inode>, key: &Key, logged: &[((Ino, Name), DirIndex)]) -> Result<()> {
         let mut under_key: Vec<(Ino, Name)> = Vec::new();
         if inode.read().committed
@@ -260,7 +262,7 @@ impl Replay<'_> {
             under_key.extend(names_in(key, &item)?.into_iter().map(|(name, _)| name));
         }
         if key.item_type == ItemType::INODE_REF {
-            // New ones get the key of their directory.
+            // New names get the key of their directory.
             let added = |state: &InodeState| -> Vec<(Ino, Name)> {
                 let added = state.pending.refs.iter().filter(|(_, change)| change.now.is_some());
                 added.map(|(name, _)| name.clone()).filter(|(parent, _)| parent.0 == key.offset).collect()
@@ -272,7 +274,7 @@ impl Replay<'_> {
                 continue;
             }
             let Some(dir) = self.inode(parent)? else { continue };
-            // It may have been deleted with a range of its directory already.
+            // The name may have been deleted already with a range of its directory.
             if let Some(there) = self.entry_named(&dir, &name)?
                 && there.ino() == Some(inode.id.ino)
             {
@@ -283,7 +285,7 @@ impl Replay<'_> {
     }
 }
 
-/// The names in an `INODE_REF` or `INODE_EXTREF` item, with their numbers.
+/// Returns the names in an `INODE_REF` or `INODE_EXTREF` item, with their indices.
 fn names_in(key: &Key, item: &[u8]) -> Result<Vec<((Ino, Name), DirIndex)>> {
     let names = inode_backrefs(key, item).map(|entry| {
         let entry = entry?;
@@ -292,7 +294,7 @@ fn names_in(key: &Key, item: &[u8]) -> Result<Vec<((Ino, Name), DirIndex)>> {
     names.collect()
 }
 
-/// The inode, if it is a directory.
+/// Returns the inode if it is a directory, otherwise an error.
 fn directory(inode: Arc<Inode>, key: &Key) -> Result<Arc<Inode>> {
     let is_dir = inode.read().is_dir();
     if is_dir { Ok(inode) } else { Err(damaged(key, "there is a name in something that is no directory")) }

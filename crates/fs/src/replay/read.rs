@@ -1,6 +1,6 @@
-//! The whole log, read and held against the rules before anything is made of it: it is of the
-//! transaction after the commit (invariant 16), each extent has one length (invariant 21), and what
-//! it uses is nobody else's (invariant 3).
+//! Reads the whole log and checks it before it is applied: it must be that of the transaction after
+//! the last commit (invariant 16), each extent must have only one length (invariant 21), and
+//! nothing else may use the space that it uses (invariant 3).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +35,8 @@ pub(super) struct SubvolumeLog {
 }
 
 impl FoundLog {
-    /// Reads the log and excludes from allocation what it uses. Extents that only the log knows
-    /// become new ones of the open transaction.
+    /// Reads the log and excludes the space that it uses from allocation. Extents that only the log
+    /// contains become new ones of the open transaction.
     pub(super) fn read(fs: &Replayer) -> Result<Self> {
         let committed = fs.info.committed();
         let superblock = &committed.superblock;
@@ -75,7 +75,7 @@ impl FoundLog {
 
 fn logged_root(key: &Key, item: &RootItem, generation: Generation) -> Result<Root> {
     if item.generation != generation {
-        // By invariant 16 no log is left that another commit has followed.
+        // By invariant 16 no log remains that another commit has followed.
         return Err(damaged(key, "the log is of another transaction than the one after the last commit"));
     }
     Ok(Root { owner: TreeId::LOG, bytenr: item.bytenr, generation, level: item.level })
@@ -106,7 +106,7 @@ fn exclude(fs: &Replayer, blocks: &[Logical], extents: &BTreeMap<Logical, u64>) 
     Ok(())
 }
 
-/// Collects what a log uses.
+/// Collects the blocks and extents that a log uses.
 struct Reader<'a> {
     fs: &'a Replayer,
     context: ItemContext,
@@ -118,7 +118,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a tree of the log. `replayed`: its items will be replayed.
+    /// Reads a tree of the log. `replayed` says that its items will be replayed.
     fn walk(&mut self, tree: &Snapshot, replayed: bool) -> Result<()> {
         self.dead = None;
         let mut outcome = Ok(());
@@ -173,14 +173,14 @@ impl Reader<'_> {
             && disk_bytenr.0 != 0
             && self.extents.insert(disk_bytenr, disk_num_bytes).is_some_and(|other| other != disk_num_bytes)
         {
-            // By invariant 21 the log is wrong about one of them.
+            // By invariant 21 the log is wrong about one of the lengths.
             return Err(damaged(key, "the extent has two lengths"));
         }
         Ok(())
     }
 }
 
-/// The rules for items that their replay relies on, beyond those for items of any tree.
+/// Checks rules for items that replay relies on, beyond those for items of any tree.
 fn check(key: &Key, item: &[u8]) -> Result<()> {
     let name_fits = |name: &[u8]| check_name(name).map_err(|_| damaged(key, "there is a name that nothing can have"));
     let index_fits = |index: DirIndex| {
@@ -191,7 +191,7 @@ fn check(key: &Key, item: &[u8]) -> Result<()> {
         ItemType::INODE_ITEM if InodeItem::parse(item)?.size > MAX_FILE_SIZE => {
             Err(damaged(key, "the size is larger than any file's"))
         }
-        // The root directory's own, and no other inode is its own parent.
+        // This is the root directory's own reference; no other inode is its own parent.
         ItemType::INODE_REF if key.objectid == key.offset => Ok(()),
         ItemType::INODE_REF | ItemType::INODE_EXTREF if key.objectid == Ino::ROOT_DIR.0 => {
             Err(damaged(key, "the root directory has a name"))
@@ -213,7 +213,7 @@ fn check(key: &Key, item: &[u8]) -> Result<()> {
     }
 }
 
-/// The entry of a `DIR_INDEX` item, which holds one.
+/// Returns the entry of a `DIR_INDEX` item, which contains exactly one.
 pub(super) fn only_entry<'a>(key: &Key, item: &'a [u8]) -> Result<DirEntry<'a>> {
     let mut entries = dir_entries(item);
     match (entries.next(), entries.next()) {

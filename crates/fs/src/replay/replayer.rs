@@ -1,4 +1,4 @@
-//! What applies a log, and what it needs for that.
+//! The object that applies a log.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::fs_info::FsInfo;
 use crate::names::Names;
 use crate::reserve::Reserver;
 
-/// Applies the log that a mount found, with what that needs.
+/// Applies the log that a mount has found.
 pub(crate) struct Replayer {
     pub(crate) info: Arc<FsInfo>,
     pub(crate) names: Arc<Names>,

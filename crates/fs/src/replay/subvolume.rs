@@ -23,7 +23,7 @@ pub(super) struct Replay<'a> {
     /// The subvolume in the last commit.
     pub(super) tree: Snapshot,
     pub(super) log: &'a Snapshot,
-    /// Checksums of the data that was replayed.
+    /// Checksums of the replayed data.
     pub(super) sums: &'a mut SumMap,
     /// Inodes whose names have to be counted.
     pub(super) recount: BTreeSet<Ino>,
@@ -59,7 +59,7 @@ impl Replay<'_> {
         self.count_bytes()
     }
 
-    /// The items of inodes that are to be replayed.
+    /// Returns the items of the inodes that are to be replayed.
     pub(super) fn items(&self) -> LiveItems {
         LiveItems { items: self.log.range(Key::MIN..=last_key_of_inodes()), dead: None }
     }
@@ -68,7 +68,7 @@ impl Replay<'_> {
         InodeId::new(self.subvolume, ino)
     }
 
-    /// The inode with the changes so far, if it exists.
+    /// Returns the inode with the changes so far, if it exists.
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
         match self.fs.info.inode(self.id(ino)) {
             Ok(inode) => Ok(Some(inode)),
@@ -77,7 +77,7 @@ impl Replay<'_> {
         }
     }
 
-    /// The inode that an item of the log belongs to.
+    /// Returns the inode that an item of the log belongs to.
     pub(super) fn owner(&self, key: &Key) -> Result<Arc<Inode>> {
         self.inode(Ino(key.objectid))?.ok_or_else(|| damaged(key, "the item's inode is nowhere"))
     }
@@ -98,7 +98,7 @@ impl Replay<'_> {
     }
 }
 
-/// The items of a log but those of inodes that it has without links.
+/// The items of a log, except those of inodes that it has without links.
 pub(super) struct LiveItems {
     items: ubtrfs_tree::Range<Arc<NodeCache>>,
     dead: Option<u64>,

@@ -1,6 +1,6 @@
-//! The data in flight to the devices, of all files together (invariant 26). It stays in memory
-//! until it has been waited for: by the next commit at the latest, by writers when there is too
-//! much of it.
+//! The data of all files that is in flight to the devices (invariant 26). It stays in memory until
+//! a thread has waited for it: the next commit at the latest, or a writer if there is too much of
+//! it.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Default for InFlight {
     }
 }
 
-/// The files that it belongs to, those with the oldest data in flight first.
+/// The files with data in flight, those with the oldest data first.
 #[derive(Default)]
 struct Files {
     queue: VecDeque<Arc<Inode>>,
@@ -44,12 +44,12 @@ impl Files {
 }
 
 impl InFlight {
-    /// Bytes of data that memory holds though it was submitted.
+    /// Returns the bytes of data that has been submitted and is still in memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
-    /// Counts so many bytes.
+    /// Counts `bytes` bytes until the result is dropped.
     pub(crate) fn count(&self, bytes: u64) -> Counted {
         self.bytes.count(bytes)
     }
@@ -61,7 +61,7 @@ impl InFlight {
         }
     }
 
-    /// The file with the oldest data in flight.
+    /// Removes and returns the file with the oldest data in flight.
     pub(super) fn oldest(&self) -> Option<Arc<Inode>> {
         self.files.lock().pop()
     }

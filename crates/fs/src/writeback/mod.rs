@@ -1,15 +1,15 @@
-//! Writeback: dirty data gets its location on disk and is submitted, as ordered extents. It depends
-//! neither on its caller (fsync, commit, memory pressure) nor on later changes of the file.
+//! Writeback: dirty data gets its location on disk and is submitted, as ordered extents. It does
+//! not depend on the caller (fsync, commit, memory pressure), nor on later changes of the file.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `cause` | why it is written back |
 //! | `ordered` | dirty data becomes ordered extents |
-//! | `place` | where it goes |
+//! | `place` | chooses the location of data |
 //! | `submission` | writes that are submitted together |
-//! | `packing` | dirty data is compressed before |
-//! | `packers` | the threads and contexts for that |
-//! | `nocow` | what may be written over its old extents |
+//! | `packing` | compresses dirty data before that |
+//! | `packers` | the threads and contexts for compression |
+//! | `nocow` | which data may overwrite its old extents |
 //! | `sharing` | whether a file shares an extent |
 //! | `shared_nodes` | which nodes of trees have several references |
 //! | `in_flight` | how much is in flight to the devices |

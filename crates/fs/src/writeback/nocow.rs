@@ -1,12 +1,12 @@
 //! Decides which data overwrites existing extents: preallocated ones, and those of nodatacow files.
 //!
-//! Reserved space reads as zeroes in every durable state, so writing there changes none of them;
-//! the item that makes it data becomes durable only after the data. Data itself is overwritten only
-//! for files without copy-on-write. Neither is allowed where the extent is shared: with another
-//! file, another offset of the file, or a snapshot.
+//! Preallocated space reads as zeroes in every durable state, so writing to it changes none of
+//! them; the item that makes it data becomes durable only after the data. Existing data is
+//! overwritten only for files without copy-on-write. Neither is allowed if the extent is shared:
+//! with another file, another offset of the file, or a snapshot.
 //!
-//! The inode's flags in the data's own transaction apply: data that a commit has yet to write was
-//! dirtied under the flags that were frozen with it (invariant 2).
+//! The inode's flags in the data's own transaction apply. For data that a commit has yet to write,
+//! these are the flags that were frozen with it (invariant 2).
 
 use std::ops::Range;
 
@@ -18,10 +18,10 @@ use super::owner::Writeback;
 use crate::error::Result;
 use crate::inode::{InodeId, InodeState};
 
-/// A part of the range to write.
+/// A part of the range to be written.
 pub(crate) struct Part {
     pub(crate) len: u64,
-    /// Its present extent; `None` if it needs a new one.
+    /// The existing extent that it overwrites; `None` if it needs a new one.
     pub(crate) place: Option<ExtentPiece>,
 }
 
@@ -30,15 +30,15 @@ pub(crate) fn may_be_nocow(flags: u64) -> bool {
     flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0
 }
 
-/// Whether data of a file with these inode flags is written over its older data.
+/// Whether data of a file with these inode flags overwrites its older data.
 pub(crate) fn is_nodatacow(flags: u64) -> bool {
     flags & InodeFlags::NODATACOW != 0
 }
 
 impl Writeback {
     /// Divides a range of a file into parts that overwrite their extent and parts that need a new
-    /// one, by the flags that the inode has in the transaction of this generation, whose data is
-    /// written. `layout`: that of a transaction that is being committed, above the trees; `None`
+    /// one. `flags` are the inode's flags in the transaction of this generation, whose data is
+    /// written. `layout` is that of a transaction that is being committed, above the trees; `None`
     /// stands for all layers.
     pub(crate) fn parts_to_write(
         &self,
@@ -73,7 +73,7 @@ impl Writeback {
         Ok(parts)
     }
 
-    /// Whether a write of a range overwrites existing extents only, so that it takes no space.
+    /// Whether a write of a range only overwrites existing extents, so that it takes no space.
     pub(crate) fn has_nocow_extents(&self, id: InodeId, state: &InodeState, range: Range<u64>) -> Result<bool> {
         if !is_nodatacow(state.item.flags) && state.frozen.as_ref().is_some_and(|frozen| !frozen.dirty.is_empty()) {
             // Data that the commit in flight has yet to write may replace the extent.
@@ -82,7 +82,7 @@ impl Writeback {
         let mut at = range.start;
         let generation = self.info.gate.current().generation;
         for part in self.parts_to_write(id, state, state.item.flags, (generation, None), range)? {
-            // What is dirty has been reserved.
+            // Space for dirty data is reserved already.
             if part.place.is_none() && !state.dirty.covers(at..at + part.len) {
                 return Ok(false);
             }

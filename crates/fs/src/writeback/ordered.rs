@@ -1,6 +1,6 @@
-//! Dirty data of an inode becomes extents, in the open transaction and in the one that is being
-//! committed. Waiting for it gives the proof without which no log and no commit that refers to it
-//! is published (invariant 1).
+//! Turns dirty data of an inode into ordered extents, in the open transaction and in the one that
+//! is being committed. Waiting for the data gives the proof without which no log and no commit that
+//! refers to it is published (invariant 1).
 
 use std::sync::Arc;
 
@@ -20,16 +20,17 @@ use crate::faults::CommitFault;
 use crate::inode::{DataWrites, Frozen, Inode, InodeId, InodeState, OrderedExtent};
 use crate::transaction::Transaction;
 
-/// Data of one file that may be in flight at a time.
+/// The most data of one file that may be in flight, in bytes.
 const MAX_IN_FLIGHT: u64 = 32 << 20;
 
-/// Data of small files that a commit submits together, and the files that are locked meanwhile.
+/// A commit submits data of small files together: up to this many bytes, and with up to
+/// `LOCKED_AT_ONCE` files locked meanwhile.
 const GATHERED: u64 = 1 << 20;
 const LOCKED_AT_ONCE: usize = 64;
 
 impl Writeback {
-    /// Writes back the data that is dirty in the open transaction, which the inode has joined; the
-    /// gate is held. What is `packed` of it is written compressed.
+    /// Writes back the data that is dirty in the open transaction, which the inode has joined. The
+    /// gate is held. The parts in `packed` are written compressed.
     pub(crate) fn write_back_pending(
         &self,
         inode: &Arc<Inode>,
@@ -60,8 +61,8 @@ impl Writeback {
             return Ok(());
         }
         if may_be_nocow(state.item.flags) {
-            // Older data first: where both overwrite one extent, it must not be written after newer
-            // data.
+            // Older data is written first: if both overwrite one extent, it must not be written
+            // after newer data.
             self.settle_frozen(inode.id, state)?;
         }
         if packed.in_vain {
@@ -97,8 +98,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// Starts writeback of an inode's data that the commit in flight has yet to write, so that the
-    /// layouts are complete except for data that is dirty in the open transaction.
+    /// Starts writeback of an inode's data that the commit in flight has yet to write. Afterwards
+    /// the layouts are complete except for data that is dirty in the open transaction.
     pub(crate) fn settle_frozen(&self, id: InodeId, state: &mut InodeState) -> Result<()> {
         if state.frozen.as_ref().is_none_or(|frozen| frozen.dirty.is_empty()) {
             return Ok(());
@@ -113,8 +114,8 @@ impl Writeback {
         }
     }
 
-    /// Freezes inodes, and writes back their data that is dirty in the frozen transaction. Of many
-    /// small files the device gets few writes.
+    /// Freezes inodes, and writes back their data that is dirty in the frozen transaction. The data
+    /// of many small files is combined into few writes.
     #[inline(never)]
     pub(crate) fn write_back_all_frozen(&self, inodes: &[Arc<Inode>], transaction: &Transaction) -> Result<()> {
         let mut left = inodes;
@@ -124,8 +125,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// Does so with the first ones, and returns the others. Until their data is submitted, they
-    /// stay locked: nobody may see extents for which nobody can wait.
+    /// Does this for the first inodes, and returns the others. The inodes stay locked until their
+    /// data is submitted: nobody may see extents that nobody can wait for.
     fn write_back_first_frozen<'a>(
         &self,
         first: &Arc<Inode>,
@@ -144,7 +145,7 @@ impl Writeback {
                 locked.push(state);
             }
             let is_full = submission.bytes() >= GATHERED || locked.len() >= LOCKED_AT_ONCE;
-            // By invariant 7 no lock is waited for here: their numbers are in no order.
+            // By invariant 7 this waits for no lock, since the inodes are in no order.
             if let [inode, rest @ ..] = others
                 && !is_full
                 && added.is_ok()
@@ -189,8 +190,9 @@ impl Writeback {
         result
     }
 
-    /// Bytes of metadata to reserve for a write after which a file is `size` bytes long: what its
-    /// content takes more than is reserved, if it becomes inline. `may_pack`: compressed, too.
+    /// Returns the bytes of metadata to reserve for a write after which a file is `size` bytes
+    /// long: what its content takes, if it becomes inline, beyond what is reserved already.
+    /// `may_pack` says that the content may be compressed.
     pub(crate) fn inline_bytes(&self, state: &InodeState, size: u64, may_pack: bool) -> u64 {
         let largest = self.info.largest_inline();
         let most = if may_pack { u64::from(self.info.volume.sector_size()) } else { largest };
@@ -224,7 +226,7 @@ impl Writeback {
         assert_reserved(&packed, dirty.may_be_packed());
         let inline = packed.inline.is_some() || self.is_for_metadata(dirty, item);
         if packed.in_vain {
-            // A newer choice of the user's counts.
+            // A newer choice of the user takes precedence.
             if state.item.flags == item.flags {
                 state.item.flags |= InodeFlags::NOCOMPRESS;
             }
@@ -259,7 +261,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// The flags by which data of a frozen inode is written: those that were frozen with it.
+    /// Returns the flags by which data of a frozen inode is written: those that were frozen with
+    /// it.
     fn flags_of_frozen(&self, frozen: &InodeItem, newest: &InodeState) -> u64 {
         let is_wrong = self.info.options.faults().in_commit(CommitFault::NewestFlags);
         if is_wrong { newest.item.flags } else { frozen.flags }
@@ -270,13 +273,13 @@ impl Writeback {
         item.size <= self.info.largest_inline().min(dirty.inline_room()) && self.is_only_sector(dirty, item)
     }
 
-    /// Whether it is, or may be once it is compressed.
+    /// Whether it is, or may become so by compression.
     pub(super) fn may_be_for_metadata(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
         let may_pack = dirty.may_be_packed() && self.may_compress(item.flags);
         self.is_for_metadata(dirty, item) || (may_pack && self.is_only_sector(dirty, item))
     }
 
-    /// Whether the content of a file is one sector, which is dirty.
+    /// Whether the content of a file is one sector, and that is dirty.
     fn is_only_sector(&self, dirty: &DirtyData, item: &InodeItem) -> bool {
         let sector = u64::from(self.info.volume.sector_size());
         let mut ranges = dirty.ranges();
@@ -285,7 +288,7 @@ impl Writeback {
         only_sector && item.size > 0 && item.size <= sector && !prealloc
     }
 
-    /// Drops data that the device has, and waits for the oldest if too much is in flight.
+    /// Drops the data that the device has, and waits for the oldest data if too much is in flight.
     pub(crate) fn limit_in_flight(&self, state: &mut InodeState) -> Result<()> {
         let mut in_flight: u64 = state.ordered.iter().map(|extent| extent.len()).sum();
         for extent in state.ordered.iter() {
@@ -305,8 +308,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// Waits for data in flight, the oldest first, if memory has too much of it. The caller holds
-    /// no lock.
+    /// Waits for data in flight, the oldest first, if it takes too much memory. The caller holds no
+    /// lock.
     pub(crate) fn limit_all_in_flight(&self) -> Result<()> {
         let most = (self.info.options.memory / 4) as u64;
         while self.in_flight.bytes() > most {
@@ -323,8 +326,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// Waits for data on its way to the devices. After a failure nothing may become durable,
-    /// whichever thread noticed it first: what refers to this data would refer to nothing.
+    /// Waits for data in flight. After a failure nothing may become durable, whichever thread
+    /// noticed it first, since references to this data would point to garbage.
     pub(crate) fn wait_for(&self, extent: &OrderedExtent) -> std::result::Result<CompletedWrites<Data>, Arc<Error>> {
         let mut writes = extent.ticket.lock();
         match std::mem::replace(&mut *writes, DataWrites::Failed) {
@@ -345,13 +348,13 @@ impl Writeback {
                 Ok(written)
             }
             DataWrites::Gathered | DataWrites::Failed => {
-                // By invariant 1 there is no proof for data that never came to the devices.
+                // By invariant 1 there is no proof for data that was never written to the devices.
                 Err(self.info.aborted().unwrap_or_else(|| Arc::new(Errno::IO.into())))
             }
         }
     }
 
-    /// Waits for all data on its way of these extents: what a log or a commit refers to.
+    /// Waits for all data of these extents, which a log or a commit refers to.
     pub(crate) fn wait_for_all<'a>(
         &self,
         extents: impl IntoIterator<Item = &'a Arc<OrderedExtent>>,
@@ -372,7 +375,7 @@ impl Writeback {
         Ok(matches!(pieces.first(), Some(Mapped { piece: Piece::Inline(_), .. })))
     }
 
-    /// The content of an inline file.
+    /// Returns the content of a file if it is inline.
     pub(crate) fn inline_content(&self, id: InodeId, state: &InodeState) -> Result<Option<Vec<u8>>> {
         if state.dirty.covers(0..1) || !self.is_inline(id, state)? {
             return Ok(None);
@@ -384,7 +387,7 @@ impl Writeback {
     }
 }
 
-/// Asserts that only data is compressed for whose extents metadata is reserved.
+/// Asserts that data is compressed only if metadata is reserved for its extents.
 fn assert_reserved(packed: &Packed, may_be_packed: bool) {
     assert!(
         may_be_packed || (packed.pieces.is_empty() && packed.inline.is_none()),
@@ -392,7 +395,7 @@ fn assert_reserved(packed: &Packed, may_be_packed: bool) {
     );
 }
 
-/// Bytes on disk that the pieces of a file count in its inode.
+/// Returns the bytes on disk that these pieces of a file count in its inode.
 fn bytes_of(pieces: &[Mapped]) -> u64 {
     pieces.iter().map(Mapped::allocated).sum()
 }

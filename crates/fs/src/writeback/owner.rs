@@ -24,17 +24,17 @@ impl Writeback {
         Self { info, reader, in_flight: InFlight::default(), packers, shared_nodes: SharedNodes::default() }
     }
 
-    /// From now on so many threads may compress data of one file.
+    /// Sets how many threads may compress data of one file from now on.
     pub(crate) fn set_compression_threads(&self, threads: usize) {
         self.packers.set_threads(threads);
     }
 
-    /// How many may.
+    /// Returns how many threads may compress data of one file.
     pub(crate) fn compression_threads(&self) -> usize {
         self.packers.threads()
     }
 
-    /// Bytes of data that memory holds though it was submitted.
+    /// Returns the bytes of data that has been submitted and is still in memory.
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.in_flight.bytes()
     }

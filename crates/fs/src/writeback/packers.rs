@@ -1,4 +1,4 @@
-//! Threads and contexts that compress, and what comes of it.
+//! Threads and contexts that compress data, and the results.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +8,32 @@ use ubtrfs_threads::atomic::{AtomicUsize, Ordering};
 use ubtrfs_threads::{Mutex, Rank};
 use ubtrfs_volume::SharedBuffer;
 
-/// A piece of a file that takes less space packed.
+/// A piece of a file that takes less space compressed.
 pub(super) struct PackedPiece {
     /// Bytes of the file.
     pub(super) len: u64,
     pub(super) compression: Compression,
-    /// Whole sectors.
+    /// The compressed data, padded to whole sectors.
     pub(super) data: SharedBuffer,
 }
 
-/// What of a file's dirty data takes less space packed.
+/// The parts of a file's dirty data that take less space compressed.
 #[derive(Default)]
 pub(crate) struct Packed {
     pub(super) pieces: BTreeMap<u64, PackedPiece>,
-    /// The content of a file that is to be inline.
+    /// The compressed content of a file that becomes inline.
     pub(super) inline: Option<(Compression, Vec<u8>)>,
-    /// Nothing of it could be packed, and so nothing more of the file needs to be tried.
+    /// Whether nothing could be compressed, so that no more data of the file needs to be tried.
     pub(super) in_vain: bool,
 }
 
-/// The contexts and the helpers of a mount.
+/// The compression contexts and helper threads of a mount.
 pub(super) struct Packers {
     sector_size: usize,
     idle: Mutex<Vec<Packer>>,
-    /// Threads that may help beside those that write back.
+    /// The most helper threads, besides the threads that write back.
     most_helpers: AtomicUsize,
-    /// Those that do.
+    /// The number of helper threads at work.
     helpers: AtomicUsize,
 }
 
@@ -43,12 +43,13 @@ impl Packers {
         Self { sector_size, idle: Mutex::with_default(Rank::IdlePackers), most_helpers, helpers: AtomicUsize::new(0) }
     }
 
-    /// From now on so many threads may compress data of one file, with the one that writes back.
+    /// Sets how many threads may compress data of one file from now on, including the one that
+    /// writes back.
     pub(super) fn set_threads(&self, threads: usize) {
         self.most_helpers.store(threads.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// How many may.
+    /// Returns how many threads may compress data of one file.
     pub(super) fn threads(&self) -> usize {
         self.most_helpers.load(Ordering::Relaxed) + 1
     }
@@ -61,7 +62,7 @@ impl Packers {
         taken.map_or(0, free)
     }
 
-    /// Does `work` with a packer.
+    /// Calls `work` with a packer.
     pub(super) fn with_packer<T>(&self, work: impl FnOnce(&mut Packer) -> T) -> T {
         let idle = self.idle.lock().pop();
         let mut packer = idle.unwrap_or_else(|| Packer::new(self.sector_size));
@@ -70,7 +71,8 @@ impl Packers {
         result
     }
 
-    /// Does `work` on each of `count` jobs, by this thread and by helpers if some are free.
+    /// Calls `work` for each of `count` jobs, in this thread and in helper threads if some are
+    /// free.
     pub(super) fn for_each<T: Send>(
         &self,
         count: usize,
@@ -86,7 +88,7 @@ impl Packers {
         let helpers = self.take_helpers(count.saturating_sub(1));
         let all = ubtrfs_threads::thread::scope(|scope| {
             let spawn = || ubtrfs_threads::thread::Builder::new().name("compress".into()).spawn_scoped(scope, do_some);
-            // Where no thread can be made, this one does it all.
+            // If no thread can be created, this one does all the work.
             let others: Vec<_> = (0..helpers).filter_map(|_| spawn().ok()).collect();
             let mut all = do_some();
             for other in others {

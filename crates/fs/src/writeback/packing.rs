@@ -1,9 +1,9 @@
-//! Compression of dirty data, before it gets its places: by the thread that writes back and by
-//! helpers, never by one that must not block.
+//! Compression of dirty data before it gets its location, by the thread that writes back and by
+//! helpers, never by a thread that must not block.
 //!
-//! A packed piece has the length that it takes on disk here, and that of the file (invariant 31).
-//! What is packed stays dirty until it is placed. The inode is locked all the while, but the gate
-//! is not held, since packing may take long.
+//! A compressed piece gets two lengths here: the bytes that it takes on disk, and the bytes of the
+//! file (invariant 31). Data that is compressed stays dirty until it is placed. Meanwhile the inode
+//! is locked, but the gate is not held, since compression may take long.
 
 use std::ops::Range;
 
@@ -20,21 +20,21 @@ use crate::error::Result;
 use crate::inode::{InodeId, InodeState};
 use crate::xattr_names::COMPRESSION;
 
-/// Pieces that are packed before it is asked whether that was in vain.
+/// Number of pieces that are compressed before checking whether that was in vain.
 const WAVE: usize = 32;
 
-/// How the data of a file is packed.
+/// How the data of a file is compressed.
 pub(super) struct Packing {
-    /// The inode flags by which it is written.
+    /// The inode flags that apply to the writeback.
     flags: u64,
     method: CompressionMethod,
-    /// Content is packed that does not seem worth it.
+    /// Whether to compress even content that does not seem compressible.
     forced: bool,
-    /// A vain attempt is noted in the inode.
+    /// Whether a failed attempt is recorded in the inode.
     notes_failure: bool,
 }
 
-/// Whether a file with these inode flags may have compressed data at all.
+/// Whether inode flags allow that a file has compressed data at all.
 fn may_be_compressed(flags: u64) -> bool {
     flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) == 0
 }
@@ -52,9 +52,9 @@ impl Writeback {
         flags & InodeFlags::NOCOMPRESS == 0 && (mode.is_some() || flags & InodeFlags::COMPRESS != 0)
     }
 
-    /// How data of a file with these inode flags is packed, if it is. The file's property is that
-    /// of all layers: none may be missing from the state. Nothing is read of a subvolume that is
-    /// being dropped: parts of its tree may be gone.
+    /// Returns how data of a file with these inode flags is compressed, or `None` if it is not. The
+    /// file's property is looked up in all layers, so none of them may be missing from the state.
+    /// Nothing is read of a subvolume that is being dropped, since parts of its tree may be gone.
     pub(super) fn packing_of(&self, id: InodeId, state: &InodeState, flags: u64) -> Result<Option<Packing>> {
         if !self.may_compress(flags) || !ubtrfs_tree::may_block() || self.info.is_being_dropped(id.subvolume) {
             return Ok(None);
@@ -73,14 +73,14 @@ impl Writeback {
         }))
     }
 
-    /// Packs the data that is dirty in the open transaction.
+    /// Compresses the data that is dirty in the open transaction.
     pub(crate) fn pack_pending(&self, id: InodeId, state: &InodeState, cause: Cause) -> Result<Packed> {
         let packing = self.packing_of(id, state, cause.flags(state.item.flags))?;
         let is_inline = cause == Cause::Fsync && self.may_be_for_metadata(&state.dirty, &state.item);
         self.pack_dirty(id, state, packing, is_inline)
     }
 
-    /// Packs the data that is dirty in the open transaction by this method, as far as the file may
+    /// Compresses the data that is dirty in the open transaction by this method, if the file may
     /// have compressed data at all.
     pub(crate) fn pack_pending_by(&self, id: InodeId, state: &InodeState, method: CompressionMethod) -> Result<Packed> {
         let flags = Cause::Defragmentation.flags(state.item.flags);
@@ -96,8 +96,8 @@ impl Writeback {
         self.pack(id, state, &packing, (generation, None), &state.dirty, inline)
     }
 
-    /// Packs dirty data of a transaction; of a file that may be inline, its content of so many
-    /// bytes.
+    /// Compresses dirty data of a transaction. If `inline` is set, the file may be inline, and this
+    /// many bytes are its content.
     pub(super) fn pack(
         &self,
         id: InodeId,
@@ -154,11 +154,11 @@ impl Writeback {
     }
 }
 
-/// What became of an attempt to pack a piece.
+/// The result of an attempt to compress a piece.
 enum Outcome {
-    /// It did not seem worth one.
+    /// The content did not seem compressible.
     Passed,
-    /// It takes as many sectors as before.
+    /// The result takes as many sectors as before.
     Failed,
     Packed(SharedBuffer),
 }
@@ -177,9 +177,9 @@ fn pack_piece(packer: &mut Packer, packing: &Packing, dirty: &DirtyData, range: 
     Outcome::Packed(data.share())
 }
 
-/// Divides a range into the pieces that are compressed one by one. They end where multiples of
-/// their largest size are in the file, so that a file that is written again in the same steps
-/// replaces whole extents. A single sector can't take less space.
+/// Divides a range into pieces that are compressed one by one. They end at multiples of their
+/// largest size in the file, so that a file that is written again in the same steps replaces whole
+/// extents. A single sector is left out, since it can't take less space.
 fn pieces_of(range: Range<u64>, sector: u64, pieces: &mut Vec<Range<u64>>) {
     let mut at = range.start;
     while at < range.end {

@@ -1,5 +1,5 @@
-//! Where dirty data goes: extents that it gets, the extent that it lets grow, or the one that it
-//! overwrites. It becomes nothing for which no metadata was reserved (invariant 50).
+//! Chooses the location of dirty data: new extents, the growth of an existing extent, or an
+//! overwrite. Data never takes a form for which no metadata was reserved (invariant 50).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,27 +18,27 @@ use crate::error::{Errno, Error, Result};
 use crate::inode::{InodeId, InodeState, OrderedExtent, OrderedExtents, has_checksums};
 use crate::transaction::{NewExtent, Transaction};
 
-/// The largest extent.
+/// The largest extent, in bytes.
 pub(super) const MAX_EXTENT: u64 = 128 << 20;
 
-/// Data that is submitted at a time.
+/// Data is submitted when at least this many bytes are gathered.
 const SUBMITTED_AT_ONCE: u64 = 4 << 20;
 
 /// A placed part of a run.
 pub(super) struct Placed {
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// What the file has there now; `None` if it is what it had.
+    /// The file's new piece there; `None` if the existing one stays.
     pub(super) piece: Option<Piece>,
     ordered: Option<Arc<OrderedExtent>>,
 }
 
 impl Placed {
-    /// Enters it into a layout.
+    /// Enters the part into a layout.
     pub(super) fn enter(self, layout: &mut Layout, ordered: &mut OrderedExtents) {
         match self.piece {
             Some(piece) => drop(layout.replace(self.offset, self.len, piece)),
-            // The log needs the checksums all the same.
+            // The log needs the new checksums in this case, too.
             None => layout.note_changed(self.offset, self.offset + self.len),
         }
         if let Some(extent) = self.ordered {
@@ -54,11 +54,11 @@ pub(super) struct Layer<'a> {
     pub(super) transaction: &'a Transaction,
     /// The inode's flags in the transaction.
     pub(super) flags: u64,
-    /// The transaction's layout of the file, if that is not the newest.
+    /// The transaction's layout of the file; `None` if it is the newest.
     pub(super) layout: Option<&'a Layout>,
 }
 
-/// Gives data of a layer its place, and adds its writes to a submission.
+/// Chooses the location of a layer's data, and adds its writes to a submission.
 pub(super) struct Placer<'a, 's> {
     pub(super) writeback: &'a Writeback,
     pub(super) layer: Layer<'a>,
@@ -66,8 +66,8 @@ pub(super) struct Placer<'a, 's> {
 }
 
 impl Writeback {
-    /// The only sector of a file of `size` bytes as content of its metadata, in which so much room
-    /// is reserved.
+    /// Places the only sector of a file of `size` bytes inline in its metadata, where `room` bytes
+    /// are reserved.
     pub(super) fn place_inline(
         &self,
         run: &DirtyRun,
@@ -95,7 +95,7 @@ impl Writeback {
 }
 
 impl Placer<'_, '_> {
-    /// Gives a run its place, in parts.
+    /// Places a run, in parts.
     pub(super) fn place(&mut self, run: DirtyRun, state: &mut InodeState, packed: &mut Packed) -> Result<Vec<Placed>> {
         let mut placed = Vec::new();
         let mut offset = run.offset;
@@ -131,8 +131,8 @@ impl Placer<'_, '_> {
     }
 
     /// Allocates an extent for the front of `buffers`, up to `want` bytes. Data that continues an
-    /// extent of the same transaction, in the file and on disk, extends that one: a file that grows
-    /// from one fsync to the next has few extents, and its log few items.
+    /// extent of the same transaction, in the file and on disk, makes that extent grow. So a file
+    /// that grows from one fsync to the next has few extents, and its log few items.
     fn place_new(
         &mut self,
         offset: u64,
@@ -146,8 +146,8 @@ impl Placer<'_, '_> {
         let data = split_front(buffers, len);
         let sums = self.sums_of(&data, len);
         let ordered = Some(self.submission.add(start, data));
-        // Into what a commit is about to write the open transaction may have pieces of the same
-        // extents.
+        // If a commit is about to write the data, the extent may not grow: the open transaction may
+        // have pieces of it.
         if self.layer.layout.is_none()
             && let Some(grown) = self.grow_extent(offset..offset + len, start, sums.as_deref(), state)
         {
@@ -180,7 +180,7 @@ impl Placer<'_, '_> {
         Some(Placed { offset, len, piece, ordered })
     }
 
-    /// All of a new extent, which has `ram_bytes` of the file.
+    /// Returns a piece that covers a whole new extent, which holds `ram_bytes` of the file.
     fn extent(&self, disk_bytenr: Logical, disk_num_bytes: u64, ram_bytes: u64, compression: Compression) -> Piece {
         let generation = self.layer.transaction.generation;
         let (offset, prealloc) = (0, false);
@@ -188,7 +188,7 @@ impl Placer<'_, '_> {
     }
 
     /// Lets the extent that ends where `range` of a file begins, and at `start` on disk, grow by
-    /// that range. It must be the file's own, and whole. Returns the piece that the file has then,
+    /// that range. It must belong to the file alone, as a whole. Returns the new piece of the file,
     /// if there is such an extent.
     fn grow_extent(
         &self,
@@ -214,7 +214,8 @@ impl Placer<'_, '_> {
         Some(Mapped { start: before.start, len, piece })
     }
 
-    /// Overwrites an extent: reserved space becomes data, and data of nodatacow files is replaced.
+    /// Overwrites an extent: preallocated space becomes data, and data of nodatacow files is
+    /// replaced.
     fn place_over(
         &mut self,
         offset: u64,
@@ -226,8 +227,9 @@ impl Placer<'_, '_> {
         let start = place.disk_bytenr.plus(place.offset);
         let transaction = self.layer.transaction;
         if !place.prealloc {
-            // Two writes of one place must not pass each other. What is gathered with it is of
-            // other places of the file, or of other files: it shares none on disk.
+            // Two writes to the same place must not overtake each other. The writes of this
+            // submission are to other places of the file, or of other files: none of them overlaps
+            // on disk.
             let is_other = |extent: &&Arc<OrderedExtent>| !self.submission.has(extent);
             let before = state.ordered.in_range(start..start.plus(len)).filter(is_other);
             let _written = self.writeback.wait_for_all(before).map_err(Error::Shared)?;
@@ -244,8 +246,8 @@ impl Placer<'_, '_> {
         Ok(Placed { offset, len, piece: place.prealloc.then(now_written), ordered })
     }
 
-    /// The checksums of `len` bytes of data, one sector's after the other; `None` where the file
-    /// has none.
+    /// Returns the checksums of `len` bytes of data, one for each sector; `None` if the file has no
+    /// checksums.
     fn sums_of(&self, data: &[SharedBuffer], len: u64) -> Option<Vec<u8>> {
         if !has_checksums(self.layer.flags) {
             return None;

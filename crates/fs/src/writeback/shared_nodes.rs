@@ -1,4 +1,4 @@
-//! Which nodes of trees have several references. It remembers what it was asked, for one commit.
+//! Finds out which tree blocks have several references, and caches the answers for one commit.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use ubtrfs_tree::NodeRef;
 use crate::committed::Committed;
 use crate::error::{Error, Result};
 
-/// Nodes of which is known whether there are several references to them, as one commit has it.
-/// Files of one leaf ask for the same ones.
+/// Tree blocks for which it is known whether they have several references, as of one commit. Files
+/// in the same leaf ask for the same blocks.
 pub(super) struct SharedNodes(Mutex<(Generation, HashMap<Logical, bool>)>);
 
 impl Default for SharedNodes {
@@ -21,10 +21,10 @@ impl Default for SharedNodes {
 }
 
 impl SharedNodes {
-    /// More nodes than these are not remembered.
+    /// The most tree blocks that are cached.
     const MAX: usize = 1 << 16;
 
-    /// Whether several trees or nodes refer to a node.
+    /// Whether several trees or tree blocks refer to a block.
     pub(super) fn is_shared(&self, committed: &Committed, node: &NodeRef) -> Result<bool> {
         {
             let known = self.0.lock();

@@ -14,11 +14,11 @@ use crate::error::Result;
 use crate::inode::InodeId;
 
 impl Writeback {
-    /// Whether an extent, which a file has at `start`, has references of others than this file at
-    /// this place. Snapshots have none of their own while they share the leaf.
+    /// Whether an extent, which a file has at `start`, has other references than the one of this
+    /// file at this place. Snapshots have no reference of their own while they share the leaf.
     pub(super) fn has_other_references(&self, id: InodeId, start: u64, extent: &ExtentPiece) -> Result<bool> {
-        // Before the committed trees are read: a transaction that is no longer in this list is in
-        // them.
+        // This is read before the committed trees, which contain every transaction that has left
+        // this list.
         let transactions = self.info.open_transactions();
         if transactions.iter().any(|transaction| transaction.is_shared(extent.disk_bytenr)) {
             return Ok(true);
@@ -40,7 +40,7 @@ impl Writeback {
         Ok(others > 0)
     }
 
-    /// What a file shares, as of now.
+    /// Returns an object that tells which extents a file shares now.
     pub(crate) fn sharing(&self, id: InodeId) -> Sharing<'_> {
         let generation = self.info.gate.current().generation;
         let last_snapshot = self.info.last_snapshot(id.subvolume, generation);
@@ -48,21 +48,21 @@ impl Writeback {
     }
 }
 
-/// What a file shares.
+/// Tells which extents a file shares.
 pub(crate) struct Sharing<'a> {
     writeback: &'a Writeback,
     id: InodeId,
     last_snapshot: Generation,
-    /// Extents that the file has in several pieces, and whether they are shared.
+    /// Extents that the file has in several pieces, with whether they are shared.
     in_pieces: HashMap<Logical, bool>,
 }
 
 impl Sharing<'_> {
-    /// Whether the file shares an extent, which it has at `start`. Several pieces of one extent
-    /// that a write in its middle left share nothing with each other.
+    /// Whether the file shares an extent, which it has at `start`. Pieces of one extent that are
+    /// left by a write to its middle do not count as shared with each other.
     pub(crate) fn is_shared(&mut self, start: u64, extent: &ExtentPiece) -> Result<bool> {
-        // Before the committed trees are read: a transaction that is no longer in this list is in
-        // them.
+        // This is read before the committed trees, which contain every transaction that has left
+        // this list.
         let transactions = self.writeback.info.open_transactions();
         if transactions.iter().any(|transaction| transaction.is_shared(extent.disk_bytenr)) {
             return Ok(true);
@@ -70,7 +70,7 @@ impl Sharing<'_> {
         let committed = self.writeback.info.committed();
         let may_be_in_snapshot = extent.generation <= self.last_snapshot;
         if may_be_in_snapshot && self.last_snapshot > committed.generation {
-            // A snapshot that is being committed shares what it was made of.
+            // A snapshot that is being committed shares the extents of its source.
             return Ok(true);
         }
         let extents = committed.tree(TreeId::EXTENT)?;
@@ -82,7 +82,7 @@ impl Sharing<'_> {
             Some(InlineRef::Data { data, count }) if (data.root, data.ino) == (self.id.subvolume, self.id.ino) => {
                 (count > 1).then_some(data)
             }
-            // The leaf that this piece is in.
+            // The reference is that of the leaf that contains this piece.
             Some(InlineRef::SharedData { .. }) => None,
             _ => return Ok(true),
         };
@@ -93,15 +93,15 @@ impl Sharing<'_> {
         }
     }
 
-    /// Whether another tree shares a leaf with a piece of an extent that the file has in several.
-    /// `first`: where the extent would start in the file.
+    /// Whether another tree shares a leaf that contains a piece of this extent, which the file has
+    /// in several pieces. `first` is the offset in the file at which the whole extent would start.
     fn is_any_leaf_shared(&mut self, committed: &Committed, first: u64, extent: &ExtentPiece) -> Result<bool> {
         if let Some(known) = self.in_pieces.get(&extent.disk_bytenr) {
             return Ok(*known);
         }
         let sector_size = committed.superblock.sector_size;
         let pieces = CommittedExtents::new(committed.tree(self.id.subvolume)?, self.id.ino, sector_size);
-        // An extent whose head was dropped may start before the file does.
+        // An extent whose head was dropped may start before the start of the file.
         let end = first.wrapping_add(extent.unpacked_len());
         let range = if first < end { first..end } else { 0..end };
         let mut is_shared = false;
@@ -118,7 +118,7 @@ impl Sharing<'_> {
         Ok(is_shared)
     }
 
-    /// Whether another tree shares a block on the way to the item for this place of the file.
+    /// Whether another tree shares a block on the path to the item for this place of the file.
     fn is_leaf_shared(&self, committed: &Committed, start: u64) -> Result<bool> {
         let key = Key::new(self.id.ino.0, ItemType::EXTENT_DATA, start);
         for node in committed.tree(self.id.subvolume)?.path_to(&key)? {
@@ -130,8 +130,8 @@ impl Sharing<'_> {
     }
 }
 
-/// The reference to a data extent, if it has just one. Several pieces of a file that come from one
-/// place of it have one reference with their count.
+/// Returns the reference to a data extent if it has only one. Several pieces of a file that come
+/// from the same place have one reference with a count.
 fn only_reference(extents: &Snapshot, key: &Key, item: &ExtentItem) -> Result<Option<InlineRef>> {
     let mut references: Vec<InlineRef> = item.inline_refs.iter().filter(|inline| inline.count() > 0).copied().collect();
     if references.iter().map(InlineRef::count).sum::<u64>() < item.refs {

@@ -1,4 +1,4 @@
-//! Writes of data that are submitted together.
+//! Collects writes of data and submits them together.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use super::owner::Writeback;
 use crate::error::{AtStep, Result, Step};
 use crate::inode::{DataWrites, InodeId, OrderedExtent, SharedTicket, new_ticket};
 
-/// Writes that are submitted together: neighbours on the device become one write, and all have one
-/// ticket.
+/// Writes that are submitted together: adjacent ones become one write to the device, and all have
+/// one ticket.
 pub(super) struct Submission<'a> {
-    /// The file whose data is added.
+    /// The file whose data is added now.
     id: InodeId,
     volume: &'a Volume,
     in_flight: &'a InFlight,
@@ -28,14 +28,16 @@ impl<'a> Submission<'a> {
         Self { id, volume, in_flight, writes: Vec::new(), bytes: 0, ticket: new_ticket() }
     }
 
-    /// Submits what `add` adds, also if it fails on the way: what has its place has to go there.
+    /// Submits what `add` adds, even if it fails midway: data that has its location has to be
+    /// written there.
     pub(super) fn of(writeback: &'a Writeback, id: InodeId, add: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let mut submission = Self::new(writeback, id);
         let added = add(&mut submission);
         submission.end(added)
     }
 
-    /// Submits what was added, of which the last file's data ended so.
+    /// Submits what was added. `added` is the result of adding the last file; its error takes
+    /// precedence.
     pub(super) fn end(mut self, added: Result<()>) -> Result<()> {
         let InodeId { subvolume, ino } = self.id;
         added.and(self.submit()).at(Step::Writeback { subvolume, ino })
@@ -53,7 +55,7 @@ impl<'a> Submission<'a> {
         Arc::new(OrderedExtent::new(self.id, start, data, self.ticket.clone(), counted))
     }
 
-    /// Submits the added writes; must be called before the extents are visible to others.
+    /// Submits the added writes. Must be called before others can see the extents.
     pub(super) fn submit(&mut self) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
@@ -70,17 +72,17 @@ impl<'a> Submission<'a> {
         result
     }
 
-    /// What is added from now on is of this file.
+    /// Begins another file, to which the data added from now on belongs.
     pub(super) fn begin_file(&mut self, id: InodeId) {
         self.id = id;
     }
 
-    /// Bytes that were added and are not submitted.
+    /// Returns the bytes that were added and are not submitted yet.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether an extent's data was added and is not submitted.
+    /// Whether an extent's data was added and is not submitted yet.
     pub(super) fn has(&self, extent: &OrderedExtent) -> bool {
         Arc::ptr_eq(&extent.ticket, &self.ticket)
     }

@@ -1,5 +1,5 @@
-//! Nodes that are moved and may be shared come to refer to what they point to by their own address,
-//! as the kernel's moved nodes do.
+//! Makes moved nodes that may be shared refer to their children by their own address, as nodes that
+//! the kernel moves do.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,13 @@ use super::super::merge_trees::Merging;
 use super::plan::{MovingNode, RelocationPlan};
 use crate::error::Result;
 
-/// References to what moves too, by its old address: each user goes, and the other comes.
+/// Changes of references to moved nodes and data, by their old addresses: the old user and the new
+/// one.
 #[derive(Default)]
 pub(super) struct ChangedUsers(BTreeMap<Logical, Vec<(User, User)>>);
 
 impl ChangedUsers {
-    /// Changes the references of what has moved from `from`.
+    /// Changes the references of the node or data that has moved from `from`.
     pub(super) fn apply(&mut self, from: Logical, refs: &mut ExtentRefs, node_size: usize) -> Result<()> {
         for (gone, new) in self.0.remove(&from).unwrap_or_default() {
             refs.change(None, new, 1, node_size)?;
@@ -28,8 +29,8 @@ impl ChangedUsers {
 }
 
 impl Merging<'_> {
-    /// Sets the flags of the nodes that are to refer by address and have not done so, and the
-    /// references to what stays.
+    /// Sets the flag of the moved nodes that have to refer by address and do not do so yet, and
+    /// changes the references to children that do not move.
     pub(super) fn refer_by_address(&mut self, plan: &mut RelocationPlan) -> Result<ChangedUsers> {
         let mut changed = ChangedUsers::default();
         let is_new = |node: &MovingNode| plan.may_be_shared(node) && !node.is_named_by_address();

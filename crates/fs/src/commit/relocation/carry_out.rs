@@ -1,4 +1,4 @@
-//! The new nodes, the new references and the new roots of a plan.
+//! Writes the new nodes, the new references and the new roots of a plan.
 
 use ubtrfs_format::{ItemType, Key, Logical, TreeId};
 use ubtrfs_tree::{Moved, Pointer, Root};
@@ -10,7 +10,7 @@ use super::plan::RelocationPlan;
 use crate::error::Result;
 
 impl Merging<'_> {
-    /// Moves what the plan says. Every node and all data have their new places.
+    /// Moves the nodes and the data of the plan. All of them have their new addresses.
     pub(in super::super) fn relocate(&mut self, mut plan: RelocationPlan) -> Result<()> {
         let (checksum, generation) = (self.committed.superblock.checksum, self.transaction.generation);
         let mut copies = Vec::with_capacity(plan.nodes.len());
@@ -29,7 +29,8 @@ impl Merging<'_> {
         self.move_extent_items(plan, changed)
     }
 
-    /// What stays, and is referred to by the address of a node that moves.
+    /// Changes the references to children that do not move and that are referred to by the address
+    /// of a moved node.
     fn rename_parents(&mut self, plan: &RelocationPlan) -> Result<()> {
         for (from, node) in plan.nodes.iter().filter(|(_, node)| node.is_named_by_address()) {
             for pointer in plan.half_dropped.pointers(*from, &node.block)? {

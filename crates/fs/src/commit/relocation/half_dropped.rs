@@ -1,9 +1,9 @@
-//! What is left of subvolumes that are being dropped (`commit/drop_subvolume`).
+//! The remaining parts of subvolumes that are being dropped (`commit/drop_subvolume`).
 //!
-//! Their trees go from left to right. The nodes on the way to where that goes on still point to
-//! what lies to the left: it is gone, or it is others' alone, and counts for no reference. What
-//! lies to the right is as in any tree. So something that both a half-dropped subvolume and others
-//! share can be moved at any time, whatever commits drop meanwhile.
+//! Their trees are dropped from left to right. The nodes on the path to the next child still point
+//! to what lies to the left of it. That part is freed, or used only by others, so these pointers do
+//! not count as references. The part to the right is as in any tree. So a block that a half-dropped
+//! subvolume shares with others can be moved at any time, whatever commits drop meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use ubtrfs_tree::{Block, Pointer};
 use crate::committed::Committed;
 use crate::error::Result;
 
-/// What is left of them, in a certain state of the volume.
+/// The remaining parts, in one state of the volume.
 #[derive(Default)]
 pub(super) struct HalfDropped {
-    /// Each of them has nothing before this key.
+    /// The first key that remains of each such subvolume.
     first: BTreeMap<TreeId, Key>,
-    /// How many pointers count no more, of a node from its first one on.
+    /// The number of pointers, from the first one of a node on, that do not count any more.
     gone: BTreeMap<Logical, usize>,
 }
 
 impl HalfDropped {
-    /// Those of this state.
+    /// Finds the half-dropped subvolumes of a commit.
     pub(super) fn of(committed: &Committed) -> Result<Self> {
         let mut this = Self::default();
         for id in committed.trees.deleted_subvolumes() {
@@ -36,8 +36,8 @@ impl HalfDropped {
             let root = *committed.tree(id)?.root();
             let (mut at, mut generation, mut level) = (root.bytenr, root.generation, root.level);
             while level >= least {
-                // What can't be read moves nowhere, and does not hinder what has nothing to do with
-                // it.
+                // A block that can't be read is not moved, and does not prevent the move of
+                // unrelated ones.
                 let Ok(block) = committed.node_at(at, generation, level) else { break };
                 let Node::Internal(node) = block.node()? else { break };
                 let slot = node.slot_for(&key);
@@ -49,12 +49,12 @@ impl HalfDropped {
         Ok(this)
     }
 
-    /// Before this key there is nothing of a tree.
+    /// Returns the first key that remains of a tree.
     pub(super) fn first_key(&self, id: TreeId) -> Key {
         self.first.get(&id).copied().unwrap_or(Key::MIN)
     }
 
-    /// The pointers of the node at this address that count, in order.
+    /// Returns the pointers of the node at this address that count, in order.
     pub(super) fn pointers(&self, at: Logical, block: &Block) -> Result<Vec<Pointer>> {
         let mut pointers = block.pointers()?;
         pointers.drain(..self.gone.get(&at).map_or(0, |gone| (*gone).min(pointers.len())));

@@ -1,4 +1,4 @@
-//! Who points to a node or to data, by the references in the extent tree.
+//! Finds the nodes that point to a node or to data, by the references in the extent tree.
 
 use ubtrfs_format::items::{DataRef, FileExtent, FileExtentKind};
 use ubtrfs_format::{ItemType, Key, Logical, Node, TreeId};
@@ -12,12 +12,13 @@ use crate::error::{Error, Result};
 const MAX_PACKED: u64 = 128 << 10;
 
 impl RelocationPlan {
-    /// The root of a tree.
+    /// Returns the root of a tree.
     pub(super) fn root(&self, id: TreeId) -> Result<Root> {
         Ok(*self.committed.tree(id)?.root())
     }
 
-    /// What points to a node: its parent in a tree, the node of that address, or the root item.
+    /// Adds what points to a node: its parent in a tree, the node at the given address, or the root
+    /// item.
     pub(super) fn add_parent(&mut self, at: Logical, level: u8, user: User) -> Result<()> {
         match user {
             User::Block(parent) => self.queue_node(parent, level.saturating_add(1)),
@@ -34,7 +35,7 @@ impl RelocationPlan {
         }
     }
 
-    /// The node of a tree that points to this one.
+    /// Returns the node of a tree that points to this one.
     fn parent_in(&self, id: TreeId, at: Logical, level: u8) -> Result<Logical> {
         let wrong = || inconsistent(at, level, "the tree that the reference names does not use the block");
         let first = self.nodes.get(&at).and_then(|node| match node.block.node() {
@@ -42,7 +43,7 @@ impl RelocationPlan {
             Ok(Node::Internal(node)) => node.key(0),
             Err(_) => None,
         });
-        // Of a node that is half dropped what comes first may be gone.
+        // The first keys of a half-dropped node may be gone.
         let first = first.ok_or_else(wrong)?.max(self.half_dropped.first_key(id));
         let path = self.committed.tree(id)?.path_to(&first)?;
         let position = path.iter().position(|node| (node.bytenr, node.level) == (at, level)).ok_or_else(wrong)?;
@@ -50,7 +51,7 @@ impl RelocationPlan {
         Ok(parent.bytenr)
     }
 
-    /// The leaves that point to data.
+    /// Adds the leaves that point to data.
     pub(super) fn add_users_of_data(&mut self, start: Logical, length: u64, user: User) -> Result<()> {
         match user {
             User::Leaf(leaf) => self.queue_node(leaf, 0),
@@ -62,10 +63,10 @@ impl RelocationPlan {
         }
     }
 
-    /// The leaves with the pieces of a file that are of an extent.
+    /// Adds the leaves that contain pieces of a file that refer to an extent.
     fn add_leaves_of(&mut self, start: Logical, length: u64, file: DataRef) -> Result<()> {
         let tree = self.committed.tree(file.root)?;
-        // The extent may begin before the file does.
+        // The extent may begin before the start of the file.
         let end = file.offset.wrapping_add(length.max(MAX_PACKED));
         let from = if file.offset > end { 0 } else { file.offset };
         let key = |offset| Key::new(file.ino.0, ItemType::EXTENT_DATA, offset);

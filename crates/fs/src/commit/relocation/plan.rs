@@ -1,4 +1,4 @@
-//! What has to move together: from what was asked for, up to all roots.
+//! Finds what has to move together: from the requested nodes and data up to all roots.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,46 +21,46 @@ pub(super) struct MovingNode {
     pub(super) owner: TreeId,
     pub(super) level: u8,
     pub(super) refs: ExtentRefs,
-    /// Where it goes, once that is known.
+    /// The new address, once it is known.
     pub(super) to: Logical,
 }
 
 impl MovingNode {
-    /// Whether references to what it points to name its address.
+    /// Whether references to its children name its address.
     pub(super) fn is_named_by_address(&self) -> bool {
         self.refs.item.flags & ExtentFlags::FULL_BACKREF != 0
     }
 }
 
-/// An extent of data that moves.
+/// A data extent that moves.
 pub(super) struct MovingData {
     pub(super) length: u64,
     pub(super) refs: ExtentRefs,
     pub(super) to: Logical,
 }
 
-/// What moves, in a certain state of the volume.
+/// The nodes and data that move, in one state of the volume.
 pub(crate) struct RelocationPlan {
     pub(super) committed: Arc<Committed>,
     pub(super) extent_tree: Snapshot,
     pub(super) node_size: u64,
-    /// By their present addresses.
+    /// Keyed by the present addresses.
     pub(super) nodes: BTreeMap<Logical, MovingNode>,
     pub(super) data: BTreeMap<Logical, MovingData>,
     /// Trees whose roots move.
     pub(super) roots: BTreeSet<TreeId>,
-    /// What is left of subvolumes that are being dropped.
+    /// The remaining parts of subvolumes that are being dropped.
     pub(super) half_dropped: HalfDropped,
     /// Nodes whose parents are not looked up yet.
     pub(super) queue: Vec<Logical>,
-    /// References of all that moves.
+    /// The number of references to everything that moves.
     references: u64,
-    /// The checksums of the data that moves, at its old places and at the new ones.
+    /// The checksums of the data that moves, by its old addresses and by the new ones.
     pub(super) sums: Option<SumMap>,
 }
 
 impl RelocationPlan {
-    /// Nothing moves yet in this state.
+    /// Creates an empty plan for the state `committed`.
     pub(crate) fn new(info: &FsInfo, committed: &Arc<Committed>) -> Result<Self> {
         let half_dropped =
             if info.options.faults().overlooks_drops() { HalfDropped::default() } else { HalfDropped::of(committed)? };
@@ -83,12 +83,12 @@ impl RelocationPlan {
         self.sums.take()
     }
 
-    /// The nodes that move.
+    /// Returns the number of nodes that move.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Items of the extent tree that may change, at the most.
+    /// Upper bound of the items of the extent tree that may change.
     pub(crate) fn edits(&self) -> u64 {
         let by_address = |node: &MovingNode| {
             let entries = node.block.header().map_or(0, |header| header.nritems);
@@ -98,7 +98,7 @@ impl RelocationPlan {
         2 * (self.nodes.len() + self.data.len()) as u64 + 2 * self.references + children
     }
 
-    /// Has an extent of data moved to `to`. `false` if it is not there.
+    /// Adds a data extent, which moves to `to`. Returns `false` if it does not exist.
     pub(crate) fn add_data(&mut self, start: Logical, length: u64, to: Logical) -> Result<bool> {
         let key = Key::new(start.0, ItemType::EXTENT_ITEM, length);
         let Some(refs) = ExtentRefs::load_all(&self.extent_tree, key)? else { return Ok(false) };
@@ -115,7 +115,7 @@ impl RelocationPlan {
         Ok(true)
     }
 
-    /// Has a node of this level moved. `false` if it is not there.
+    /// Adds a node of this level. Returns `false` if it does not exist.
     pub(crate) fn add_node(&mut self, at: Logical, level: u8) -> Result<bool> {
         if self.node_refs(at, level)?.is_none() {
             return Ok(false);
@@ -134,7 +134,7 @@ impl RelocationPlan {
         })
     }
 
-    /// Has a node moved whose parents are yet to be looked up.
+    /// Adds a node, whose parents are looked up later.
     pub(super) fn queue_node(&mut self, at: Logical, level: u8) -> Result<()> {
         if self.nodes.contains_key(&at) {
             return Ok(());
@@ -163,15 +163,15 @@ impl RelocationPlan {
         Ok(())
     }
 
-    /// Whether a pointer is to a node that moves. A deleted subvolume's node may point to what was
-    /// freed and used again since.
+    /// Returns the moving node that a pointer points to, if any. A deleted subvolume's node may
+    /// point to space that was freed and used again since.
     pub(super) fn moving(&self, bytenr: Logical, generation: ubtrfs_format::Generation) -> Option<&MovingNode> {
         self.nodes.get(&bytenr).filter(|node| node.refs.item.generation == generation)
     }
 
     /// Whether snapshots may share a node, or its children are referred to by its address, so that
-    /// it must be unshared before a tree replaces it. The generation of its old place says so. No
-    /// tree shares its root.
+    /// it must be unshared before a tree replaces it. The generation of its old copy shows this.
+    /// The current root of a tree is never shared.
     pub(super) fn may_be_shared(&self, node: &MovingNode) -> bool {
         let is_root = || self.root(node.owner).is_ok_and(|root| root.bytenr == node.from);
         let relocated = || node.block.header().is_ok_and(|header| header.flags & NodeFlags::RELOC != 0);
@@ -181,8 +181,8 @@ impl RelocationPlan {
             && (node.is_named_by_address() || node.refs.item.refs > 1 || ((relocated() || is_old()) && !is_root()))
     }
 
-    /// An error unless all references of what moves are in nodes that move, or are roots. Returns
-    /// the extents that hold data.
+    /// Fails unless all references to what moves come from nodes that move, or from roots. Returns
+    /// the extents that contain data.
     pub(crate) fn check(&self) -> Result<BTreeSet<Logical>> {
         let mut found: BTreeMap<Logical, u64> = BTreeMap::new();
         let mut with_data = BTreeSet::new();
@@ -208,7 +208,7 @@ impl RelocationPlan {
         let nodes = self.nodes.iter().map(|(at, node)| (at, &node.refs));
         for (at, refs) in nodes.chain(self.data.iter().map(|(at, data)| (at, &data.refs))) {
             if found.get(at).copied().unwrap_or(0) != refs.item.refs {
-                // By invariant 40: something would go on pointing to the old address.
+                // By invariant 40 nothing may go on pointing to the old address.
                 return Err(refs.inconsistent("it has more or fewer references than its item says"));
             }
         }

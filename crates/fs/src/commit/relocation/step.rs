@@ -1,4 +1,4 @@
-//! One step of relocation: what moves in one commit.
+//! One step of relocation: the extents and nodes that move in one commit.
 
 use std::sync::Arc;
 
@@ -11,31 +11,32 @@ use super::plan::RelocationPlan;
 use crate::committed::Committed;
 use crate::error::{Errno, Result};
 
-/// An extent of data with its new place.
+/// A data extent with its new address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataTarget {
     pub(crate) from: Logical,
     pub(crate) length: u64,
     pub(crate) to: Logical,
-    /// Its content is there. Without that nobody may use it as data.
+    /// Whether its content has been copied there. Otherwise no file may use it as data.
     pub(crate) is_copied: bool,
 }
 
-/// What moves in one commit. What is no longer there by then stays out of it.
+/// The extents and nodes that move in one commit. Those that do not exist any more by then are left
+/// out.
 pub(crate) struct RelocationStep {
     pub(crate) data: Vec<DataTarget>,
     /// Nodes, by address and level.
     pub(crate) nodes: Vec<(Logical, u8)>,
     /// Proof that the copies are written.
     pub(crate) written: CompletedWrites<Data>,
-    /// The most nodes that there is room for. Trees that have grown since, and new snapshots, may
-    /// need more: then nothing moves, with `EAGAIN`.
+    /// The most nodes for which space is reserved. Trees that have grown since, and new snapshots,
+    /// may need more: then nothing moves, and the error is `EAGAIN`.
     pub(crate) most_nodes: usize,
 }
 
 impl RelocationStep {
-    /// What has to be done in this state of the volume. Extents of data that are not part of it
-    /// give their new places back.
+    /// Plans the step in this state of the volume. The new places of data extents that are not in
+    /// the plan are released.
     pub(in super::super) fn plan(&self, committer: &Committer, committed: &Arc<Committed>) -> Result<RelocationPlan> {
         let planned = self.try_plan(committer, committed);
         for target in &self.data {
@@ -46,7 +47,7 @@ impl RelocationStep {
         planned
     }
 
-    /// Nothing of it is done.
+    /// Releases the new places of all data.
     pub(in super::super) fn give_up(&self, committer: &Committer) {
         for target in &self.data {
             committer.info.space.release(target.to, target.length);
@@ -73,7 +74,7 @@ impl RelocationStep {
     }
 }
 
-/// Gives all nodes of a plan their new places, or none.
+/// Allocates new places for all nodes of a plan, or for none.
 fn place_nodes(committer: &Committer, plan: &mut RelocationPlan) -> Result<()> {
     let space = &committer.info.space;
     let mut placed = Vec::with_capacity(plan.nodes.len());
@@ -91,13 +92,13 @@ fn place_nodes(committer: &Committer, plan: &mut RelocationPlan) -> Result<()> {
 }
 
 impl RelocationPlan {
-    /// The extents of data that move.
+    /// Returns the data extents that move.
     pub(in super::super) fn moved_extents(&self) -> MovedExtents {
         MovedExtents::new(self.data.iter().map(|(from, data)| (*from, data.to)))
     }
 
-    /// The checksums of the data that is copied, at its old places and at the new ones. Space that
-    /// is only reserved may have some, too, of data that was there before and that nobody uses.
+    /// Returns the checksums of the data that is copied, by its old addresses and by the new ones.
+    /// Preallocated space may have some, too, of earlier data that no file uses.
     fn sums_of_data(&self, copied: &mut dyn Iterator<Item = Logical>) -> Result<SumMap> {
         let superblock = &self.committed.superblock;
         let tree = self.committed.tree(TreeId::CSUM)?;
