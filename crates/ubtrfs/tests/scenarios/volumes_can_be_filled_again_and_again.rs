@@ -1,5 +1,5 @@
-//! Volumes that are filled and emptied many times hold as much the last time as the first, and say
-//! so before.
+//! Volumes that are filled and emptied many times hold as much the last time as the first, and
+//! report so before.
 
 use std::process::Command;
 
@@ -77,7 +77,7 @@ fn with_large_files_on_8_gib() {
     rounds(8192 * MIB, change, &[Content::Files { len: 300 * MIB, step: 1 << 20 }], 2);
 }
 
-/// Commits remove no chunk of such a volume, and must not try for ever.
+/// Commits remove no chunk of such a volume, and must not try again and again.
 #[test]
 fn without_a_free_space_tree_empty_chunks_stay_and_cost_no_commits() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Volumes that mkfs.btrfs and the kernel made, in all their forms, are written to, and
-//! `btrfs check` and the kernel approve of the result.
+//! We write to volumes that mkfs.btrfs and the kernel made, in all their forms, and `btrfs check`
+//! and the kernel approve of the result.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ fn open(path: &Path) -> Arc<Filesystem> {
     image::open(path, Options::default())
 }
 
-/// Work that touches every tree; returns content by path.
+/// Does work that touches every tree. Returns the contents by path.
 fn work(fs: &Filesystem, megabytes: u64) -> BTreeMap<String, Vec<u8>> {
     let mut expected = BTreeMap::new();
     let make = |dir: InodeId, name: &str, mode| {
