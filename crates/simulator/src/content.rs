@@ -212,7 +212,7 @@ mod tests {
     use crate::Random;
 
     #[test]
-    fn does_what_a_plain_vector_does() {
+    fn content_does_what_a_plain_vector_does() {
         let mut random = Random::new(1);
         let (mut content, mut plain) = (Content::default(), Vec::new());
         for step in 0..500 {

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_it_takes_is_left() {
+    fn only_operations_that_a_failure_needs_are_left() {
         let numbered = |handle| Operation::Close { handle };
         let all: Vec<Operation> = (0..50).map(numbered).collect();
         let mut fails = |some: &[Operation]| some.contains(&numbered(7)) && some.contains(&numbered(31));

@@ -47,26 +47,26 @@ fn found_out_in(histories: impl Iterator<Item = History>, length: usize, lie: fn
 /// Without the first flush of a commit, the superblock may come before the blocks that it refers to
 /// (invariant 1).
 #[test]
-fn barriers_that_do_nothing() {
+fn barriers_that_do_nothing_are_noticed() {
     let (lied, noticed) = found_out(1..6, |_| Lie::NoBarriers);
     assert!(lied == 5 && noticed == lied);
 }
 
 /// This is invariant 1, too.
 #[test]
-fn a_superblock_before_what_it_refers_to() {
+fn a_superblock_before_its_blocks_is_noticed() {
     let (lied, noticed) = found_out(1..6, |_| Lie::SuperblockFirst);
     assert!(lied == 5 && noticed == lied);
 }
 
 #[test]
-fn a_torn_superblock() {
+fn a_torn_superblock_is_noticed() {
     let (lied, noticed) = found_out(1..9, |seed| Lie::TornSuperblock(seed as usize % 3));
     assert!(lied >= 4 && noticed == lied);
 }
 
 #[test]
-fn a_lost_write() {
+fn a_lost_write_is_noticed() {
     // A lost write that a later commit replaced before the power cut may not be noticed.
     let (lied, noticed) = found_out(1..12, |seed| Lie::LostWrite(seed as usize * 3));
     assert!(lied >= 6 && noticed * 3 >= lied * 2);
@@ -112,7 +112,7 @@ fn a_device_among_others_whose_superblock_comes_first() {
 
 /// Reads of a scrub must not come from memory that is kept for distant devices (invariant 33).
 #[test]
-fn scrubs_that_see_what_is_kept_of_devices_that_are_far_away() {
+fn scrubs_that_read_what_is_kept_of_distant_devices_are_noticed() {
     let profiles = Profiles::ALL[0];
     let is_noticed = |seed: &u64| {
         let mut history = History::on_devices(*seed, profiles);
@@ -127,7 +127,7 @@ fn scrubs_that_see_what_is_kept_of_devices_that_are_far_away() {
 
 /// A log that only one device has is mistaken for one of both (invariant 34).
 #[test]
-fn superblocks_that_count_as_one_whatever_log_they_have() {
+fn superblocks_that_count_as_one_despite_other_logs_are_noticed() {
     let is_noticed = |seed: &u64| {
         let profiles = Profiles::ALL[0];
         let history = History::on_devices(*seed, profiles);
@@ -141,7 +141,7 @@ fn superblocks_that_count_as_one_whatever_log_they_have() {
 /// A block that keeps its old content is noticed, and so would be a write over a block that a
 /// durable superblock refers to, since that block has other content then, too (invariant 3).
 #[test]
-fn old_content_reappears() {
+fn old_content_that_reappears_is_noticed() {
     // The nodes are large and the commits many, so that space is soon used again.
     let histories = (1..9).map(|seed| {
         let mut history = History::new(seed);
@@ -226,7 +226,7 @@ fn a_lost_name_that_the_log_forgets() {
 }
 
 #[test]
-fn a_name_beside_that_the_log_forgets() {
+fn another_name_that_the_log_forgets_is_noticed() {
     let committed = [directory("A"), file("A/foo"), link("A/foo", "A/bar")];
     let (made, random) =
         found_out_in_log(LogFault::ForgetSiblingName, &committed, &[link("A/foo", "A/more"), fsync("A/foo")]);
@@ -268,7 +268,7 @@ fn an_extent_that_has_grown_since_another_file_was_logged_with_it() {
 }
 
 #[test]
-fn an_orphan_that_the_log_leaves_one() {
+fn an_fsync_that_leaves_an_orphan_to_the_log_is_noticed() {
     assert_eq!(fsyncs_of_orphans(|_| ()), (1, 0), "a commit, no log");
     let wrong = |options: &mut Options| options.faults.log = Some(LogFault::KeepOrphan);
     assert_eq!(fsyncs_of_orphans(wrong), (0, 1));
@@ -276,7 +276,7 @@ fn an_orphan_that_the_log_leaves_one() {
 
 /// The kernel finds less free metadata than it reserves (invariant 25).
 #[test]
-fn metadata_that_is_filled_up() {
+fn metadata_without_the_kernels_reserve_is_noticed() {
     assert_eq!(metadata_missing_to_the_kernel(|_| ()), 0);
     assert!(metadata_missing_to_the_kernel(|options| options.faults.forget_global_reserve = true) > 1 << 20);
 }
@@ -352,7 +352,7 @@ fn without_anything_new(found: &Model, base: &Model) -> Option<Model> {
 
 /// The judge objects to any change in a state that an fsync promised.
 #[test]
-fn changed_states() {
+fn changed_states_are_judged_wrong() {
     let foo =
         [directory("A"), directory("B"), file("A/foo"), write("A/foo", 0, 9000), set_xattr("A/foo", "user.one", 1)];
     let new = [directory("D"), file("D/foo"), append("D/foo", 300), fsync("D/foo")];
@@ -389,7 +389,7 @@ fn changed_states() {
 
 /// Operations do not check whether items have space for additions.
 #[test]
-fn items_that_are_not_checked() {
+fn items_whose_size_is_not_checked_are_noticed() {
     for seed in 1..=12 {
         let failure = crate::items_fit_their_leaves::fill(seed, 4096, true).err();
         eprintln!("seed {seed}: {failure:?}");

@@ -23,7 +23,7 @@ fn survey(history: &History, states: usize) -> Result<Survey, Failure> {
 }
 
 #[test]
-fn after_any_crash() {
+fn subvolumes_are_whole_or_absent_after_any_crash() {
     let states = if soaks() { 300 } else { 60 };
     let mut all = Survey::default();
     let mut failed = Vec::new();

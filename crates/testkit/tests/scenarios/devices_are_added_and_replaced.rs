@@ -136,7 +136,7 @@ fn devices_are_replaced_by_ubtrfs_and_the_kernel() {
 }
 
 #[test]
-fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
+fn a_replacement_of_ubtrfs_is_finished_by_either_after_a_kill() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     for finisher in [Subject::ubtrfs(), Subject::Kernel] {
         let what = format!("finished by {}", finisher.name());
@@ -164,7 +164,7 @@ fn what_ubtrfs_began_is_finished_after_a_kill_by_either() {
 }
 
 #[test]
-fn what_the_kernel_began_ubtrfs_finishes() {
+fn a_replacement_of_the_kernel_is_finished_by_ubtrfs() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs, Need::Tool("btrfs"));
     let mut rig = Images::new(6);
     mkfs_btrfs_on(&rig.images(&[0, 1]), &["-d", "single", "-m", "raid1"]);

@@ -233,7 +233,7 @@ fn what_is_not_durable_yet_counts_on_a_mount() {
 }
 
 #[test]
-fn what_is_missing_or_elsewhere_is_said_of_each() {
+fn each_path_that_is_missing_or_elsewhere_is_named() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let dir = scratch_dir();
     let image = dir.path().join("image");

@@ -428,7 +428,7 @@ fn nodes_of_64_kib() {
 /// Links an inode up to the maximum number of names.
 #[test]
 #[ignore = "soak: takes a minute; the engine's own test has the number"]
-fn links() {
+fn a_file_has_as_many_links_as_on_the_kernel() {
     const MAX: usize = 65_535;
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let scratch = scratch_dir();
@@ -459,7 +459,7 @@ fn names_of_one_hash_are_made() {
 
 /// The figures in the document are those that are tried here.
 #[test]
-fn the_tables_agree() {
+fn the_documented_limits_are_those_that_are_tried() {
     /// The beginning of a line of the table, and its figure.
     type Figure = (&'static str, fn(&Volume) -> usize);
     let table = include_str!("../../../../docs/limits.md");

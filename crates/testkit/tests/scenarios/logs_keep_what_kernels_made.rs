@@ -98,7 +98,7 @@ fn blocks(top: &Path) -> Vec<u64> {
 }
 
 #[test]
-fn what_the_kernel_made_survives_our_log() {
+fn files_that_the_kernel_made_survive_our_log() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     for form in FORMS {
         let dir = scratch_dir();

@@ -247,7 +247,7 @@ fn a_device_that_others_use_or_that_no_other_can_stand_in_for_is_not_done_withou
 }
 
 #[test]
-fn all_that_are_away_are_named() {
+fn all_devices_that_are_away_are_named() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let mirror = Mirror::new("raid1c3", 4);
     let names: Vec<&str> = mirror.images.iter().map(|image| image.to_str().unwrap()).collect();

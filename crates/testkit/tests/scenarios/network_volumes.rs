@@ -345,7 +345,7 @@ fn every_kind_of_command_takes_a_uri() {
 }
 
 #[test]
-fn what_is_wrong_with_a_server_is_said_with_a_remedy() {
+fn errors_about_a_server_name_a_remedy() {
     require!(Need::Ubtrfs, Need::Tool("qemu-nbd"), Need::Tool("nbdkit"));
     let dir = scratch_dir();
     let image = dir.path().join("image");

@@ -56,7 +56,7 @@ fn the_same_calls_end_alike_on_both() {
 /// The sequences are differences that the campaign has found and that were fixed: one per line, as
 /// reports print them.
 #[test]
-fn what_differed_once_is_the_same_on_both() {
+fn sequences_that_once_differed_end_alike_on_both() {
     require!(Need::Kernel, Need::Fuse, Need::Ubtrfs);
     let mut campaign = Campaign::new(caller(), &Subject::ubtrfs(), OPTIONS);
     for line in include_str!("differed_once.jsonl").lines() {

@@ -520,7 +520,7 @@ fn subvolumes() {
 
 /// The measurement finds a past fault that doubled memory with each call.
 #[test]
-fn what_is_repeated_in_flight_is_found() {
+fn memory_that_doubles_with_each_call_is_noticed() {
     let _turn = alone();
     let faults = Faults { repeat_in_flight: true, ..Faults::default() };
     let measured = repeat(20, faults, |fs| {

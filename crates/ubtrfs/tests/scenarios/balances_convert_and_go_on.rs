@@ -126,7 +126,7 @@ fn a_paused_balance_is_there_at_the_next_mount() {
 }
 
 #[test]
-fn who_cancels_a_balance_does_not_wait_for_the_next_one() {
+fn cancelling_a_balance_does_not_wait_for_the_next_one() {
     const ROUNDS: u32 = 30;
     let dir = scratch_dir();
     let path = dir.path().join("image");

@@ -125,7 +125,7 @@ fn check(fs: Arc<Filesystem>, path: &Path) -> Arc<Filesystem> {
 
 /// Everything is found at its new address, and shared as before (invariant 40).
 #[test]
-fn what_snapshots_share_is_shared_at_the_new_places() {
+fn extents_that_snapshots_share_are_shared_at_their_new_addresses() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -172,7 +172,7 @@ fn what_snapshots_share_is_shared_at_the_new_places() {
 
 /// Each step leaves a whole state of the volume, and the emptying can stop after any of them.
 #[test]
-fn it_can_be_stopped_between_any_two_steps() {
+fn emptying_can_be_stopped_between_any_two_steps() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -199,7 +199,7 @@ fn it_can_be_stopped_between_any_two_steps() {
 /// A copy does not change (invariant 41): files are written, cloned, fsynced and snapshotted while
 /// their extents move.
 #[test]
-fn the_volume_is_in_use_meanwhile() {
+fn block_groups_are_emptied_while_files_are_in_use() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});

@@ -38,7 +38,7 @@ fn system_chunks_that_no_superblock_can_name_are_not_made() {
 }
 
 #[test]
-fn their_items_have_room_in_system_chunks() {
+fn items_of_very_many_chunks_fit_system_chunks() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     image::make(&path, (CHUNKS + 10_000) << 20, |options| options.metadata_profile = Some(Profile::Single));

@@ -196,7 +196,7 @@ fn options(mode: CompressionMode) -> Options {
 
 /// In commits and in logs, all lengths are what the kernel takes them for (invariant 31).
 #[test]
-fn by_every_algorithm_and_level_after_commits_and_crashes() {
+fn files_of_every_algorithm_and_level_are_read_after_commits_and_crashes() {
     require!(Need::Kernel);
     for seed in seeds(1) {
         for (number, mode) in modes().into_iter().enumerate() {
@@ -217,7 +217,7 @@ fn by_every_algorithm_and_level_after_commits_and_crashes() {
 
 /// Remounts, flags and properties choose another algorithm, or none, at any time.
 #[test]
-fn whatever_is_chosen_between_writes_fsyncs_and_commits() {
+fn files_are_read_whatever_algorithm_is_chosen_between_writes() {
     require!(Need::Kernel);
     for seed in seeds(6) {
         let dir = scratch_dir();

@@ -250,7 +250,7 @@ fn fill_metadata(fs: &Filesystem, prefix: &str, most: u64) -> u64 {
 /// A chunk that is made during a commit is not in that commit's trees, so its nodes can't be there
 /// (invariant 8). The commit keeps the space that it may still need.
 #[test]
-fn what_a_commit_may_still_allocate_is_left_to_it() {
+fn a_commit_keeps_the_space_that_it_may_still_need() {
     const BATCH: u64 = 10;
     const SIZE: u64 = 512 << 20;
     let fill = |fs: &Filesystem, most: u64| {

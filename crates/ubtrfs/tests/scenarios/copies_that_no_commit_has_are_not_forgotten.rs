@@ -132,7 +132,7 @@ fn a_device_that_fails_a_copy_is_brought_up_when_a_commit_has_it() {
 
 /// The fault that this prevents is found where it is put back.
 #[test]
-fn a_device_that_is_brought_up_before_that_lacks_the_copy() {
+fn a_device_that_is_current_before_a_commit_has_the_copy_is_noticed() {
     let devices =
         brought_up_beside_copies(Faults { resilver: Some(ResilverFault::OverlookCopies), ..Faults::default() });
     let shared: Vec<Arc<dyn Device>> = devices.iter().map(|device| device.clone() as _).collect();

@@ -409,7 +409,7 @@ fn a_device_that_fails_at_any_write_or_flush_costs_nothing_durable() {
 /// The mount fails with a reason, since no path could be reached in such a subvolume. A mount of
 /// another subvolume, or a rescue mount, is still possible.
 #[test]
-fn a_root_that_is_no_directory() {
+fn a_root_that_is_no_directory_is_not_mounted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     volume(&path);

@@ -67,7 +67,7 @@ fn end(fs: &Filesystem, begun: &BegunRead, buffer: &mut Buffer) -> Option<Vec<u8
 /// The files have sectors that are dirty, written back, committed, holes, preallocated or
 /// truncated, in any order.
 #[test]
-fn deferred_reads_are_as_others() {
+fn deferred_reads_show_what_other_reads_show() {
     let (_dir, _, fs) = volume(|_| ());
     let mut random = Rng::new(1);
     let (mut left, mut refused) = (0, 0);

@@ -64,7 +64,7 @@ fn assert_crash_leaves_only(path: &Path, kept: &[&str]) {
 }
 
 #[test]
-fn files_and_directories_of_it_go_on_until_they_are_closed() {
+fn open_files_of_a_deleted_subvolume_work_until_they_are_closed() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -164,7 +164,7 @@ fn files_and_directories_of_it_go_on_until_they_are_closed() {
 
 /// A file is never closed, so the next mount drops the subvolume.
 #[test]
-fn what_is_open_when_the_mount_ends_is_dropped_by_the_next_one() {
+fn subvolumes_that_are_open_at_an_unmount_are_dropped_by_the_next_mount() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, SIZE, |_| {});
@@ -195,7 +195,7 @@ fn what_is_open_when_the_mount_ends_is_dropped_by_the_next_one() {
 /// The last file is closed when nothing else has changed since the last commit, or among many
 /// closes that follow each other.
 #[test]
-fn a_close_alone_has_it_dropped() {
+fn closing_the_last_file_drops_a_deleted_subvolume() {
     for background_commits in [false, true] {
         let dir = scratch_dir();
         let path = dir.path().join("image");
@@ -259,7 +259,7 @@ impl Device for Unflushed {
 /// Subvolumes are deleted and reset while others have them open, write to them, and share their
 /// extents, with commits and steps of drops in between.
 #[test]
-fn they_are_dropped_when_the_last_of_them_is_closed() {
+fn deleted_subvolumes_are_dropped_when_all_is_closed_while_others_write() {
     let rounds = if soaks() { 2000 } else { 150 };
     let dir = scratch_dir();
     let path = dir.path().join("image");

@@ -50,7 +50,7 @@ fn is_blank(device: &dyn Device) -> bool {
 }
 
 #[test]
-fn from_every_profile_that_the_others_can_hold_while_files_are_written() {
+fn devices_of_every_profile_are_removed_while_files_are_written() {
     for (count, data, metadata) in [
         (2, Profile::Single, Profile::Dup),
         (3, Profile::Raid0, Profile::Raid0),
@@ -113,7 +113,7 @@ fn has_extents(fs: &Filesystem, start: Logical, length: u64) -> bool {
 
 /// Nothing has changed since the mount, and a mount alone does not remove empty chunks.
 #[test]
-fn one_that_has_nothing_but_an_empty_chunk_is_removed_from_an_idle_volume() {
+fn a_device_with_only_an_empty_chunk_is_removed_from_an_idle_volume() {
     const MAX: u32 = 500;
     let shared: Vec<Arc<OverlayDevice>> =
         volume(2, Profile::Single, Profile::Raid1).into_iter().map(Arc::new).collect();
@@ -182,7 +182,7 @@ fn a_missing_device_is_removed_where_the_others_can_hold_all() {
 
 /// The item of the finished replacement stays in the device tree for good.
 #[test]
-fn one_that_was_put_in_the_place_of_another_is_removed() {
+fn a_device_that_replaced_another_is_removed() {
     /// More rounds than a removal takes by far.
     const MAX_ROUNDS: u32 = 1000;
     for remounted in [false, true] {
@@ -211,7 +211,7 @@ fn one_that_was_put_in_the_place_of_another_is_removed() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_and_changes_nothing() {
+fn removals_that_are_impossible_are_refused_and_change_nothing() {
     let devices = shared(&volume(2, Profile::Raid1, Profile::Raid1));
     let fs = open(devices.clone()).unwrap();
     fill(&fs);
@@ -267,7 +267,7 @@ fn without_a_free_space_tree_a_device_with_chunks_stays() {
 }
 
 #[test]
-fn one_that_is_stopped_leaves_the_device_in_use() {
+fn a_removal_that_is_stopped_leaves_the_device_in_use() {
     let devices = shared(&volume(2, Profile::Single, Profile::Dup));
     let fs = open(devices.clone()).unwrap();
     fill(&fs);

@@ -74,7 +74,7 @@ fn is_blank(device: &dyn Device) -> bool {
 }
 
 #[test]
-fn in_every_profile_while_files_are_written() {
+fn devices_of_every_profile_are_replaced_while_files_are_written() {
     for (count, data, metadata) in [
         (2, Profile::Single, Profile::Raid1),
         (2, Profile::Dup, Profile::Dup),

@@ -53,7 +53,7 @@ fn last_end(fs: &Filesystem, devid: DeviceId) -> u64 {
 }
 
 #[test]
-fn smaller_and_larger_again_in_every_profile() {
+fn devices_are_resized_in_every_profile_without_loss() {
     for (count, data, metadata) in [
         (1, Profile::Single, Profile::Dup),
         (1, Profile::Dup, Profile::Single),
@@ -185,7 +185,7 @@ fn write_beside_growing(fault: Option<CommitFault>) -> (bool, bool) {
 
 /// Chunks lie within the devices' sizes that the same commit has (invariant 18).
 #[test]
-fn room_is_given_to_chunks_when_the_volume_has_it() {
+fn chunks_use_new_space_only_when_a_commit_has_it() {
     assert_eq!(write_beside_growing(None), (true, true));
     let (written, is_right) = write_beside_growing(Some(CommitFault::GrowAtOnce));
     assert!(!(written && is_right), "the fault is not found");

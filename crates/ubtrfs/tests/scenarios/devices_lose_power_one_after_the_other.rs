@@ -142,7 +142,7 @@ fn judge(history: &History, cut: [usize; 2], order: [usize; 2], what: &str) -> b
 }
 
 #[test]
-fn all_that_was_acknowledged_is_there() {
+fn acknowledged_data_survives_power_cuts_one_after_the_other() {
     let mut lagging = 0;
     for seed in many_seeds(3, 1) {
         let history = history(seed);

@@ -88,7 +88,7 @@ fn after_glitches_of_both_each_device_has_everything() {
 
 /// The fault that this prevents, put back.
 #[test]
-fn a_device_that_is_left_behind_is_missed_when_the_other_one_fails() {
+fn a_device_that_is_never_brought_up_is_noticed_when_the_other_fails() {
     let faulty = pair().map(|device| Arc::new(FaultyDevice::new(device)));
     let fs = open_with(shared(&faulty), with_fault(ResilverFault::LeaveBehind, usual()));
     faulty[1].fail(Operation::Write, 0, EIO, Lasting::Forever);
@@ -140,7 +140,7 @@ fn pair_without_a_sector() -> [Arc<OverlayDevice>; 2] {
 }
 
 #[test]
-fn what_no_device_has_keeps_none_behind() {
+fn data_that_no_device_has_keeps_no_device_behind() {
     let devices = pair_without_a_sector();
     let fs = open(shared(&devices)).unwrap();
     assert_eq!(fs.volume().lagging_devices(), [DeviceId(2)]);
@@ -158,7 +158,7 @@ fn what_no_device_has_keeps_none_behind() {
 
 /// The fault that this prevents, put back.
 #[test]
-fn a_device_that_misses_what_nobody_has_stays_behind() {
+fn a_device_kept_behind_by_data_that_no_device_has_is_noticed() {
     let devices = pair_without_a_sector();
     let options = Options { background_commits: false, ..Options::default() };
     let fs = open_with(shared(&devices), with_fault(ResilverFault::MissWhatNobodyHas, options));
@@ -317,7 +317,7 @@ fn a_device_is_brought_up_from_where_the_mount_before_had_come_to() {
 /// Whatever happens between two mounts that bring up a device, data that it misses in between is
 /// not mistaken for data that it has already got (invariant 60).
 #[test]
-fn what_a_device_misses_while_it_is_brought_up_is_brought_up_too() {
+fn writes_that_a_device_misses_while_it_is_brought_up_are_brought_up_too() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
     let later = |fs: &Filesystem| write(fs, "later", 9, 1 << 20).unwrap();
     let has_it = |devices: &[Arc<OverlayDevice>; 2], what| {
@@ -373,7 +373,7 @@ fn with_notes_of(superblock: &Superblock, bytes: &[u8]) -> Vec<u8> {
 /// A kernel that writes a volume keeps the notes of ubtrfs in the superblock, and makes none. Its
 /// commit has another generation, or the same one after it went back to an older root.
 #[test]
-fn what_a_superblock_of_a_kernel_says_of_a_device_counts_for_nothing() {
+fn notes_in_a_superblock_that_a_kernel_wrote_do_not_count() {
     let all: u64 = MISSED.iter().map(|(_, len)| *len as u64).sum();
     for is_same_number in [false, true] {
         let devices = pair_in_part(close);

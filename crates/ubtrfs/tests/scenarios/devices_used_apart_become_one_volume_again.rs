@@ -165,7 +165,7 @@ fn a_device_whose_commits_look_like_those_of_the_other_is_brought_up_as_well() {
 
 /// The changes of the device with more commits can be given up, too.
 #[test]
-fn what_either_device_has_can_be_given_up() {
+fn the_changes_of_either_device_can_be_given_up() {
     for (commits, given_up) in [([&[3, 3, 1][..], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 1), ([&[3, 3], &[3, 3]], 2)] {
         let devices = apart(commits);
         give_up(&devices, DeviceId(given_up), |fs| _ = fs.scrubber().catch_up(&mut |_| true).unwrap());
@@ -380,7 +380,7 @@ const COMMITS: [[u64; 2]; 4] = [[1, 1], [1, 4], [2, 3], [4, 1]];
 /// A device that was left out for a moment is brought up, and power fails at any time. When each
 /// device is used alone after that, they are not joined.
 #[test]
-fn a_device_that_was_about_to_return_is_no_part_of_what_the_other_one_was_used_for() {
+fn a_device_that_was_about_to_return_is_not_joined_after_both_were_used_alone() {
     let made = volume(2, Profile::Raid1, Profile::Raid1);
     let recording: Vec<_> = RecordingDevice::together(&made).into_iter().map(Arc::new).collect();
     let faulty = Arc::new(FaultyDevice::new(recording[1].clone()));
@@ -436,7 +436,7 @@ fn devices_that_fail_one_after_the_other_are_not_joined_after_they_were_used_alo
 
 /// The same for a new device that takes the place and the number of one that was left out.
 #[test]
-fn a_device_that_was_about_to_replace_another_is_no_part_of_what_the_others_were_used_for() {
+fn a_device_that_was_about_to_replace_another_is_not_joined_after_both_were_used_alone() {
     let mut made = volume(2, Profile::Raid1, Profile::Raid1);
     made.push(blank());
     let recording: Vec<_> = RecordingDevice::together(&made).into_iter().map(Arc::new).collect();

@@ -86,7 +86,7 @@ fn fill(fs: &Filesystem, first: u64) -> u64 {
 }
 
 #[test]
-fn their_place_is_not_used_before_the_next_mount() {
+fn discarded_space_is_not_used_before_the_next_mount() {
     let inner = volume(1, Profile::Single, Profile::Dup).swap_remove(0);
     let device = Arc::new(SilentDevice { inner, discards: Mutex::new(Vec::new()), answers: AtomicBool::new(true) });
     let fs = mount(&device);

@@ -21,7 +21,7 @@ fn sectors(fs: &Filesystem, id: InodeId) -> u64 {
 }
 
 #[test]
-fn what_a_commit_writes_out_counts_though_more_is_written_meanwhile() {
+fn data_of_a_commit_counts_though_more_is_written_meanwhile() {
     const ROUNDS: u64 = 5;
     let (device, fs) = open_gated(256 << 20);
     let file = create(&fs, "file");

@@ -52,7 +52,7 @@ fn is_durable(device: &MemoryDevice, name: &str) -> bool {
 }
 
 #[test]
-fn the_second_part_answers() {
+fn an_fsync_is_answered_by_the_thread_that_ends_it() {
     let (device, fs) = mounted();
     let before = device.counters();
     let (leader, result) = begin(&fs, file(&fs, "file"));
@@ -68,7 +68,7 @@ fn the_second_part_answers() {
 }
 
 #[test]
-fn others_gather_meanwhile_and_share_the_next_write() {
+fn fsyncs_during_a_log_write_share_the_next_one() {
     let (device, fs) = mounted();
     let (first, first_result) = begin(&fs, file(&fs, "first"));
     let others: Vec<_> = ["second", "third"].map(|name| begin(&fs, file(&fs, name))).into();

@@ -123,7 +123,7 @@ fn move_at_each_commit(faults: &Faults) -> usize {
 }
 
 #[test]
-fn at_any_commit_of_a_drop() {
+fn half_dropped_trees_are_moved_at_any_commit_of_a_drop() {
     assert_eq!(move_at_each_commit(&Faults::default()), 0);
     assert!(move_at_each_commit(&Faults { overlook_drops: true, ..Faults::default() }) > 0, "the fault is not found");
 }
@@ -131,7 +131,7 @@ fn at_any_commit_of_a_drop() {
 /// The kernel has dropped a part of a subvolume that still has a snapshot. We move the rest, and
 /// the kernel goes on.
 #[test]
-fn between_two_mounts_of_the_kernel() {
+fn a_tree_that_the_kernel_half_dropped_is_moved() {
     const FILES: usize = 24_000;
     require!(Need::Kernel);
     let dir = scratch_dir();

@@ -85,7 +85,7 @@ fn recovers(fs: &Filesystem, source: TreeId, time: Duration) {
 }
 
 #[test]
-fn what_a_reader_holds_back_is_not_spent() {
+fn space_that_a_reader_pins_is_not_spent() {
     let device = Arc::new(new_volume(SIZE));
     let fs = open(&device, false);
     let source = filled(&fs);
@@ -123,7 +123,7 @@ fn delete_beside_a_reader(fs: &Filesystem, source: TreeId) -> Option<String> {
 }
 
 #[test]
-fn subvolumes_are_not_dropped_with_what_a_reader_holds_back() {
+fn subvolumes_are_not_dropped_with_space_that_a_reader_pins() {
     let device = Arc::new(new_volume(SIZE));
     let fs = open(&device, false);
     let source = filled(&fs);
@@ -133,7 +133,7 @@ fn subvolumes_are_not_dropped_with_what_a_reader_holds_back() {
 }
 
 #[test]
-fn subvolumes_that_are_dropped_all_the_same_are_noticed() {
+fn subvolumes_that_are_dropped_with_pinned_space_are_noticed() {
     let device = Arc::new(new_volume(SIZE));
     let faults = Faults { commit: Some(CommitFault::FreeUnreserved), ..Faults::default() };
     let fs = open_with(&device, Options { background_commits: false, faults, ..Options::default() });

@@ -154,7 +154,7 @@ impl Cache {
 }
 
 #[test]
-fn whatever_was_looked_at_meanwhile_is_reported_when_it_changes() {
+fn everything_that_a_cache_has_is_reported_when_it_changes() {
     let dir = scratch_dir();
     let fs = open(&dir.path().join("image"));
     for looks in [false, true] {
@@ -245,7 +245,7 @@ fn only_subvolumes_of_one_origin_are_merged() {
 const CREATED: usize = 303;
 
 #[test]
-fn root_directories_of_one_time_are_no_origin() {
+fn root_directories_with_equal_times_prove_no_common_origin() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     let fs = open(&path);

@@ -48,7 +48,7 @@ fn has(fs: &Filesystem, dir: InodeId, id: InodeId) -> bool {
 }
 
 #[test]
-fn what_is_staged_is_not_for_the_owner_of_the_target() {
+fn the_owner_of_the_target_has_no_access_to_staged_files() {
     let dir = scratch_dir();
     let fs = open(&dir.path().join("image"));
     let sides = sides(&fs, 0);
@@ -70,7 +70,7 @@ fn what_is_staged_is_not_for_the_owner_of_the_target() {
 }
 
 #[test]
-fn what_was_put_in_the_place_of_a_file_is_not_moved() {
+fn a_file_that_was_put_in_the_place_of_another_is_not_moved() {
     let dir = scratch_dir();
     let fs = open(&dir.path().join("image"));
     // Exchanges a file before the merge removes it, or before the merge places it.

@@ -573,7 +573,7 @@ fn what_can_not_be_merged_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_would_stop_a_merge_in_the_middle_is_found_before_it() {
+fn obstacles_to_a_merge_are_found_before_it_begins() {
     let dir = scratch_dir();
     let path = dir.path().join("image");
     image::make(&path, 256 << 20, |_| {});

@@ -218,7 +218,7 @@ fn write_and_change(fs: &Filesystem, change: &Change) -> Vec<(InodeId, Vec<u8>)>
 }
 
 #[test]
-fn what_was_accepted_is_committed() {
+fn accepted_data_is_committed_whatever_flags_and_options_change() {
     for change in &CHANGES {
         let (image, fs) = without_room_for_metadata(change.before, Faults::default());
         let mut expected = write_and_change(&fs, change);
@@ -237,7 +237,7 @@ fn what_was_accepted_is_committed() {
 /// The test can fail: if the form of dirty data is decided only at writeback, the commit finds no
 /// space.
 #[test]
-fn what_was_not_reserved_is_found() {
+fn a_form_of_data_without_a_reservation_is_noticed() {
     let faults = Faults { forget_forms: true, ..Faults::default() };
     let (_image, fs) = without_room_for_metadata(None, faults);
     write_and_change(&fs, &CHANGES[0]);
@@ -282,7 +282,7 @@ fn reserved(fs: &Filesystem) -> InodeId {
 
 /// If accepted data can only be written in place, nothing takes the place away.
 #[test]
-fn what_was_accepted_in_place_is_committed() {
+fn data_accepted_over_older_data_is_committed() {
     type Act = fn(&Filesystem, InodeId) -> Result<()>;
     let acts: [(&str, Act); 5] = [
         ("its block group is emptied", |fs, _| {

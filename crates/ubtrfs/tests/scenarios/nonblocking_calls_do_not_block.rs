@@ -59,7 +59,7 @@ fn some_are_refused<T>(attempts: impl Iterator<Item = Result<T>>) -> bool {
 }
 
 #[test]
-fn what_takes_a_device_is_refused_and_nothing_has_changed() {
+fn operations_that_need_a_device_are_refused_and_change_nothing() {
     let (fs, dir, _device) = cold();
     let (names_before, mut gone) = (names(&fs, dir), 0);
     drop(fs);

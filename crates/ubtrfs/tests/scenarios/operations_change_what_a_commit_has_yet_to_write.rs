@@ -194,12 +194,12 @@ fn differing(operations: &[(&str, Step)], faults: &Faults) -> Vec<String> {
 }
 
 #[test]
-fn what_a_commit_has_yet_to_write_changes_as_if_it_were_written() {
+fn operations_on_data_that_a_commit_has_yet_to_write_end_as_on_written_data() {
     assert_eq!(differing(&OPERATIONS, &Faults::default()), Vec::<String>::new());
 }
 
 #[test]
-fn a_hole_that_leaves_what_a_commit_has_yet_to_write_is_found() {
+fn a_hole_that_leaves_data_of_a_commit_is_noticed() {
     let faults = Faults { overlook_frozen: true, ..Faults::default() };
     let found = differing(&OPERATIONS, &faults);
     assert!(!found.is_empty() && found.iter().all(|words| words.contains("punches")), "{found:#?}");

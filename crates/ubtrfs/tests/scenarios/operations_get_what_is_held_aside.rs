@@ -97,7 +97,7 @@ fn ends_clean(fs: Arc<Filesystem>, devices: Vec<Arc<dyn Device>>, files: u64) {
 }
 
 #[test]
-fn of_one_group() {
+fn writes_get_the_space_of_a_group_that_is_emptied() {
     let devices = shared(&volume(1, Profile::Single, Profile::Single));
     let fs = open(devices.clone()).unwrap();
     fill(&fs, 12);
@@ -148,7 +148,7 @@ fn create_files(fs: &Filesystem, most: u32, step: &dyn Fn()) -> (u32, ubtrfs::Re
 }
 
 #[test]
-fn of_a_group_of_metadata() {
+fn creations_get_the_space_of_a_metadata_group_that_is_emptied() {
     let (fs, _) = thin_metadata();
     let (fits, _) = create_files(&fs, u32::MAX, &|| ());
     let (fs, devices) = thin_metadata();
@@ -166,7 +166,7 @@ fn of_a_group_of_metadata() {
 }
 
 #[test]
-fn by_balances_that_convert_or_not() {
+fn writes_get_space_from_balances_that_convert_or_not() {
     let convert = BalanceArgs { filters: BalanceFilters::CONVERT, target: SINGLE, ..BalanceArgs::default() };
     let converting = BalanceItem { flags: BalanceFlags::DATA, data: convert, ..BalanceItem::default() };
     for (data, balance) in [(Profile::Single, of_all()), (Profile::Dup, converting)] {
@@ -183,7 +183,7 @@ fn by_balances_that_convert_or_not() {
 }
 
 #[test]
-fn of_devices_that_get_smaller_or_leave() {
+fn writes_get_space_from_devices_that_are_shrunk_or_removed() {
     for is_removed in [false, true] {
         let devices = shared(&volume(2, Profile::Single, Profile::Single));
         let fs = open(devices.clone()).unwrap();
@@ -205,7 +205,7 @@ fn of_devices_that_get_smaller_or_leave() {
 /// Readers of old commits pin little of the emptied groups here, and the rest of these groups gives
 /// space: no balance makes more chunks for that.
 #[test]
-fn beside_readers_of_what_was_there() {
+fn balances_beside_readers_make_no_more_chunks() {
     let devices = shared(&volume(1, Profile::Single, Profile::Single));
     let fs = open(devices.clone()).unwrap();
     fs.directories().create(root(), b"small", &new_file()).unwrap();

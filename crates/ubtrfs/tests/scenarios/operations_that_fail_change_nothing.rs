@@ -250,7 +250,7 @@ fn fill_metadata(fs: &Filesystem) -> u32 {
 }
 
 #[test]
-fn where_the_device_does_not_read() {
+fn an_operation_whose_read_fails_changes_nothing() {
     let (base, _) = volume(Full::Nothing);
     let mut failures = 0;
     for (name, act) in OPERATIONS {
@@ -272,7 +272,7 @@ fn where_the_device_does_not_read() {
 }
 
 #[test]
-fn where_it_would_have_to_wait() {
+fn an_operation_that_would_block_changes_nothing() {
     let (base, _) = volume(Full::Nothing);
     let mut failures = 0;
     for (name, act) in OPERATIONS {
@@ -319,7 +319,7 @@ fn until_there_is_space(base: &OverlayDevice, fillers: u32, name: &str, act: Act
 }
 
 #[test]
-fn where_there_is_no_space() {
+fn an_operation_without_space_changes_nothing() {
     for full in [Full::Data, Full::Metadata, Full::Both] {
         let (base, fillers) = volume(full);
         let failures: Vec<(&str, usize)> =

@@ -244,7 +244,7 @@ fn while_the_commit_is_under_way_the_name_shows_the_old_content() {
 
 /// Resets a subvolume while others write, share and remove files in it.
 #[test]
-fn resets_beside_writers() {
+fn resets_beside_writers_keep_the_name_and_the_snapshots() {
     let rounds = if soaks() { 1500 } else { 80 };
     let dir = scratch_dir();
     let path = dir.path().join("image");

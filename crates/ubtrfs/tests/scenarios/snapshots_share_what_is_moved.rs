@@ -195,7 +195,7 @@ fn moves(snapshots: u64, by_kernel: bool, size: u64) {
 }
 
 #[test]
-fn with_many_snapshots() {
+fn many_snapshots_share_as_much_after_a_balance_and_a_removal() {
     require!(Need::Kernel, Need::Tool("btrfs"));
     moves(30, false, SMALL);
     if soaks() {

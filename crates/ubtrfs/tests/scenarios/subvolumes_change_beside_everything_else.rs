@@ -147,7 +147,7 @@ fn writes_in_place_during_the_commit_of_a_snapshot_do_not_reach_it() {
 }
 
 #[test]
-fn a_name_is_kept_for_what_is_being_made() {
+fn the_name_of_a_subvolume_that_is_being_made_is_reserved() {
     for step in [CommitStep::Frozen, CommitStep::Merged] {
         let dir = scratch_dir();
         let path = new_image(dir.path(), |_| ());
@@ -387,7 +387,7 @@ type Change = fn(&mut MkfsOptions);
 
 /// Covers all options by which volumes differ, and trees of every height.
 #[test]
-fn on_volumes_of_every_kind() {
+fn subvolumes_are_whole_on_volumes_of_every_kind() {
     let kinds: [(&str, Change); 6] = [
         ("4K nodes", |options| options.node_size = Some(4096)),
         ("64K nodes", |options| options.node_size = Some(65536)),
@@ -512,7 +512,7 @@ fn on_a_full_volume_nothing_is_made_by_half_and_deletion_makes_room() {
 
 /// Makes and deletes snapshots while programs write and threads work in the background.
 #[test]
-fn many_snapshots_beside_writers_and_deletions() {
+fn snapshots_are_whole_beside_writers_and_deletions() {
     let rounds = if soaks() { 1000 } else { 60 };
     let dir = scratch_dir();
     let path = dir.path().join("image");

@@ -211,7 +211,7 @@ fn seen_by_the_kernel(path: &Path, act: impl FnOnce(&Path), sync: bool) -> Tree 
 }
 
 #[test]
-fn round_by_round() {
+fn subvolumes_of_either_side_are_whole_for_the_other() {
     require!(Need::Kernel);
     let layouts: [&[&str]; 4] = [
         &["-n", "4k", "-m", "single"],

@@ -98,7 +98,7 @@ fn a_superblock_that_one_device_has_lost_is_that_devices_failure() {
 
 /// Such a superblock may be that of another writer, whatever its generation is (invariant 12).
 #[test]
-fn a_superblock_that_was_never_there_is_another_writers() {
+fn a_superblock_that_we_never_wrote_is_another_writers() {
     for commits in 0..3 {
         let devices = pair();
         let fs = open(shared(&devices)).unwrap();
